@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jaxrl import functions
+from jaxrl import functions, json_file
 from jaxrl.config.schema import Config
 
 T = TypeVar("T")
@@ -167,7 +167,7 @@ def checked(hint: Any, value: Any, name: str) -> Any:
 
 def load(path: Path) -> Config:
     """The config saved at `path`."""
-    return from_dict(Config, json.loads(path.read_text())["config"])
+    return from_dict(Config, json_file.field(path, "config"))
 
 
 def _plain(settings: Any) -> dict[str, Any] | None:

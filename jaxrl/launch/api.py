@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
-
 from jaxrl import config as configs
 from jaxrl.config import Config
 from jaxrl.data.scoring import user_functions
 from jaxrl.launch import cli, progress
+from jaxrl.launch.console import PlainConsole
 from jaxrl.launch.settings import short
 from jaxrl.record import runs
 from jaxrl.run import loop
@@ -108,7 +107,7 @@ def train(
     if callbacks is not None or quiet:
         summary = loop.train(config, callbacks or Callbacks())
     else:
-        with progress.shown(Console(), lambda: None, dtype=config.compute_dtype) as watch:
+        with progress.shown(PlainConsole(), lambda: None, dtype=config.compute_dtype) as watch:
             summary = loop.train(config, watch)
     directory = loop.run_directory(config)
     return Result(directory, summary, runs.load_run(directory, texts=False).metrics)

@@ -8,12 +8,14 @@ import importlib
 import os
 import select
 import sys
+import warnings
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
 from jaxrl.data.sandbox import runner
 from jaxrl.functions import nearest
+from jaxrl.launch import streams
 from jaxrl.launch.settings import help_train
 
 COMMANDS = {
@@ -83,6 +85,7 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> int:
     """Run a subcommand; the exit status is 0, 1 for a failure or 2 for a request that cannot be."""
     argv = sys.argv[1:] if argv is None else argv
+    streams.open_streams()
     if not argv or argv[0] in ("-h", "--help") or argv == ["help"]:
         print(usage())
         return 0
@@ -98,13 +101,14 @@ def main(argv: list[str] | None = None) -> int:
     if name in ("train", "show") and "--help-all" in rest:
         name, rest = "help", []
     if name not in COMMANDS and name != "help":
-        print(f"jaxrl: no command {name!r}; {_meant(name)}", file=sys.stderr)
+        streams.say(f"jaxrl: no command {name!r}; {_meant(name)}", error=True)
         return 2
     sys.path.insert(0, os.getcwd())  # functions and tasks of your own are named module:name
     where = COMMANDS[name][0] if name in COMMANDS else "jaxrl.launch.listing.commands:group"
     keep_compilations()
     few_arenas()
     sys.unraisablehook = without_late_writes(sys.unraisablehook)
+    sys.excepthook, warnings.showwarning = streams.show_traceback, streams.show_warning
     try:
         status = command(where)(rest)
         sys.stdout.flush()
@@ -201,7 +205,7 @@ def without_late_writes(
 
 def refused(error: Exception) -> int:
     """Say why a request cannot be served; the exit status for it."""
-    print(f"jaxrl: {error}", file=sys.stderr)
+    streams.say(f"jaxrl: {error}", error=True)
     return 2
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,8 +24,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from jaxrl.data.types import Problem, Score
+from jaxrl.launch.console import as_text
 from jaxrl.launch.report import alerts
-from jaxrl.record import rundir
+from jaxrl.launch.streams import attempt
+from jaxrl.printable import printable
+from jaxrl.record import jsonl, rundir
 from jaxrl.rollout.experience import Experience
 from jaxrl.run.loop import Callbacks
 
@@ -66,13 +68,14 @@ def shown(
     early: list[Shown] | None = []  # None once the first completions have been shown
     lock = threading.Lock()
     live = Progress(
-        TextColumn("{task.description:>10}"),
+        TextColumn("{task.description:>10}", markup=False),
         BarColumn(bar_width=24, table_column=Column(min_width=10)),
         MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=7)),
         TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=7)),
         TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
         TextColumn(
             "{task.fields[figures]}",
+            markup=False,
             table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
         ),
         console=console,
@@ -91,7 +94,7 @@ def shown(
         latest = figures(metrics, rewards)
         found = alerts.alerts(rows, dtype)
         for name in found.keys() - noted:
-            console.print(f"ALERT at step {number}, {name}: {found[name]}", soft_wrap=True)
+            console.print(as_text(f"ALERT at step {number}, {name}: {found[name]}"), soft_wrap=True)
         noted.clear()
         noted.update(found)
 
@@ -124,10 +127,10 @@ def shown(
         live.update(bars[name], completed=done, total=total, figures=latest)
         lines = _LINES if name == "train" else 4
         if not console.is_terminal and (done % -(-total // lines) == 0 or done == total):
-            console.print(f"{name} {done}/{total}  {latest}", soft_wrap=True)
+            console.print(as_text(f"{name} {done}/{total}  {latest}"), soft_wrap=True)
 
     def note(text: str) -> None:
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
+        console.print(as_text(text, lines=True), soft_wrap=True)
 
     with live:
         yield Callbacks(stage, imitated, step, sampled, note, scored)
@@ -193,7 +196,26 @@ def sparkline(values: list[float], width: int = 12) -> str:
 
 
 def close(console: Console, directory: Path, summary: dict[str, Any], samples: int = 4) -> None:
-    """The before/after table, and held-out problems as they were answered before and after."""
+    """The before/after table, and held-out problems as they were answered before and after.
+
+    The run is complete, whatever of this can be shown: what fails is said in a line.
+    """
+    attempt("the table of figures", lambda: console.print(_figures(summary)))
+    if "pass@1" in summary["eval"]["before"]:
+        attempt(
+            "the table of held-out problems",
+            lambda: console.print(_samples(directory, rundir.span(summary), samples)),
+        )
+    minutes, seconds = divmod(round(summary["seconds"]), 60)
+    ended = (
+        f"{summary['steps']} steps in {minutes} min {seconds} s on {summary['device']}; "
+        f"everything is in {directory}"
+    )
+    attempt("the closing line", lambda: console.print(as_text(ended), soft_wrap=True))
+
+
+def _figures(summary: dict[str, Any]) -> Table:
+    """Held-out figures before and after."""
     before, after = summary["eval"]["before"], summary["eval"]["after"]
     answered = "pass@1" in before
     heads = ("held out, greedy", "before RL", "after RL") if answered else (
@@ -204,14 +226,7 @@ def close(console: Console, directory: Path, summary: dict[str, Any], samples: i
         if name in before:
             change = after[name] - before[name]
             table.add_row(label, _value(before, name), _value(after, name), f"{change:+.3f}")
-    console.print(table)
-    if answered:
-        console.print(_samples(directory, rundir.span(summary), samples))
-    minutes, seconds = divmod(round(summary["seconds"]), 60)
-    console.print(
-        f"{summary['steps']} steps in {minutes} min {seconds} s on {summary['device']}; "
-        f"everything is in {directory}"
-    )
+    return table
 
 
 def _value(figures: dict[str, float], name: str) -> str:
@@ -221,19 +236,16 @@ def _value(figures: dict[str, float], name: str) -> str:
 
 
 def _samples(directory: Path, steps: tuple[int, int], count: int) -> Table:
-    first, final = (
-        [json.loads(line) for line in path.read_text().splitlines()]
-        for path in (directory / "evals" / f"{step:06d}.jsonl" for step in steps)
-    )
+    paths = [directory / "evals" / f"{step:06d}.jsonl" for step in steps]
+    first, final = map(jsonl.read_whole, paths)
     # Problems whose verdict changed say most; the others fill up.
     pairs = sorted(
         zip(first, final, strict=True), key=lambda pair: pair[0]["reward"] == pair[1]["reward"]
     )
     table = Table("prompt", "before RL", "after RL", "answer", title="some held-out problems")
     for old, new in pairs[:count]:
-        table.add_row(
-            _short(old["prompt"]), _verdict(old), _verdict(new), _short(str(old["answer"]))
-        )
+        prompt, answer = (Text(_short(str(old[name]))) for name in ("prompt", "answer"))
+        table.add_row(prompt, _verdict(old), _verdict(new), answer)
     return table
 
 
@@ -244,6 +256,5 @@ def _verdict(row: dict[str, Any]) -> Text:
 
 
 def _short(text: str, width: int = 160) -> str:
-    # Completions are untrusted: control characters must not reach the terminal.
-    clean = "".join(c if c.isprintable() else " " for c in text)
+    clean = printable(text)
     return clean if len(clean) <= width else clean[: width // 2] + " ... " + clean[-width // 2 :]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
-import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from jaxrl.config import Config
-from jaxrl.launch import progress
+from jaxrl.launch import progress, streams
 from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.console import PlainConsole, as_text
 from jaxrl.launch.settings import configs, short, sweep, trust
+from jaxrl.launch.streams import say
 from jaxrl.mesh import distributed
 from jaxrl.record import rundir, storage
 from jaxrl.run import loop, profile
@@ -23,6 +27,7 @@ from jaxrl.run.guards import Stopped
 from jaxrl.run.signals import Stop
 
 INTERRUPTED = 130
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(argv: list[str]) -> int:
@@ -45,20 +50,25 @@ def main(argv: list[str]) -> int:
     except REFUSALS as error:
         return refused(error)
     except KeyboardInterrupt:
-        print("jaxrl: interrupted before anything was trained; nothing is kept", file=sys.stderr)
+        say("jaxrl: interrupted before anything was trained; nothing is kept", error=True)
         return INTERRUPTED
 
 
 def one(config: Config, options: short.Options) -> int:
-    """Train one run, with progress on the console; the exit status."""
+    """Train one run, with progress on the console, which cannot end it; the exit status."""
+    with streams.lasting():
+        return _one(config, options)
+
+
+def _one(config: Config, options: short.Options) -> int:
+    """See `one`."""
     try:
         short.check_named(config)
         distributed.start()
     except ValueError as error:
         return refused(error)
-    console = Console()
+    console = PlainConsole()
     directory = loop.run_directory(config)
-    fresh = not directory.exists()
     started = False
 
     def begin() -> None:
@@ -70,29 +80,47 @@ def one(config: Config, options: short.Options) -> int:
     shown = {"every": options.show_every, "dtype": config.compute_dtype}
     try:
         with progress.shown(console, begin, **shown) as watch:
-            watch = _stopping_when_full(watch)
             if options.profile:
                 watch = profile.profiled(watch, directory / "profile")
+            watch = _stopping_when_full(_shielding(watch))
             summary = loop.train(config, watch)
     except REFUSALS as error:
         if started:  # a fault of ours, not of the request: show where
             raise
-        _discard(directory, fresh)
         return refused(error)
     except Stopped as error:
-        print(f"jaxrl: {error}", file=sys.stderr)
+        say(f"jaxrl: {error}", error=True)
         return 1
     except Stop:
-        _tell_kept(console, directory, fresh)
+        _tell_kept(console, directory)
         raise
     except KeyboardInterrupt:
-        _tell_kept(console, directory, fresh)
+        _tell_kept(console, directory)
         return INTERRUPTED
     except storage.errors() as error:
         return _storage_failed(error, directory)
     if distributed.first():
-        progress.close(console, directory, summary)
+        with contextlib.suppress(KeyboardInterrupt):
+            progress.close(console, directory, summary)
     return 0
+
+
+def _shielding(watch: Callbacks) -> Callbacks:
+    """`watch`, whose faults end no run: what cannot be shown is said once, and then left out."""
+    faulty: set[str] = set()
+
+    def shielded(name: str, show: Callable[..., object]) -> Callable[..., None]:
+        def attempted(*args: Any) -> None:
+            try:
+                show(*args)
+            except Exception as error:  # whatever it is, it is no fault of the training
+                if name not in faulty:
+                    faulty.add(name)
+                    say(f"jaxrl: {name} cannot be shown: {error}; the run continues", error=True)
+
+        return attempted
+
+    return Callbacks(**{name: shielded(name, show) for name, show in watch._asdict().items()})
 
 
 def _stopping_when_full(watch: Callbacks) -> Callbacks:
@@ -118,33 +146,31 @@ def _stopping_when_full(watch: Callbacks) -> Callbacks:
     return watch._replace(note=note, step=step)
 
 
-def _discard(directory: Path, fresh: bool) -> None:
-    """Remove the directory that a refused run has made."""
-    if fresh and distributed.first() and not rundir.has_progress(directory):
-        storage.remove(directory)
+def _failure(error: BaseException, directory: Path, full: bool) -> str:
+    """What failed, and what to do about it."""
+    why = "the disk is full" if full else " ".join(str(error).split()) or type(error).__name__
+    first = "free some space, then " if full else ""
+    if rundir.has_progress(directory):
+        remedy = f"{first}continue with: jaxrl train {directory}"
+    else:
+        remedy = f"nothing is kept; {first}run the same command again"
+    return f"{directory}: {why}; the run has stopped; {remedy}"
 
 
-def _tell_kept(console: Console, directory: Path, fresh: bool) -> None:
+def _tell_kept(console: Console, directory: Path) -> None:
     """Say after an interruption what there is to continue from."""
     if not distributed.first():
         return
     if rundir.has_progress(directory):
-        console.print(f"continue with: jaxrl train {directory}", soft_wrap=True, highlight=False)
+        console.print(as_text(f"continue with: jaxrl train {directory}"), soft_wrap=True)
         return
-    _discard(directory, fresh)
     console.print("stopped before the first checkpoint; nothing is kept")
 
 
 def _storage_failed(error: BaseException, directory: Path) -> int:
     """One line about a failure of storage, and the end: threads may still wait for the disk."""
-    full = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
-    why = "the disk is full" if full else str(error).splitlines()[0]
-    print(
-        f"jaxrl: {directory}: {why}; the run has stopped. Free some space, then continue with: "
-        f"jaxrl train {directory}",
-        file=sys.stderr,
-        flush=True,
-    )
+    full = getattr(error, "errno", None) in _FULL or "No space left" in str(error)
+    say(f"jaxrl: {_failure(error, directory, full)}", error=True)
     if full:
         os._exit(1)
     return 1

@@ -213,7 +213,7 @@ def clear(where: Path) -> None:
       OSError: it cannot.
     """
     storage.remove(where)
-    where.parent.mkdir(parents=True, exist_ok=True)
+    storage.make_inside(where.parent)
     probe = where.parent / ".probe"
     probe.write_bytes(bytes(4096))
     probe.unlink()

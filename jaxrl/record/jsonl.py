@@ -4,19 +4,100 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxrl.record import storage
 from jaxrl.record.rundir import best_effort
 
+Note = Callable[[str], object]
+_NAMED = 5  # lines of a file whose numbers a message has
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file, if it exists; an incomplete last line is left out."""
-    if path.exists():
-        with path.open(encoding="utf-8") as file:
-            yield from (json.loads(line) for line in file if line.endswith("\n"))
+
+def read(path: Path, note: Note = warnings.warn) -> Iterator[dict[str, Any]]:
+    """The objects of a file, if it exists; an incomplete last line is left out.
+
+    Args:
+      path: of the file.
+      note: called, after the last of them, with the numbers of lines that hold no object.
+    """
+    if not path.exists():
+        return
+    if not path.is_file():  # a pipe would be waited for
+        note(f"WARNING: {path} is no regular file, and none of it is read")
+        return
+    faulty: list[int] = []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break
+            found = row(line)
+            if found is None:
+                faulty.append(number)
+            else:
+                yield found
+    if faulty:
+        note(f"WARNING: {path}: {_lines_of(faulty)} no JSON object; the other rows are used")
+
+
+def read_whole(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of which none may be missing.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: a line holds no object.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing, or no regular file")
+    faults: list[str] = []
+    rows = list(read(path, faults.append))
+    if faults:
+        raise ValueError(faults[0].removeprefix("WARNING: ").partition(";")[0])
+    return rows
+
+
+def row(line: bytes) -> dict[str, Any] | None:
+    """The object that a line holds; None if it holds none."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def tell_missing(path: Path, present: Collection[int], due: range, name: str, note: Note) -> None:
+    """Warn of rows that a file should hold, as a checkpoint says that they were written.
+
+    Args:
+      path: of the file.
+      present: numbers of the rows that it holds.
+      due: those that it should hold.
+      name: what a number counts, such as "steps".
+      note: called with the warning.
+    """
+    lost = [number for number in due if number not in present]
+    if lost:
+        note(f"WARNING: {path} lacks the rows of {name} {_spans(lost)}; the run continues without")
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Ascending numbers, neighbours together: "1 to 7, 9"."""
+    starts = [n for i, n in enumerate(numbers) if i == 0 or numbers[i - 1] != n - 1]
+    ends = [n for i, n in enumerate(numbers) if i == len(numbers) - 1 or numbers[i + 1] != n + 1]
+    pairs = list(zip(starts, ends, strict=True))
+    texts = [str(a) if a == b else f"{a} to {b}" for a, b in pairs[:_NAMED]]
+    more = f" and {len(pairs) - _NAMED} more gaps" if len(pairs) > _NAMED else ""
+    return ", ".join(texts) + more
+
+
+def _lines_of(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"line {numbers[0]} holds"
+    first = ", ".join(map(str, numbers[:_NAMED]))
+    more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
+    return f"lines {first}{more} hold"
 
 
 def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -41,11 +122,14 @@ class Log:
     ) -> None:
         """Start with the rows of `path`, if it exists, for which `keep` holds; drop the others.
 
+        Rows that `keep` finds no number in, or not the names that it looks for, are dropped and
+        counted in a note.
+
         With `sync`, rows are on the disk when `add` returns; without it, a power failure loses the
         last of them.
         """
         self._path, self._note, self._sync = path, note, sync
-        self._waiting = _lines(row for row in read(path) if keep(row)).encode()
+        self._waiting = _lines(_chosen(path, note, keep)).encode()
         self._size: int | None = None  # of what is on disk; None: not what it has to be
         self._write()
 
@@ -71,6 +155,21 @@ class Log:
                 if self._sync:
                     os.fsync(file.fileno())
                 self._size, self._waiting = file.tell(), b""
+
+
+def _chosen(
+    path: Path, note: Note, keep: Callable[[dict[str, Any]], bool]
+) -> Iterator[dict[str, Any]]:
+    odd = 0
+    for each in read(path, note):
+        try:
+            chosen = keep(each)
+        except (KeyError, TypeError):
+            chosen, odd = False, odd + 1
+        if chosen:
+            yield each
+    if odd:
+        note(f"WARNING: {path}: rows without a proper number are left out: {odd}")
 
 
 def _lines(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter, time
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxrl.mesh import distributed
+from jaxrl.printable import printable_values
 from jaxrl.record import jsonl, storage
 from jaxrl.record.rundir import best_effort
 from jaxrl.record.trackers import Row, Tracker
@@ -35,6 +36,8 @@ class MetricsLog:
         resume_step: int,
         note: Callable[[str], None],
         wanted: Mapping[str, Callable[[Path], Tracker]] = MappingProxyType({}),
+        *,
+        start: int | None = None,
     ) -> None:
         """Open for appending; lines of steps after `resume_step` are dropped, as they run again.
 
@@ -43,6 +46,7 @@ class MetricsLog:
           resume_step: the last step whose lines stay.
           note: called with each failure.
           wanted: from `trackers.wanted`.
+          start: the step after which each should have a row, up to `resume_step`; None: unknown.
         """
         self._note = note
         self._board: EventsWriter | None = None
@@ -50,7 +54,17 @@ class MetricsLog:
         if not distributed.first():
             return
         path = directory / "metrics.jsonl"
-        self._log = jsonl.Log(path, note, lambda row: row["step"] <= resume_step)
+        present: set[int] = set()
+
+        def keep(row: dict[str, Any]) -> bool:
+            if row["step"] <= resume_step:
+                present.add(row["step"])
+            return row["step"] <= resume_step
+
+        self._log = jsonl.Log(path, note, keep)
+        if start is not None:
+            due = range(start + 1, resume_step + 1)
+            jsonl.tell_missing(path, present, due, "steps", note)
         if storage.remote(path):
             return
         from tensorboardX.event_file_writer import EventsWriter
@@ -92,8 +106,9 @@ class MetricsLog:
 
     def table(self, step: int, rows: Sequence[Row]) -> None:
         """Send completions of a step to the trackers, if there are any."""
-        if rows:
-            self._tell(lambda tracker: tracker.table(step, rows))
+        shown = printable_values(rows)
+        if shown:
+            self._tell(lambda tracker: tracker.table(step, shown))
 
     def _tell(self, act: Callable[[Tracker], object]) -> None:
         for name, tracker in list(self._trackers.items()):
@@ -103,7 +118,7 @@ class MetricsLog:
         """The result of `act`; if it fails, that is reported and the tracker no longer used."""
         try:
             return act()
-        except Exception as error:  # whatever it is, it is no reason to end a run
+        except (Exception, SystemExit) as error:  # whatever it is, it is no reason to end a run
             self._note(f"WARNING: {name} goes without further steps: {error}")
             self._trackers.pop(name, None)
             return None

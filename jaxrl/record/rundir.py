@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TextIO
 
 import jax
 
@@ -32,6 +32,8 @@ MAY_CHANGE = (
 )  # fmt: skip
 """Fields, or groups of fields, that a continued run may be given new values of."""
 
+_ATTEMPTS = 3  # to make the directory, which another process may remove meanwhile
+
 RENEWAL_S = 10.0
 """Time between two renewals of the lease of a run directory in a bucket."""
 
@@ -41,8 +43,16 @@ def run_directory(config: Config) -> Path:
     return storage.locate(config.run_dir or f"runs/{config.recipe}-seed{config.seed}")
 
 
+class Place(NamedTuple):
+    """Where a run writes."""
+
+    directory: Path
+    made: bool
+    """Whether this process has made the directory, which then is its own to remove."""
+
+
 @distributed.by_first
-def prepare(config: Config, note: Callable[[str], None]) -> Path:
+def prepare(config: Config, note: Callable[[str], None]) -> Place:
     """Create the run directory, or check that this run may continue in it.
 
     Args:
@@ -61,14 +71,17 @@ def prepare(config: Config, note: Callable[[str], None]) -> Path:
         )
     directory = run_directory(config)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / ".probe").write_text("can be written")
-        (directory / ".probe").unlink()
+        made = _probed(directory)
     except storage.errors() as error:
         raise ValueError(
             f"run_dir={str(directory)!r} cannot be written: {error}; choose another with --run-dir"
         ) from error
     saved = directory / "config.json"
+    if not saved.exists() and has_progress(directory):
+        note(
+            f"WARNING: {saved} is missing, so it is not known whether the run began with this "
+            "config; it is written anew"
+        )
     if saved.exists() and has_progress(directory):
         differs = configs.changed(configs.load(saved), config)
         allowed = {name: pair for name, pair in differs.items() if name.startswith(MAY_CHANGE)}
@@ -86,7 +99,52 @@ def prepare(config: Config, note: Callable[[str], None]) -> Path:
             )
         if allowed:
             note(f"changed since the run began: {_list(allowed)}")
-    return directory
+    return Place(directory, made)
+
+
+def _probed(directory: Path) -> bool:
+    """Make the directory and write into it; whether this process has made it."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            made = _make(directory)
+            probe = directory / f".probe-{uuid.uuid4().hex}"  # another process may try it as well
+            probe.write_text("can be written")
+            probe.unlink()
+        except FileNotFoundError:  # another process was refused, and has removed its directory
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            return made
+    raise AssertionError("unreachable")
+
+
+def _make(directory: Path) -> bool:
+    """Whether this process, and no other, has made the directory."""
+    if storage.remote(directory):
+        made = not directory.exists()
+        directory.mkdir(parents=True, exist_ok=True)
+        return made
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir()
+    except FileExistsError:
+        directory.mkdir(exist_ok=True)  # unless it is no directory
+        return False
+    return True
+
+
+@contextmanager
+def discarding(place: Place) -> Iterator[None]:
+    """Remove a directory that this process has made, if the body fails before anything is saved.
+
+    The lock must be held: another process may have taken the directory for its run.
+    """
+    try:
+        yield
+    except BaseException:
+        if place.made and distributed.first() and not has_progress(place.directory):
+            storage.remove(place.directory)
+        raise
 
 
 def has_progress(directory: Path) -> bool:
@@ -137,13 +195,41 @@ def locked(directory: Path) -> Iterator[None]:
 @contextmanager
 def _lock(path: Path) -> Iterator[bool]:
     """Whether this process holds the lock."""
-    with path.open("w") as file:
+    file = _taken(path)
+    if file is None:
+        yield False
+        return
+    with file:
+        yield True
+
+
+def _taken(path: Path) -> TextIO | None:
+    """The lock file, locked; None if another process holds it."""
+    while True:
+        try:
+            file = path.open("w")
+        except FileNotFoundError:  # the one that held it has removed its directory
+            path.parent.mkdir(parents=True, exist_ok=True)
+            continue
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            yield False
-            return
-        yield True
+            file.close()
+            return None
+        except BaseException:
+            file.close()
+            raise
+        if _is_at(file.fileno(), path):
+            return file
+        file.close()
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether a path still names the file that a descriptor has open."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

@@ -6,13 +6,13 @@ pandas.DataFrame(run.metrics).plot(x="step", y="reward/mean")
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxrl import json_file
 from jaxrl.record import jsonl, storage
 
 Table = dict[str, np.ndarray]
@@ -54,7 +54,7 @@ def load_run(directory: str | Path, *, texts: bool = True) -> Run:
         directory=directory,
         config=saved.pop("config"),
         environment=saved,
-        summary=json.loads(summary.read_text()) if summary.exists() else {},
+        summary=json_file.read(summary) if summary.exists() else {},
         metrics=table(jsonl.read(directory / "metrics.jsonl")),
         evals=table(completions(directory, "evals")) if texts else {},
         rollouts=table(completions(directory, "rollouts")) if texts else {},
@@ -77,7 +77,8 @@ def _saved(directory: Path) -> dict[str, Any]:
             f"{directory} holds no run: there is no config.json in it; name a run directory, "
             "such as runs/quickstart-seed0"
         )
-    return json.loads(path.read_text())
+    json_file.field(path, "config")
+    return json_file.read(path)
 
 
 def completions(directory: Path, kind: str) -> Iterator[dict[str, Any]]:

@@ -63,6 +63,23 @@ def write(path: Path, content: str | bytes) -> None:
     os.replace(fresh, path)
 
 
+def identity(directory: Path) -> tuple[int, int] | None:
+    """What stays the same of a directory whatever its name is; None in a bucket, or without one."""
+    if remote(directory) or not directory.is_dir():
+        return None
+    found = directory.stat()
+    return found.st_dev, found.st_ino
+
+
+def make_inside(folder: Path) -> None:
+    """Make a folder within a directory that must be there: one that was renamed is not made anew.
+
+    Raises:
+      FileNotFoundError: it is not.
+    """
+    folder.mkdir(parents=remote(folder), exist_ok=True)
+
+
 def entries(directory: Path) -> list[Path]:
     """The entries of a directory; none if it does not exist."""
     return sorted(directory.iterdir()) if directory.exists() else []

@@ -7,7 +7,6 @@ run, whose id is kept in `RUN/TRACKER/id`.
 from __future__ import annotations
 
 import functools
-import json
 import re
 import time
 import uuid
@@ -15,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxrl import json_file
 from jaxrl.config import Config, TrackConfig
 
 Row = Mapping[str, str | float | None]
@@ -123,7 +123,7 @@ def _spelled(metric: str) -> str:
 
 
 def _config(directory: Path) -> dict[str, Any]:
-    return json.loads((directory / "config.json").read_text())["config"]
+    return json_file.field(directory / "config.json", "config")
 
 
 def _kept_id(directory: Path, make: Callable[[], str]) -> str:

@@ -83,6 +83,7 @@ class Writer:
         """Whether the newest `save` came to nothing."""
         self.step = _tidied(directory)
         """The newest committed step."""
+        self._place = storage.identity(directory)
 
     def due(self, step: int) -> bool:
         """Whether the config asks for a checkpoint of `step`, or one before it is owed."""
@@ -108,6 +109,7 @@ class Writer:
             return
         where = path(self._directory, step)
         try:
+            self._require_place()
             clear(where)
         except storage.errors() as error:
             self._failed(step, error)
@@ -150,10 +152,12 @@ class Writer:
         for _ in range(3):
             self.wait()
             if self.step == step:
+                self._tidy()  # a kill may have come between a commit and what follows it
                 return
             self.save(step, state, host, score)
         self.wait()
         if self.step != step:
+            self._require_place()
             raise OSError(
                 f"step {step} could not be saved in {root(self._directory)}; the newest checkpoint "
                 f"is of step {self.step}; make room there, and run the same command again"
@@ -240,6 +244,21 @@ class Writer:
             self._failed(step, error)
             return
         self.step = step
+        self._tidy()
+
+    def _require_place(self) -> None:
+        """Refuse to save where the directory is another one, such as one that a save made anew.
+
+        Raises:
+          OSError: it is.
+        """
+        if storage.identity(self._directory) != self._place:
+            raise OSError(
+                f"{self._directory} is no longer there; was it renamed or removed during the run?"
+            )
+
+    def _tidy(self) -> None:
+        """Remove the checkpoints that need not be kept."""
         if not distributed.first():
             return
         try:

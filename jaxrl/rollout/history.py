@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,13 @@ class Recorder:
     With several processes, the first alone writes.
     """
 
-    def __init__(self, directory: Path, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, directory: Path, note: Callable[[str], None], *, forked: bool = False
+    ) -> None:
+        """Args: the run's directory, what is called with warnings, and whether the run began amid
+        another, which has the first batches."""
         self._path, self._note, self.batches = directory / "history.jsonl", note, 0
+        self._forked = forked
 
     def add(self, problems: Iterable[Problem], rewards: np.ndarray) -> None:
         """Record a batch of P problems and their rewards [P, G]."""
@@ -62,8 +67,18 @@ class Recorder:
     def back_to(self, batches: int) -> None:
         """Drop all but the first `batches` batches."""
         self.batches = batches
-        if distributed.first():
-            self._log = jsonl.Log(self._path, self._note, lambda row: row["batch"] < batches)
+        if not distributed.first():
+            return
+        present: set[int] = set()
+
+        def keep(row: dict[str, Any]) -> bool:
+            if row["batch"] < batches:
+                present.add(row["batch"])
+            return row["batch"] < batches
+
+        self._log = jsonl.Log(self._path, self._note, keep)
+        start = min(present, default=batches) if self._forked else 0
+        jsonl.tell_missing(self._path, present, range(start, batches), "batches", self._note)
 
 
 def read(run: str | Path) -> History:

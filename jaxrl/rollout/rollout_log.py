@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxrl.config import Config
 from jaxrl.mesh import distributed, mesh
-from jaxrl.record import jsonl
+from jaxrl.record import jsonl, storage
 from jaxrl.rollout.experience import Experience
 from jaxrl.training import objective, packing
 from jaxrl.types import Completion, Source, TrainState, Trajectory
@@ -72,7 +72,7 @@ def recorder(
             return
         made = rows(step, experience, batch, advantage, logp, decode, groups=keep.groups)
         path = directory / "rollouts" / f"{step:06d}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        storage.make_inside(path.parent)
         jsonl.write(path, made)
 
     return record

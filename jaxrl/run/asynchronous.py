@@ -205,6 +205,6 @@ def _sampler(
 def _by_step(path: Path) -> dict[int, Sequence[Row]]:
     """The rows of a schedule, in order."""
     rows: dict[int, list[Row]] = {}
-    for row in jsonl.read(path):
+    for row in jsonl.read_whole(path):
         rows.setdefault(row["step"], []).append(row)
     return dict(rows)

@@ -12,7 +12,7 @@ import jax
 import optax
 
 from jaxrl import config as configs
-from jaxrl import functions
+from jaxrl import functions, json_file
 from jaxrl.config import Config
 from jaxrl.record import checkpoint, references, storage
 from jaxrl.record.checkpoint import Saved
@@ -207,7 +207,7 @@ def forked(run: RunContext, like: TrainState, assess: Assess) -> Saved:
     if reference.stored(run.config, run.extensions):
         params = references.load(source, like.params, step)
         references.save(run.directory, params or saved.state.params, step)
-    run.callbacks.note(f"forked from step {step} of {source}")
+    run.callbacks.note(f"forked from step {step} of {source}{_other_recipe(source, run.config)}")
     lineage = [*saved.host["lineage"], {"run": str(storage.absolute(source)), "step": step}]
     own = {
         "before": _before(run, saved.state, step, assess),
@@ -217,6 +217,18 @@ def forked(run: RunContext, like: TrainState, assess: Assess) -> Saved:
         "lineage": lineage,
     }
     return saved._replace(host=saved.host | own)
+
+
+def _other_recipe(source: Path, config: Config) -> str:
+    """What a note says of a fork whose settings are those of another recipe."""
+    path = source / "config.json"
+    there = json_file.field(path, "config").get("recipe") if path.exists() else config.recipe
+    if there == config.recipe:
+        return ""
+    return (
+        f"; WARNING: that run is of recipe {there!r}, and this one has the settings of "
+        f"{config.recipe!r}; leave the recipe out to keep those of that run"
+    )
 
 
 def _before(run: RunContext, state: TrainState, step: int, assess: Assess) -> dict[str, float]:
@@ -230,7 +242,7 @@ def _carried(source: Path, config: Config, rollouts: dict[str, Any] | None) -> A
     """Another run's position in its experience, without groups that this config does not fit."""
     if rollouts is None or "open_groups" not in rollouts:  # it has learned from a file
         return rollouts
-    there = json.loads((source / "config.json").read_text())["config"]
+    there = json_file.field(source / "config.json", "config")
     here = json.loads(json.dumps(configs.to_dict(config)))
 
     def differ(names: Iterable[str]) -> bool:
@@ -247,13 +259,19 @@ def _first_of(run: RunContext) -> dict[str, Any]:
     return {name: extension.get_state() for name, extension in run.extensions.items()}
 
 
+def fork_names(fork: str) -> tuple[str, str]:
+    """The run, and the step or an empty text, that RUN or RUN@STEP names."""
+    run, _, step = fork.rpartition("@")
+    return (run, step) if step.isdigit() and run else (fork, "")
+
+
 def fork_point(fork: str) -> tuple[Path, int]:
     """The run and step that RUN or RUN@STEP names.
 
     Raises:
       ValueError: there is no such run, or it holds no checkpoint.
     """
-    run, _, step = fork.rpartition("@") if fork.rpartition("@")[2].isdigit() else (fork, "", "")
+    run, step = fork_names(fork)
     if not checkpoint.root(storage.locate(run)).is_dir():
         raise ValueError(f"fork={fork!r}: {run} holds no checkpoints; name a run directory")
     if step:

@@ -13,48 +13,68 @@ stage has trained is the reward of the stages after it that sample, unless they 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from jaxrl import config as configs
+from jaxrl import json_file
 from jaxrl.config import Config
+from jaxrl.mesh import distributed
 from jaxrl.record import rundir, storage
 from jaxrl.run import begin
 from jaxrl.run.context import Callbacks
 
+_SHOWN = ("recipe", "steps", "seconds", "eval")
+"""What a summary says of each stage before."""
+
 Train = Callable[[Config, Callbacks], dict[str, Any]]
 
 
-def followed(config: Config, callbacks: Callbacks, train: Train) -> Config:
-    """Run the stages that are not over yet; the config of the last one, from their result.
-
-    Args:
-      config: of a run; without a course it comes back as it is.
-      callbacks: of each stage.
-      train: `jaxrl.run.loop.train`.
+def check(config: Config) -> None:
+    """Refuse a stage that cannot work, before anything is compiled or written.
 
     Raises:
-      ValueError: a stage that cannot work; nothing has been compiled or written yet.
+      ValueError: naming the stage.
     """
     if not config.course:
-        return config
+        return
     planned = [*_stages(config), dataclasses.replace(config, course={})]
     for number, stage in enumerate(planned):
         try:
             begin.check(dataclasses.replace(stage, model=planned[0].model))
         except ValueError as error:
             raise ValueError(f"stage {number} of the course: {error}") from error
-    directory = rundir.prepare(config, callbacks.note)
+
+
+def followed(config: Config, directory: Path, callbacks: Callbacks, train: Train) -> Config:
+    """Run the stages that are not over yet; the config of the last one, from their result.
+
+    Args:
+      config: of a run; without a course it comes back as it is.
+      directory: of the run, whose lock is held.
+      callbacks: of each stage.
+      train: `jaxrl.run.loop.train`.
+    """
+    if not config.course:
+        return config
     rundir.save_config(directory, config)
     *before, last = _linked(config, directory)
     for number, stage in enumerate(before):
-        if not (storage.locate(stage.run_dir) / "summary.json").exists():
-            callbacks.note(f"stage {number} of {len(planned)}: {stage.recipe}")
+        if not _finished(storage.locate(stage.run_dir)):
+            callbacks.note(f"stage {number} of {len(before) + 1}: {stage.recipe}")
             train(stage, callbacks)
-    callbacks.note(f"stage {len(before)} of {len(planned)}: {config.recipe}")
+    callbacks.note(f"stage {len(before)} of {len(before) + 1}: {config.recipe}")
     return last
+
+
+@distributed.by_first
+def _finished(directory: Path) -> bool:
+    """Whether a stage has its summary; a damaged one is written anew."""
+    try:
+        return all(name in json_file.read(directory / "summary.json") for name in _SHOWN)
+    except (FileNotFoundError, ValueError):
+        return False
 
 
 def resolved(config: Config, directory: Path) -> Config:
@@ -74,9 +94,8 @@ def summary(directory: Path) -> dict[str, Any]:
       directory: of the run.
     """
     stages = sorted(directory.glob("stages/*/summary.json"), key=lambda path: int(path.parent.name))
-    found = [json.loads(path.read_text()) for path in stages]
-    names = ("recipe", "steps", "seconds", "eval")
-    return {"course": [{name: each[name] for name in names} for each in found]} if found else {}
+    found = [json_file.read(path) for path in stages]
+    return {"course": [{name: each[name] for name in _SHOWN} for each in found]} if found else {}
 
 
 def _stages(config: Config) -> Iterator[Config]:

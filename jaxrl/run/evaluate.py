@@ -15,7 +15,7 @@ from jaxrl.config import RolloutConfig
 from jaxrl.data.scoring.pool import Pool
 from jaxrl.data.types import Problem, Task
 from jaxrl.mesh import distributed
-from jaxrl.record import jsonl
+from jaxrl.record import jsonl, storage
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import episodes, rollout_log
 from jaxrl.rollout.collect import collect
@@ -153,7 +153,7 @@ def save(directory: Path, step: int, experience: Experience, decode: rollout_log
     if not distributed.first():
         return
     path = directory / "evals" / f"{step:06d}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    storage.make_inside(path.parent)
     count = len(experience.completions)
     made = (rollout_log.sampled(experience, n, decode) for n in range(count))
     jsonl.write(path, made)

@@ -176,7 +176,8 @@ def record(
     # The first record of a step stays: it is the one that a replay from its checkpoint meets.
     if where.exists() or len(storage.entries(spikes)) >= _RECORDS:
         return None
-    where.mkdir(parents=True, exist_ok=True)
+    storage.make_inside(spikes)
+    storage.make_inside(where)
     arrays = {name: np.asarray(a) for name, a in vars(batch).items() if a is not None}
     with (where / "batch.npz").open("wb") as file:
         np.savez(file, **arrays)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -30,9 +31,10 @@ from jaxrl.record.metrics import MetricsLog, Timer
 from jaxrl.record.rundir import best_effort, run_directory
 from jaxrl.record.writer import Writer
 from jaxrl.rollout import experience, history, reshard
+from jaxrl.rollout.policy import Policy
 from jaxrl.run import course, garbage, guards, placement, prepare, signals, stages
 from jaxrl.run.begin import begin, check
-from jaxrl.run.context import Callbacks, RunContext
+from jaxrl.run.context import Callbacks, Origin, RunContext
 from jaxrl.run.extension import Context, Extension, completion, only, taught
 from jaxrl.run.extension import context as extension_context
 from jaxrl.run.guards import Trip
@@ -65,13 +67,36 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
       OSError: the last step could not be saved.
     """
     start = perf_counter()
-    whole, config = config, course.followed(config, callbacks, train)
-    origin, policy, extensions = check(config)
-    training_mesh, sampling_mesh = reshard.meshes(config.mesh, config.sampling)
+    course.check(config)
+    checked = None if config.course else check(config)
     callbacks = callbacks if distributed.first() else Callbacks()
-    directory = rundir.prepare(whole, callbacks.note)
+    place = rundir.prepare(config, callbacks.note)
+    with rundir.locked(place.directory), rundir.discarding(place):
+        last = course.followed(config, place.directory, callbacks, train)
+        return _train(config, last, checked or check(last), place.directory, callbacks, start)
+
+
+def _train(
+    whole: Config,
+    config: Config,
+    checked: tuple[Origin, Policy, dict[str, Extension]],
+    directory: Path,
+    callbacks: Callbacks,
+    start: float,
+) -> dict[str, Any]:
+    """Train in a directory that this process has locked; of a course, the last stage.
+
+    Args:
+      whole: the config that is saved.
+      config: the same, or the last stage of a course.
+      checked: from `check`.
+      directory: of the run.
+      callbacks: of the run.
+      start: when the run began, of `perf_counter`.
+    """
+    origin, policy, extensions = checked
+    training_mesh, sampling_mesh = reshard.meshes(config.mesh, config.sampling)
     with (
-        rundir.locked(directory),
         signals.stoppable(config.checkpoint.grace_seconds, callbacks.note) as gate,
         Heartbeat(directory, config.guard.stall_seconds, callbacks.note) as heart,
         jax.set_mesh(training_mesh),
@@ -145,13 +170,14 @@ def _run(
         set_host_state(run, host)
         reference.load(like, host["step"])
     version = int(jax.device_get(state.step))
-    recorder = history.Recorder(run.directory, note)
+    begun = host["lineage"][-1]["step"] if host["lineage"] else 0
+    recorder = history.Recorder(run.directory, note, forked=bool(host["lineage"]))
     stage: Stage | None = None
     stage_start = -1
     already = host["seconds"]
 
     wanted = trackers.wanted(config)
-    log = MetricsLog(run.directory, host["step"], note, wanted)
+    log = MetricsLog(run.directory, host["step"], note, wanted, start=begun)
     timer, tripped, began = Timer(), list[Trip](), perf_counter()
     try:
         while host["step"] < config.steps:
@@ -216,7 +242,7 @@ def _run(
                     host = saved.host | {"rollouts": position, "rollbacks": rollbacks}
                     set_host_state(run, host)
                     log.close()
-                    log = MetricsLog(run.directory, saved.step, note, wanted)
+                    log = MetricsLog(run.directory, saved.step, note, wanted, start=begun)
                     note(f"rolled back from step {step} to {saved.step}, on with other prompts")
                     continue
 

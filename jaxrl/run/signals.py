@@ -1,7 +1,8 @@
 """Stopping on request: SIGTERM and Ctrl-C save and exit; a second Ctrl-C exits at once.
 
 A preemption notice is a SIGTERM almost everywhere; SIGUSR1, which schedulers can be asked to send
-some time before they end a job (`--signal=USR1@300` of SLURM), is taken alike.
+some time before they end a job (`--signal=USR1@300` of SLURM), is taken alike, and so is SIGHUP,
+which a lost connection sends to what runs in its terminal; under `nohup` it stays ignored.
 
 With several processes, a signal to any of them stops all at the end of the same step.
 
@@ -23,7 +24,7 @@ import jax
 from jaxrl.mesh import distributed
 
 SAVED, UNSAVED, INTERRUPTED = 75, 76, 130
-STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
 
 
 class Stop(SystemExit):
@@ -111,7 +112,9 @@ def stoppable(grace_s: float, note: Callable[[str], None]) -> Iterator[Gate]:
             timer.start()
             gate.ask(name)
 
-    before = {s: signal.signal(s, handle) for s in STOPPING}
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    chosen = [s for s in STOPPING if not (s == signal.SIGHUP and ignored)]
+    before = {s: signal.signal(s, handle) for s in chosen}
     try:
         yield gate
     finally:

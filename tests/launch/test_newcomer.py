@@ -27,7 +27,7 @@ def test_more_steps_under_a_schedule_are_told(tmp_path):
     config = tiny.config(tmp_path / "run")
     linear = dataclasses.replace(config.optimizer, schedule="linear")
     config = dataclasses.replace(config, optimizer=linear, steps=3)
-    rundir.save_config(rundir.prepare(config, print), config)
+    rundir.save_config(rundir.prepare(config, print).directory, config)
     saved = tmp_path / "run" / "checkpoints" / "3" / "manifest.json"
     saved.parent.mkdir(parents=True)
     saved.write_text("{}")

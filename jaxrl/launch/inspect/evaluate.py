@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from typing import Any
 
 import jax
-from rich.console import Console
 from rich.table import Table
 
 from jaxrl.config import Config
 from jaxrl.data.scoring.pool import open_pool
 from jaxrl.extensions import ilql
 from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.console import PlainConsole, as_text
 from jaxrl.launch.settings import flags
+from jaxrl.launch.streams import say
 from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
 from jaxrl.record import storage
@@ -75,14 +75,19 @@ def main(argv: list[str]) -> int:
     if settings.json:
         print(json.dumps(figures))
         return 0
-    table = Table("figure", "value", "95% interval")
+    PlainConsole().print(table(figures))
+    return 0
+
+
+def table(figures: dict[str, float]) -> Table:
+    """The figures with their intervals; a figure is named after a domain or a part of a reward."""
+    made = Table("figure", "value", "95% interval")
     for figure, value in figures.items():
         if not figure.endswith(("/low", "/high")):
             low, high = figures.get(f"{figure}/low"), figures.get(f"{figure}/high")
             interval = f"{low:.3f} - {high:.3f}" if low is not None else ""
-            table.add_row(figure, f"{value:.4g}", interval)
-    Console().print(table)
-    return 0
+            made.add_row(as_text(figure), f"{value:.4g}", interval)
+    return made
 
 
 def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
@@ -132,7 +137,7 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
         ) as pool,
     ):
         if pool.isolation:
-            print(pool.isolation, file=sys.stderr)
+            say(pool.isolation, error=True)
         params = policy.first_params(source, model, the_mesh)
         program = episodes.group
         if settings.search != 1:

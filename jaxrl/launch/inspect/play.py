@@ -5,19 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import jax
 from rich.console import Console
-from rich.text import Text
 
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.data import tasks
 from jaxrl.data.environments import Opening, Reply, Turn
 from jaxrl.data.scoring.pool import Pool, open_pool
 from jaxrl.data.types import Problem, Task
+from jaxrl.launch.console import PlainConsole, as_text
 from jaxrl.launch.inspect.sample import DEFAULT_TOKENS, SampleConfig
+from jaxrl.launch.streams import say
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import collect, driver, episodes, policy, rollout_log
 from jaxrl.rollout.driver import OpenGroups
@@ -70,14 +71,18 @@ def main(actor: Policy, config: SampleConfig, played: Config) -> int:
     if config.json:
         print(json.dumps({"episodes": [described(row) for row in rows]}))
         return 0
-    console = Console()
-    for i, row in enumerate(rows, 1):
-        ended = row.score.error or f"reward {row.score.value:g}"
-        console.rule(f"episode {i}: {ended}")
-        for message in row.messages:
-            said = message["content"].encode("utf-8", "backslashreplace").decode()
-            console.print(Text(f"{message['role']}: {said}"))
+    show(rows, PlainConsole())
     return 0
+
+
+def show(rows: Sequence[Row], console: Console) -> None:
+    """Print episodes: how each ended, and its messages."""
+    for i, row in enumerate(rows, 1):
+        failed = row.score.value is None
+        ended = row.score.error if failed else f"reward {row.score.value:g}"
+        console.rule(as_text(f"episode {i}: {ended}"))
+        for message in row.messages:
+            console.print(as_text(f"{message['role']}: {message['content']}", lines=True))
 
 
 def play(actor: Policy, config: SampleConfig, played: Config) -> list[Row]:
@@ -138,10 +143,11 @@ def _pool(config: SampleConfig, task: Task, played: Config) -> Pool:
 
 def _asked(seen: str, moves: tuple[str, ...]) -> str:
     """A move of the person at standard input; what they see goes to the standard error output."""
-    print(seen, file=sys.stderr)
+    say(seen, error=True)
     if not moves:
         return ""
-    print(f"moves: {', '.join(moves)}\nyou: ", end="", file=sys.stderr, flush=True)
+    say(f"moves: {', '.join(moves)}", error=True)
+    print("you: ", end="", file=sys.stderr, flush=True)
     if not (line := sys.stdin.readline()):
         raise EOFError("standard input ended before the game")
     return line
@@ -166,7 +172,7 @@ def check_seat(config: SampleConfig) -> None:
 
 
 def by_hand(
-    config: SampleConfig, ask: Callable[[str], str] = input, say: Callable[[str], None] = print
+    config: SampleConfig, ask: Callable[[str], str] = input, say: Callable[[str], None] = say
 ) -> float | None:
     """A person plays the first problem of the task's test split, in the place of the policy.
 

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jax
 from rich.console import Console
-from rich.text import Text
 
 from jaxrl.config import Config
 from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.console import PlainConsole, as_text
 from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
@@ -155,12 +155,16 @@ def main(argv: list[str]) -> int:
         ]
         print(json.dumps({"completions": rows}))
         return 0
-    console = Console()
+    show(texts, PlainConsole())
+    return 0
+
+
+def show(texts: Sequence[str], console: Console) -> None:
+    """Print completions, a rule between two."""
     for i, text in enumerate(texts):
         if i:
             console.rule()
-        console.print(Text(text))
-    return 0
+        console.print(as_text(text, lines=True))
 
 
 def complete(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from jaxrl.launch.console import PlainConsole, as_text
+from jaxrl.launch.streams import say
 from jaxrl.record import jsonl, runs, storage
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -36,6 +36,7 @@ _FIGURES = (
     ("reward/errors", "scoring errors"),
 )
 _RECENT = 20  # steps that say how fast the run is now
+_GREATEST = 1e100  # sums and differences of such numbers are finite
 
 
 def main(argv: list[str]) -> int:
@@ -46,9 +47,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--once", action="store_true", help="show how it stands now, and end")
     flags = parser.parse_args(argv)
     try:
-        watch(flags.run, Console(), every=flags.every, once=flags.once)
-    except FileNotFoundError as error:
-        print(f"jaxrl: {error}", file=sys.stderr)
+        watch(flags.run, PlainConsole(), every=flags.every, once=flags.once)
+    except (OSError, ValueError) as error:
+        say(f"jaxrl: {error}", error=True)
         return 2
     except KeyboardInterrupt:
         pass
@@ -68,7 +69,7 @@ def watch(run: Path, console: Console, *, every: float = 1.0, once: bool = False
       FileNotFoundError: `run` holds no run, and one look is asked for; else it waits for one.
     """
     if not once and not (run / "config.json").exists():
-        console.print(f"waiting for {run} to begin; Ctrl-C leaves", highlight=False)
+        console.print(as_text(f"waiting for {run} to begin; Ctrl-C leaves"))
         while not (run / "config.json").exists():
             time.sleep(every)
     config = runs.load_config(run)
@@ -105,7 +106,7 @@ def follow(path: Path) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
                 rows, start = [], 0
             file.seek(start)
             whole = file.read().rpartition(b"\n")[0]
-            fresh = [json.loads(line) for line in whole.splitlines()]
+            fresh = [row for line in whole.split(b"\n") if (row := jsonl.row(line)) is not None]
             seen = (stat.st_ino, start + len(whole) + bool(whole))
         return rows + fresh
 
@@ -116,7 +117,8 @@ def view(
     run: Path, config: dict[str, Any], steps: list[dict[str, Any]], done: bool
 ) -> RenderableType:
     """How a run stands: progress, figures with their course so far, where the time goes."""
-    total = int(config.get("steps", 0))
+    steps = [row for row in map(_numbers, steps) if "step" in row]
+    total = int(_numbers(config).get("steps", 0))
     step = int(steps[-1]["step"]) if steps else 0
     head = Table.grid(padding=(0, 2))
     head.add_row(
@@ -125,11 +127,22 @@ def view(
         Text("finished" if done else remaining(steps, total)),
         Text(speed(steps)),
     )
-    title = Text(f"{run}  ({config.get('recipe')}, seed {config.get('seed')})")
+    title = as_text(f"{run}  ({config.get('recipe')}, seed {config.get('seed')})")
     parts = [head, Text(), figures(steps)] if steps else [head, Text("no step is finished yet")]
     if steps:
         parts += [Text(), phases(steps)]
     return Panel(Group(*parts), title=title, title_align="left", expand=False)
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, float]:
+    """The finite numbers of a row: a file may hold anything."""
+    return {name: value for name, value in row.items() if is_number(value)}
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of a file is a number that can be drawn."""
+    real = isinstance(value, int | float) and not isinstance(value, bool)
+    return real and abs(value) < _GREATEST
 
 
 def remaining(steps: list[dict[str, Any]], total: int) -> str:
@@ -186,7 +199,7 @@ def phases(steps: list[dict[str, Any]]) -> Table:
         share = seconds / total if total else 0.0
         if share >= 0.005:
             bar = ProgressBar(total=1.0, completed=min(share, 1.0), width=_WIDTH)
-            table.add_row(Text(name), Text(f"{share:.0%}", justify="right"), bar)
+            table.add_row(as_text(name), Text(f"{share:.0%}", justify="right"), bar)
     return table
 
 

@@ -6,7 +6,6 @@ import argparse
 import base64
 import hashlib
 import html
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 from importlib import metadata, resources
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.launch.report import collect, live
+from jaxrl.launch.streams import say
 from jaxrl.record import storage
 
 _SCRIPTS = ("dom.js", "charts.js", "rollouts.js", "page.js")
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     try:
         written = write(flags.runs, out, png=flags.png)
     except (FileNotFoundError, ValueError) as error:
-        print(f"jaxrl: {error}", file=sys.stderr)
+        say(f"jaxrl: {error}", error=True)
         return 2
     for path in written:
         print(path)
@@ -54,7 +54,7 @@ def _serve(runs: Sequence[Path], host: str, port: int) -> int:
             runs, lambda version: page(collect.gather(runs), version=version), host, port
         )
     except (OSError, ValueError) as error:
-        print(f"jaxrl: {error}", file=sys.stderr)
+        say(f"jaxrl: {error}", error=True)
         return 2
     print(f"http://{host}:{server.server_address[1]}/ shows the report; Ctrl-C ends it", flush=True)
     with server:

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl import masks
+from jaxrl import json_file, masks
 from jaxrl.launch.report import panels
+from jaxrl.printable import printable
 from jaxrl.record import rundir, runs, storage
 from jaxrl.record.runs import Run, Table
 
@@ -286,7 +287,7 @@ def lineage(config: Json, ancestors: int = 50) -> list[str]:
     parent = storage.locate(where) if known else Path()
     found = known and ancestors and (parent / "config.json").exists()
     # a model of another library has a config.json too
-    saved = json.loads((parent / "config.json").read_text()).get("config") if found else None
+    saved = json_file.read(parent / "config.json").get("config") if found else None
     if saved is not None:
         path = lineage(saved, ancestors - 1)
         path.append(f"forked from {fork}" if fork else f"saved in {parent}")
@@ -358,15 +359,18 @@ def _chosen(sizes: Mapping[tuple, int]) -> set[tuple]:
 
 def embed_text(value: Any) -> str:
     """JSON that cannot end the script element that holds it, whatever text is in it."""
-    text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(_shown(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
 
-def _finite(value: Any) -> Any:
+def _shown(value: Any) -> Any:
+    """Numbers that are finite and texts that are printable; what is no number is None."""
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
+        return {printable(k, lines=True): _shown(v) for k, v in value.items()}
     if isinstance(value, list):
-        return [_finite(v) for v in value]
+        return [_shown(v) for v in value]
+    if isinstance(value, str):
+        return printable(value, lines=True)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

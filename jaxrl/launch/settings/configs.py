@@ -21,6 +21,8 @@ from jaxrl.config import Config
 from jaxrl.launch import recipes
 from jaxrl.launch.settings import course, flags, short, trust
 from jaxrl.record import storage
+from jaxrl.run import begin
+from jaxrl.run import course as courses
 
 T = TypeVar("T")
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
@@ -31,13 +33,16 @@ def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Opti
 
     Args:
       argv: a recipe, an algorithm, a file or a run directory, and flags. Without a name, it is
-        `quickstart`, or `grpo` where data are given.
+        the run that `--fork` names, `grpo` where data are given, or `quickstart`.
       command: for messages.
 
     Raises:
       ValueError: no such recipe, file, field or flag; or a run of others that names functions.
     """
     name, rest = flags.recipe(argv)
+    forks = [fork for flag in ("--fork", "--from") if (fork := flags.value_of(flag, rest))]
+    if argv == rest and forks:
+        return _of_fork(forks[0], rest, command)
     path = Path(name)
     if path.suffix in SUFFIXES and (stages := course.stages(values_of(path), path)):
         return course.resolve(path, stages, rest, functools.partial(_of_stage, path, command))
@@ -53,6 +58,32 @@ def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Opti
     config, given = opened(name, trusted="--trust" in rest)
     config, rest, options = short.expand(config, [*given, *rest])
     config = flags.parse(config, rest, prog=f"jaxrl {command} {name}")
+    return short.with_epochs(config, options.epochs), options
+
+
+def _of_fork(fork: str, argv: list[str], command: str) -> tuple[Config, short.Options]:
+    """The config of a run that is forked, in a directory of its own, and what flags change in it.
+
+    Args:
+      fork: RUN or RUN@STEP.
+      argv: flags.
+      command: for messages.
+
+    Raises:
+      ValueError: there is no such run, or it names functions of others.
+    """
+    run, _ = begin.fork_names(fork)
+    source = storage.locate(run)
+    if not (source / "config.json").exists():
+        raise ValueError(
+            f"fork={fork!r}: there is no config.json in {run}, so name a recipe as well: "
+            f"jaxrl {command} RECIPE --fork {fork}"
+        )
+    config, _ = opened(run, trusted="--trust" in argv)
+    config = courses.resolved(config, source)
+    config = dataclasses.replace(config, run_dir=f"{str(source).rstrip('/')}-fork", fork="")
+    config, rest, options = short.expand(config, argv)
+    config = flags.parse(config, rest, prog=f"jaxrl {command}")
     return short.with_epochs(config, options.epochs), options
 
 

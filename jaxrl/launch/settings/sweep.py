@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import os
 import queue
 import subprocess
@@ -21,9 +20,12 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from jaxrl import json_file
 from jaxrl.config import Config
 from jaxrl.launch import devices, report
+from jaxrl.launch.console import PlainConsole, as_text
 from jaxrl.launch.settings import configs, flags, short
+from jaxrl.launch.streams import attempt
 from jaxrl.mesh import distributed
 from jaxrl.record import rundir
 
@@ -142,7 +144,7 @@ def in_turn(one: Callable[[Config, short.Options], int]) -> Callable[[Sequence[A
     def train(found: Sequence[Arm]) -> list[int]:
         statuses = []
         for place, arm in enumerate(found, 1):
-            Console().rule(f"run {place} of {len(found)}: {arm.name}")
+            PlainConsole().rule(as_text(f"run {place} of {len(found)}: {arm.name}"))
             statuses.append(one(arm.config, arm.options))
         return statuses
 
@@ -160,22 +162,26 @@ def run(found: Sequence[Arm], train: Callable[[Sequence[Arm]], list[int]]) -> in
       0, or the status of the first run that failed; the others are trained all the same.
     """
     worst = next(filter(None, train(found)), 0)
-    console = Console()
+    console = PlainConsole()
     directories = [rundir.run_directory(arm.config) for arm in found]
     done = [d for d in directories if (d / "summary.json").exists()]
-    out = directories[0].parent / "report.html"
+    attempt("the table", lambda: console.print(table([arm.name for arm in found], directories)))
     if done:
-        report.write(done, out)
-    console.print(table([arm.name for arm in found], directories))
-    if done:
-        console.print(f"compared in {out}", soft_wrap=True, highlight=False)
+        attempt("the report", lambda: _report(done, console))
     return worst
+
+
+def _report(done: Sequence[Path], console: Console) -> None:
+    """Write the report of the runs beside them."""
+    out = done[0].parent / "report.html"
+    report.write(done, out)
+    console.print(as_text(f"compared in {out}"), soft_wrap=True)
 
 
 def table(names: Sequence[str], directories: Sequence[Path]) -> Table:
     """Held-out figures of runs, before and after training, as far as they have them."""
     outcomes = [
-        json.loads(path.read_text()) if path.exists() else None
+        json_file.read(path) if path.exists() else None
         for path in (directory / "summary.json" for directory in directories)
     ]
     held_out = [outcome["eval"]["before"] for outcome in outcomes if outcome]
