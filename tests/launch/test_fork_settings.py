@@ -6,7 +6,7 @@ import pytest
 
 from jaxrl import config as configs
 from jaxrl.launch import cli
-from jaxrl.launch.configs import resolve
+from jaxrl.launch.settings.configs import resolve
 from jaxrl.record import jsonl, rundir
 from jaxrl.run import loop
 from tests.jaxrl import tiny

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from jaxrl.launch.console import PlainConsole, as_text
 from rich.console import Console
 
 from jaxrl.data.types import Problem, Score
-from jaxrl.launch import cli, evaluate, play, progress, sample, streams, watch
-from jaxrl.launch.console import PlainConsole, as_text
+from jaxrl.launch import cli, progress, streams
+from jaxrl.launch.inspect import evaluate, play, sample, watch
 from jaxrl.launch.report import collect
 from jaxrl.printable import printable, printable_values
 from jaxrl.record import metrics
@@ -200,8 +201,8 @@ def test_a_person_who_plays_reads_text(capsys):
 
 
 def hostile_world():
-    from jaxrl.data import generate
     from jaxrl.data.environments import Environment, Opening, Reply
+    from jaxrl.data.sources import generate
     from jaxrl.data.types import Task
 
     text = "".join(SEQUENCES) + "[/INST]"
