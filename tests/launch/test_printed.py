@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from jaxrl.launch.console import PlainConsole, as_text
 from rich.console import Console
 
 from jaxrl.data.types import Problem, Score
 from jaxrl.launch import cli, progress, streams
+from jaxrl.launch.console import PlainConsole, as_text
 from jaxrl.launch.inspect import evaluate, play, sample, watch
 from jaxrl.launch.report import collect
 from jaxrl.printable import printable, printable_values
