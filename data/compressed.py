@@ -19,7 +19,7 @@ def opened(path: Path) -> BinaryIO:
         return path.open("rb")
     import pyarrow
 
-    plain = tempfile.TemporaryFile()  # noqa: SIM115: the caller closes it
+    plain = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
     try:
         if path.suffix.lower() == ".xz":
             with lzma.open(path) as packed:

@@ -58,6 +58,8 @@ def normal(message: Any, where: str = "", *, strict: bool = True) -> Message:
         fields["role"] = fields.pop("from")
         fields["content"] = fields.pop("value", fields.get("content"))
     spelling = fields.get("role")
+    if not strict and spelling is None:
+        return dict(message)
     if not isinstance(spelling, str) or not spelling:
         raise ValueError(f"{lead}holds {message!r:.60}, which is no message with a role")
     role = spelling.strip().lower()

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jaxrl.data.examples import Example
+from jaxrl.data.parsing import Row, Text
 from jaxrl.data.rewards.questions import boundary, comparison
-from jaxrl.data.rows import Row, Text
 from jaxrl.data.tokenizers import Tokenizer
 from jaxrl.data.types import Problem
 

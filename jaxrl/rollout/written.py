@@ -61,7 +61,7 @@ def groups(actor: Policy, config: Config, found: Rows, index: int) -> list[Group
         text = decode(list(example.tokens))
         return [(Problem(row.id, decode(list(example.prompt)), None), [Row(answer, text, score)])]
     if config.labels:
-        fitted = [examples.scored_at_end(each, actor.tokenizer.eos_ids[0]) for each in fitted]
+        fitted = [examples.scored_at_end(each, examples.end(actor.tokenizer)) for each in fitted]
     return [_group(actor, row.id, fitted, row.rewards)]
 
 
