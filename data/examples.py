@@ -183,6 +183,20 @@ def end(tokenizer: Tokenizer) -> int:
     return tokenizer.eos_ids[0]
 
 
+def learns_to_stop(tokenizer: Tokenizer) -> bool:
+    """Whether turns that the chat template writes end with a token that ends a sequence."""
+    if tokenizer.conversation is None:
+        return True
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    import jinja2
+
+    try:
+        ids, learned = tokenizer.conversation(turns)
+    except (ValueError, jinja2.TemplateError):  # each row says so of itself
+        return True
+    return any(mark and i in tokenizer.eos_ids for i, mark in zip(ids, learned, strict=True))
+
+
 def _ended(tokenizer: Tokenizer, ids: Sequence[int], row: Row) -> tuple[int, ...]:
     """The ids with one token that ends them: the one that the text brings, or else a new one."""
     try:

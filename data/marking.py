@@ -1,8 +1,9 @@
 """Which tokens of a conversation the assistant wrote, seen from what its chat template writes.
 
-What is learned of a turn are the assistant's words and the one token that ends it. A conversation
-for which this does not come out is refused: a turn without such a token, or text that the template
-leaves out.
+What is learned of a turn are the assistant's words and the one token that ends it. Where the
+template ends no turn with such a token, it is the text of the turn alone, see `learns_to_stop`. A
+conversation is refused where some turns are ended and others are not, or where the template leaves
+out what somebody says.
 """
 
 from __future__ import annotations
@@ -90,6 +91,12 @@ def conversation(
     else:
         write = _writer(render, turns, tools, variables)
         parts = [_by_text(whole, write, turns, place, ends, backend) for place in learned]
+    closing = {*ends.last, *ends.earlier}
+    if len({ids[last] in closing for _, last in parts}) > 1:
+        raise ValueError(
+            "the chat template ends some turns of the assistant with a token that ends a sequence, "
+            "and others without one; write {{ eos_token }} after each of the assistant's messages"
+        )
     for first, last in parts:
         marks[first : last + 1] = [True] * (last + 1 - first)
     return Conversation(ids, marks)
@@ -134,15 +141,16 @@ def _by_marks(whole: _Text, span: Span, ends: Ends, backend: Backend) -> tuple[i
     last = inside[-1]
     if last + 1 < len(whole.ids) and whole.ids[last + 1] in closing:
         return first, last + 1
-    raise ValueError(_NO_END)
+    return inside[0], inside[-1]
 
 
-_NO_END = (
+NO_END = (
     "the chat template ends a turn of the assistant with no token that ends a sequence, so the "
-    "model would not learn to stop; write {{ eos_token }} after the content of the assistant's "
+    "model does not learn to stop; write {{ eos_token }} after the content of the assistant's "
     "messages in the template, or list the token that ends a turn in eos_token_id of "
     "generation_config.json"
 )
+"""What to say of a template for which `learns_to_stop` does not hold."""
 
 
 def _by_text(
@@ -162,9 +170,11 @@ def _by_text(
     first = whole.from_character(len(lead))
     closing = ends.last if last_turn else ends.earlier
     last = next((n for n in range(first, limit) if whole.ids[n] in closing), None)
-    if last is None:
-        raise ValueError(_NO_END)
     text = write(place + 1, False)
+    if last is None:
+        if not whole.text.startswith(text):
+            raise ValueError(f"message {place}: {NO_END}")
+        return first, limit - 1
     if whole.text.startswith(text):
         lost = [i for i in whole.ids[last + 1 : limit] if _seen(backend, i)]
         if lost:

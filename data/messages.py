@@ -39,6 +39,10 @@ _SWITCHES = ("train", "training", "loss")
 _TEXTS = ("text", "input_text", "output_text")
 
 
+class NotText(ValueError):
+    """A part of a content, or a column, that is no text."""
+
+
 def normal(message: Any, where: str = "", *, strict: bool = True) -> Message:
     """A message in the one form.
 
@@ -169,7 +173,7 @@ def _part(part: Any, where: str) -> tuple[str, str]:
     text = fields.get("text" if kind in _TEXTS else kind)
     if kind not in (*_TEXTS, *_THOUGHTS, "refusal") or not isinstance(text, str):
         name = f"a part of type {kind!r}" if kind else f"{part!r:.60}"
-        raise ValueError(
+        raise NotText(
             f"{where}: its content holds {name}; only text is read, as in "
             '[{"type": "text", "text": "..."}]'
         )

@@ -118,7 +118,7 @@ def parse(fields: Mapping[str, Any], layout: Layout, where: str) -> Row:
 def _check_always(record: _Record) -> None:
     """Refuse what changes the meaning of a row and cannot be followed."""
     if record.get("images"):
-        raise ValueError(
+        raise messages.NotText(
             f"{record.label('images')} is not empty, and only texts are read; leave the column out "
             f"with --data.columns.images ''"
         )

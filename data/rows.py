@@ -31,6 +31,7 @@ from typing import Any, Literal
 
 from jaxrl.data import layouts, sources
 from jaxrl.data.layouts import Kind, Layout
+from jaxrl.data.messages import NotText
 from jaxrl.data.numbered import Bad, Chosen, read_numbered
 from jaxrl.data.parsing import Row, parse
 
@@ -48,6 +49,8 @@ class Rows:
     """8 bytes each: a hash of the prompt, or of the whole row where it has none."""
     bad: tuple[Bad, ...]
     """Rows that were left out."""
+    left_out: int = 0
+    """Rows that were left out without being bad."""
 
     @property
     def kind(self) -> Kind:
@@ -71,13 +74,14 @@ class Rows:
         return hashlib.blake2b(b"".join(self.keys), digest_size=8).hexdigest()
 
     def only(self, places: Sequence[int], bad: Sequence[Bad] = ()) -> Rows:
-        """Some of the rows, and further ones that are left out."""
+        """Some of the rows, and further ones that are bad."""
         return dataclasses.replace(
             self,
             records=Chosen(self.records, places),
             where=lambda index: self.where(places[index]),
             keys=tuple(self.keys[place] for place in places),
             bad=(*self.bad, *bad),
+            left_out=len(self) - len(places) - len(bad),
         )
 
 
@@ -86,6 +90,7 @@ def read(
     columns: Mapping[str, str] | None = None,
     *,
     bad: Literal["error", "skip"] = "error",
+    media: bool = True,
 ) -> Rows:
     """The rows of a file, each of which is read once and checked.
 
@@ -94,6 +99,8 @@ def read(
       columns: names in the file by the names of `jaxrl.data.layouts.COLUMNS`; the others are
         recognised. An empty name says that the file has no such column.
       bad: `error` refuses the file at its first row that cannot be used; `skip` leaves them out.
+      media: a row that holds an image or other media is a bad row as others are; else it refuses
+        the file.
 
     Raises:
       ValueError: no such file, a kind that is not recognised, a bad row, or no good one.
@@ -111,7 +118,7 @@ def read(
             row = parse(records[index], layout, place)
         except ValueError as error:
             broken.append(Bad(place, str(error).removeprefix(f"{place}: ")))
-            if bad == "error":
+            if bad == "error" or (not media and isinstance(error, NotText)):
                 raise unusable(broken[-1]) from error
             continue
         good.append(index)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,26 @@ class Tokenizer:
         if self.bos_id is None or ids[:1] == [self.bos_id]:
             return ids
         return [self.bos_id, *ids]
+
+
+def with_variables(tokenizer: Tokenizer, variables: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer with values of variables of its chat template, such as `enable_thinking`.
+
+    Raises:
+      ValueError: there is no template, or it never names the variable.
+    """
+    if not variables:
+        return tokenizer
+    if tokenizer.template is None:
+        raise ValueError("rollout.template_args is set, but this model has no chat template")
+    for name in variables:
+        if name not in tokenizer.template:
+            raise ValueError(
+                f"rollout.template_args.{name}: the chat template has no variable {name!r}"
+            )
+    functions = ("chat", "conversation", "render")
+    bound = {name: functools.partial(getattr(tokenizer, name), **variables) for name in functions}
+    return dataclasses.replace(tokenizer, **bound)
 
 
 def characters(alphabet: str) -> Tokenizer:

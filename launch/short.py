@@ -19,7 +19,7 @@ from jaxrl.data import rows
 from jaxrl.data.rewards import named
 from jaxrl.launch import recipes
 from jaxrl.models import catalog
-from jaxrl.rollout import files, policy, tasks, written
+from jaxrl.rollout import policy, tasks, written
 from jaxrl.rollout.policy import Policy
 
 ALIASES = {
@@ -185,18 +185,19 @@ def with_epochs(config: Config, epochs: int) -> Config:
     if not epochs:
         return config
     if config.data.kinds:
-        found = files.read(config.data, config.data.path)
+        check_named(config)
+        model, tokenizer = policy.describe(config)
+        found = written.usable(tokenizer, config, config.data.path)
         places = list(range(len(found)))
         if not config.data.eval_path:
             places = rows.divide(found, config.data.eval_share, config.eval.problems)[0]
         count = len(places)
         if config.data.long_rows == "split" or config.data.comparisons:  # a row may be several
-            check_named(config)
-            model, tokenizer = policy.describe(config)
             actor = Policy(model, {}, tokenizer)
             count = sum(len(written.groups(actor, config, found, place)) for place in places)
         steps = math.ceil(epochs * count / config.data.batch_size)
-        return dataclasses.replace(config, steps=max(1, steps))
+        data = dataclasses.replace(config.data, epochs=epochs)
+        return dataclasses.replace(config, steps=max(1, steps), data=data)
     size = tasks.named(config).sizes.get("train")
     if not size:
         raise ValueError(f"--epochs {epochs}: task {config.task!r} has no end; give --steps")

@@ -66,6 +66,7 @@ def describe(config: Config, *, trust: bool = False) -> tuple[DecoderConfig, tok
     check_rules(config.mesh.rules, model)
     computed = {"dtype": config.compute_dtype, "attention": config.attention}
     rules = tuple(config.mesh.rules.items())
+    tokenizer = tokenizers.with_variables(tokenizer, config.rollout.template_args)
     return dataclasses.replace(model, **computed, rules=rules), tokenizer
 
 

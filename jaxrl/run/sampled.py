@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -177,10 +178,13 @@ def check_prompts(config: Config, actor: Policy) -> None:
         batch = {"seed": config.seed, "batch_size": config.rollout.prompts}
         first = next(stream.prompts(task, split="train", **batch))
         keep = policy.keeps(actor.tokenizer, config.rollout, task)
-        if keep and not any(map(keep, first)):
+        size = task.sizes.get("train")
+        rest = (task.problem("train", config.seed, i) for i in range(size or 0))
+        if keep and not any(map(keep, itertools.chain(first, rest))):
             raise ValueError(
-                f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} drops the first "
-                f"{len(first)} prompts of task {task.name!r}; raise it"
+                f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} drops "
+                f"{'all' if size else f'the first {len(first)}'} prompts of task {task.name!r}; "
+                "raise it"
             )
         for problem in first if keep is None else filter(keep, first):
             policy.check_prompt(actor.tokenizer, config.rollout, task, problem)
