@@ -135,6 +135,14 @@ def takes_group(function: Callable[..., Any]) -> bool:
     return "completions" in inspect.signature(function).parameters
 
 
+def columns(reference: str, known: Collection[str]) -> set[str]:
+    """The columns of a row that a function is given, of those that the row has."""
+    parameters = inspect.signature(load(reference)).parameters
+    if "problem" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return set(known)
+    return set(known) & parameters.keys()
+
+
 def scorer(
     reference: str, columns: Collection[str], args: Mapping[str, Any] | None = None
 ) -> Scorer:

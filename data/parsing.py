@@ -115,6 +115,28 @@ def parse(fields: Mapping[str, Any], layout: Layout, where: str) -> Row:
     return row._replace(rewards=(_label(record.value("label"), record),))
 
 
+def prompt_of(fields: Mapping[str, Any], layout: Layout, where: str) -> Text:
+    """The prompt that a policy answers: of a record without answers.
+
+    Messages carry the schemas of tools in their first one, see `jaxrl.data.messages`.
+
+    Raises:
+      ValueError: it is no text and no messages, or ends with an answer.
+    """
+    record = _Record(fields, layout.columns, where)
+    _check_always(record)
+    prompt, schemas = _prompt(record), _tools(record)
+    if isinstance(prompt, str) and not schemas:
+        return prompt
+    turns = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
+    if turns[-1]["role"] == "assistant":
+        raise ValueError(
+            f"{record.label('prompt')} ends with a message of assistant, an answer that the model "
+            "would see; leave that message out, or learn from it with jaxrl train sft"
+        )
+    return ({**turns[0], "tools": schemas}, *turns[1:]) if schemas else turns
+
+
 def _check_always(record: _Record) -> None:
     """Refuse what changes the meaning of a row and cannot be followed."""
     if record.get("images"):
@@ -162,9 +184,19 @@ def _parsed(value: Any) -> Any:
         return value
 
 
+def _messages_of(text: Any) -> list[Any] | None:
+    """The messages that a text is the JSON of, as tables of texts hold them; None: of none."""
+    value = _parsed(text) if isinstance(text, str) and text.lstrip()[:1] == "[" else None
+    if not isinstance(value, list) or not value:
+        return None
+    named = all(isinstance(turn, Mapping) and {"role", "from"} & turn.keys() for turn in value)
+    return value if named else None
+
+
 def _prompt(record: _Record) -> Text:
     """The prompt with its input, after the system message and the turns before it."""
-    prompt, more = record.text("prompt"), record.get("input")
+    value, more = record.value("prompt"), record.get("input")
+    prompt = _text(_messages_of(value) or value, record.label("prompt"))
     if more is not None and not isinstance(more, str | int | float):
         raise ValueError(f"{record.label('input')} is {more!r:.60}, and must be a text")
     if more is not None and str(more).strip():

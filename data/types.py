@@ -125,6 +125,8 @@ class Task:
     """What answers the policy's turns, and rewards them in place of `reward`; None: a problem is
     answered in one turn. `pure` then says that of its replies."""
 
+    notes: tuple[str, ...] = ()
+    """What a run says once of its data, such as the columns that nothing reads."""
     grouped: bool = False
     """Whether the reward scores all completions of a problem at once: its text is a JSON list of
     them, and its score is from `jaxrl.data.rewards.group.together`."""

@@ -81,6 +81,8 @@ DATA = {
     "template": "template",
     "test-share": "test_share",
     "reward-env": "environment",
+    "bad-rows": "bad_rows",
+    "data.bad-rows": "bad_rows",
 }
 """Flags to the parameters of the task `file` that they set."""
 
@@ -93,6 +95,8 @@ ROWS = {
     "prompt-column": "data.columns.prompt",
     "answer-column": "data.columns.completion",
     "batch-size": "data.batch-size",
+    "bad-rows": "data.bad-rows",
+    "data.bad-rows": "data.bad-rows",
 }
 """Flags that mean other fields in a run that learns from a file."""
 

@@ -245,6 +245,17 @@ def read(text: str) -> list[Spec]:
     return specs
 
 
+def columns(specs: Sequence[Spec], known: Collection[str]) -> set[str]:
+    """The columns of a row that rewards read, of those that it has."""
+    named = {spec.column for spec in specs if spec.column}
+    for spec in specs:
+        if spec.function not in BUNDLED:
+            named |= own.columns(spec.function, known)
+        elif spec.function in _JUDGED:
+            named |= set(known)  # a rubric may name any
+    return named & set(known)
+
+
 def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
     """The weighted sum of rewards.
 
