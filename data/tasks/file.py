@@ -96,6 +96,7 @@ def task(
         seconds=(lambda _: combined.seconds) if combined.seconds else None,
         on_timeout=None if combined.slow else 0.0,
         environment=(*combined.environment, *filter(None, environment.split(","))),
+        setup=combined.setup,
         notes=rows.notes(named.columns(specs, rows.columns)),
     )
     return made
@@ -268,6 +269,8 @@ def _problem(rows: _Rows, index: int, template: str) -> Problem:
         "place": rows.where(index),
     }
     text = isinstance(prompt, str)
+    if not text:
+        metadata["conversational"] = True
     raw = prompt if text and not rows.beside else _plain(record.get(rows.prompt, prompt))
     context = [_plain(record.get(name)) for name in rows.beside]
     key = json.dumps([raw, answer, *context], default=str)
