@@ -60,6 +60,13 @@ class Tokenizer:
     spelled: Callable[[Sequence[int]], str] | None = None
     """Ids to text, special tokens spelled out; None: as `decode`."""
 
+    piece: Callable[[int], str | None] = lambda token: None
+    """A token as the vocabulary writes it; None where that is not known."""
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes of a token, which may be a part of a character."""
+        return backends.bytes_of(self.decode([token]), self.piece(token))
+
     def prompt(self, text: str) -> list[int]:
         """Ids of a raw-text prompt, led by BOS once if the model has one."""
         ids = self.encode(text)
@@ -227,6 +234,7 @@ def _assemble(
         bos_id=bos_id,
         plain=backend.plain,
         spelled=backend.spelled,
+        piece=backend.piece,
     )
     if render is None:
         return plain

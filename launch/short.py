@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import json
 import math
 from collections.abc import Sequence
@@ -208,6 +209,16 @@ def with_epochs(config: Config, epochs: int) -> Config:
     return dataclasses.replace(config, steps=math.ceil(epochs * size / config.rollout.prompts))
 
 
+def with_whole_paths(config: Config) -> Config:
+    """The config with whole paths of local models and files, so that a run does not depend on the
+    directory that it is used from, and a path never becomes a name on the Hub."""
+    data = dataclasses.replace(
+        config.data, path=_path(config.data.path), eval_path=_path(config.data.eval_path)
+    )
+    model = config.model if config.model in catalog.PACKAGED else _path(config.model)
+    return dataclasses.replace(config, model=model, data=data, fork=_path(config.fork))
+
+
 def check_named(config: Config) -> None:
     """Refuse an algorithm without a model or a task.
 
@@ -298,7 +309,10 @@ def _with_data(config: Config, given: dict[str, str], rewards: Sequence[str]) ->
 
 def _path(spec: str) -> str:
     """A local file with its whole path, so that a run can be continued from anywhere."""
-    return str(Path(spec).resolve()) if Path(spec).exists() else spec
+    folder = Path(spec).parent if glob.has_magic(spec) else Path(spec)
+    if not spec or spec == "fresh" or not folder.exists():
+        return spec
+    return str(Path(spec).absolute() if glob.has_magic(spec) else Path(spec).resolve())
 
 
 def _model(argv: Sequence[str]) -> str | None:

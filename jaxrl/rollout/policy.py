@@ -106,6 +106,8 @@ def _describe(
             f"the tokenizer of model {config.model!r} has {tokenizer.vocab_size} ids, its "
             f"embedding only {model.vocab_size}; use the tokenizer that belongs to the model"
         )
+    if tokenizer.vocab_size < model.vocab_size:  # rows beyond only round the embedding up
+        model = dataclasses.replace(model, spelled=tokenizer.vocab_size)
     return model, tokenizer
 
 
