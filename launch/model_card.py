@@ -53,7 +53,8 @@ def text(
     use = f"train grpo --reward {out} ..." if scores else f"sample {out} --prompt TEXT"
     lines += ["", f"In jaxrl: `jaxrl {use}`.", ""]
     if config is not None:
-        lines += _training(config, step) + _figures(storage.locate(name), step)
+        lines += _training(config, step)
+        lines += _figures(storage.locate(name), step, sampled=not config.data.kinds)
     revision = rundir.revision()
     lines.append(f"Written by jaxrl{f' (revision {revision})' if revision else ''}.")
     return "\n".join(lines) + "\n"
@@ -138,7 +139,7 @@ def _table(rows: dict[str, Any]) -> list[str]:
     return ["## Training", "", *table, ""]
 
 
-def _figures(run: Path, step: int | None) -> list[str]:
+def _figures(run: Path, step: int | None, *, sampled: bool) -> list[str]:
     """The evaluations before and at that step, and the training metrics of the step."""
     summary = run / "summary.json"
     saved = json.loads(summary.read_text()) if summary.exists() else {}
@@ -154,7 +155,9 @@ def _figures(run: Path, step: int | None) -> list[str]:
             f"| {k} | {_number(before.get(k))} | {_number(v)} |" for k, v in evaluated.items()
         ]
         lines.append("")
-    shown = ("loss", "epoch", "reward/mean", "entropy", "completion_length", "truncated")
+    shown = ("loss", "epoch")
+    if sampled:
+        shown = ("reward/mean", "entropy", "completion_length", "truncated")
     if measured := {name: row[name] for name in shown if name in row}:
         lines += [f"## Step {step}", "", "| Metric | Value |", "| --- | ---: |"]
         lines += [f"| {name} | {_number(value)} |" for name, value in measured.items()] + [""]

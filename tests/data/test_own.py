@@ -293,12 +293,20 @@ def test_no_prompt_is_in_both_splits_and_order_does_not_matter(folder):
 @pytest.mark.parametrize(
     ("lines", "params", "says"),
     [
-        (['{"prompt": "a"}', "", '{"prompt": 3}'], {}, r"line 3: prompt=3 must be a text"),
-        (['{"prompt": "a"}', "", "{"], {}, r"line 3: not JSON"),
-        (['{"prompt": "a", "answer": 1}', '{"prompt": "b"}'], {}, r"line 2: no column 'answer'"),
+        (
+            ['{"prompt": "a"}', "", '{"prompt": 3}'],
+            {},
+            r"train\.jsonl:3: 'prompt' is 3, neither a text",
+        ),
+        (['{"prompt": "a"}', "", "{"], {}, r"train\.jsonl:3: not JSON"),
+        (
+            ['{"prompt": "a", "answer": 1}', '{"prompt": "b"}'],
+            {},
+            r"train\.jsonl:2: no column 'answer'",
+        ),
         (['{"text": "a"}'], {}, "columns text.*--prompt-column"),
         (['{"prompt": "a"}'], {}, "--test-data"),
-        (['{"prompt": "a"}'] * 2, {"prompt_column": "promt"}, "line 1: no column 'promt'"),
+        (['{"prompt": "a"}'] * 2, {"prompt_column": "promt"}, r"train\.jsonl:1: no column 'promt'"),
         ([], {}, "no rows"),
     ],
 )
@@ -333,13 +341,16 @@ def test_contents_in_parts_are_joined(folder):
     [
         (
             [{"role": "user", "content": None}],
-            r"line 2: messages: the content of a message of user is None; .*a text, or parts",
+            r"train\.jsonl:2: 'messages' holds a message of user without content",
         ),
-        ([{"role": "user", "content": [{"type": "image"}]}], "content of a message of user is"),
-        ([{"role": "user", "content": 5}], "content of a message of user is 5"),
+        (
+            [{"role": "user", "content": [{"type": "image"}]}],
+            "message of user: its content holds a part of type 'image'",
+        ),
+        ([{"role": "user", "content": 5}], "message of user: its content is 5; write a text"),
         (
             [USER, {"role": "assistant", "content": "4"}],
-            r"line 2: messages ends with a message of assistant.*leave that message out",
+            r"train\.jsonl:2: 'messages' ends with a message of assistant.*leave that message out",
         ),
     ],
 )
@@ -352,13 +363,15 @@ def test_messages_that_are_no_prompt_are_refused(folder, turns, says):
 
 def test_prompts_of_bytes_as_tfds_gives_them_are_texts(folder, monkeypatch):
     rows = [{"question": f"é{i}".encode(), "answer": str(i).encode()} for i in range(4)]
-    monkeypatch.setattr(sources, "read", lambda spec: rows)
+    monkeypatch.setattr(sources, "read", lambda spec, skip=None: rows)
     task = made(folder, "exact", path="tfds:mine/train")
     problem = task.problem("train", 0, 0)
     assert problem.prompt == f"é{problem.answer}"
     assert score(task, problem, problem.answer).value == 1.0
     rows[2] = {"question": b"\xff", "answer": b""}
-    with pytest.raises(ValueError, match=r"record 2: question=b'\\xff' is not UTF-8"):
+    with pytest.raises(
+        ValueError, match=r"tfds:other/train:3: question: question=b'\\xff' is not UTF-8"
+    ):
         made(folder, "exact", path="tfds:other/train")
 
 
