@@ -204,15 +204,10 @@ def _ended(tokenizer: Tokenizer, ids: Sequence[int], row: Row) -> tuple[int, ...
     except ValueError as error:
         raise ValueError(f"{row.id}: {error}") from error
     count = len(ids)
-    while (
-        count and ids[count - 1] not in tokenizer.eos_ids and _is_blank(tokenizer, ids[count - 1])
-    ):
+    while count and (ids[count - 1] in tokenizer.eos_ids or _is_blank(tokenizer, ids[count - 1])):
         count -= 1
-    if not count or ids[count - 1] not in tokenizer.eos_ids:
-        return (*ids, close)
-    while count > 1 and ids[count - 2] in tokenizer.eos_ids:
-        count -= 1
-    return tuple(ids[:count])
+    first = next((n for n in range(count, len(ids)) if ids[n] in tokenizer.eos_ids), None)
+    return (*ids, close) if first is None else tuple(ids[: first + 1])
 
 
 def _is_blank(tokenizer: Tokenizer, token: int) -> bool:
