@@ -83,7 +83,6 @@ DATA = {
     "test-share": "test_share",
     "reward-env": "environment",
     "bad-rows": "bad_rows",
-    "data.bad-rows": "bad_rows",
 }
 """Flags to the parameters of the task `file` that they set."""
 
@@ -97,7 +96,6 @@ ROWS = {
     "answer-column": "data.columns.completion",
     "batch-size": "data.batch-size",
     "bad-rows": "data.bad-rows",
-    "data.bad-rows": "data.bad-rows",
 }
 """Flags that mean other fields in a run that learns from a file."""
 
@@ -145,6 +143,8 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
         token = queue.pop(0)
         flag, has_value, value = token.partition("=")
         name = flag.removeprefix("--").replace("_", "-")
+        if name == "data.bad-rows":  # what messages name, whatever a run learns from
+            token, name = f"--bad-rows{has_value}{value}", "bad-rows"
         if config.data.kinds and token.startswith("--") and name in ROWS:
             rest.append(f"--{ROWS[name]}{has_value}{value}")
         elif not token.startswith("--") or name not in NAMES or _is_field(config, name):
