@@ -14,14 +14,15 @@ class DataConfig:
     """
 
     path: str = ""
-    """File of the rows: JSONL, JSON, CSV, Parquet or a `datasets` directory; --data FILE is the
+    """File of the rows, or a folder or a glob, see `jaxrl.data.sources`; --data FILE is the
     same."""
     kinds: tuple[str, ...] = ()
     """Kinds of rows that the objective learns from, see `jaxrl.data.sources.rows`. The recipe sets
     them; a run without kinds samples its completions."""
     columns: dict[str, str] = dataclasses.field(default_factory=dict)
     """Columns of the file, where they have names of their own, e.g. --data.columns.prompt
-    question."""
+    question. A path such as extra_info.question reaches into a column; an empty name leaves a
+    column of the file out."""
     eval_path: str = ""
     """File of the rows to evaluate on; --eval-data FILE is the same. Empty: a share of `path`."""
     eval_share: float = 0.05
@@ -41,12 +42,15 @@ class DataConfig:
     """Compute the reference policy's log-probabilities of all rows once, before the first step, and
     keep them in the run directory, in place of a copy of the policy and its forward pass in every
     step."""
+    epochs: int = 0
+    """Passes over the rows, after which the last batch ends early; --epochs N sets it, and `steps`
+    with it. 0: `steps` says how long a run is, and batches run on over the ends of epochs."""
     noise: float = 0.0
     """NEFTune: length of uniform noise that is added to embeddings in training; 5 is usual. It is
     divided by the square root of a sequence's tokens times the width."""
     bad_rows: Literal["error", "skip"] = "error"
-    """How a row that cannot be used is treated: `error` stops and names its line; `skip` leaves it
-    out and counts it."""
+    """How a row that cannot be used, or that the tokenizer or the chat template refuses, is
+    treated: `error` stops and names its line; `skip` leaves it out and counts it."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -75,6 +75,9 @@ class RolloutConfig:
     """Wrap each prompt in the model's chat template."""
     system: str = ""
     """System message of the chat template; empty: none."""
+    template_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
+    """Variables of the chat template, e.g. --rollout.template-args.enable-thinking false. They hold
+    wherever the template writes: in prompts, in rows of a file, and in evaluation."""
     replies: Literal["together", "arrival"] = "together"
     """When scores and replies of environments take effect: `together`, once nothing else is left to
     sample, so that a run does not depend on their timing; or on `arrival`, which is faster with

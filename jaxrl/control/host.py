@@ -31,6 +31,18 @@ class Vector:
             name, worlds, vectorization_mode="sync", vector_kwargs=same_step, **kwargs
         )
         actions = self._envs.single_action_space
+        _check_actions(actions, name)
+        states = self._envs.single_observation_space
+        self._states = None
+        """Numbers of states, which are shown as one-hot vectors; None: observations are arrays."""
+        if isinstance(states, gymnasium.spaces.Discrete):
+            self._states = np.arange(int(states.start), int(states.start) + int(states.n))
+        elif not isinstance(states, gymnasium.spaces.Box):
+            raise ValueError(
+                f"environment {name!r} has observations {states}; arrays (Box) and numbers of "
+                "states (Discrete) are read, so flatten them with "
+                "gymnasium.wrappers.FlattenObservation"
+            )
         discrete = isinstance(actions, gymnasium.spaces.Discrete)
         size = int(actions.n) if discrete else int(np.prod(actions.shape))
         self.observations = self._seen(self._envs.reset(seed=seed)[0])
@@ -39,8 +51,9 @@ class Vector:
 
     def step(self, actions: np.ndarray) -> Transitions:
         """Take `actions`, [worlds, A] or [worlds]; where an episode ends, a fresh one begins."""
-        given = actions
-        if not self.space.discrete:
+        if self.space.discrete:
+            given = actions + int(self._envs.single_action_space.start)
+        else:
             box = self._envs.single_action_space
             wide = actions.reshape(-1, *box.shape)
             given = from_unit_box(wide, box.low, box.high).astype(box.dtype)
@@ -48,7 +61,7 @@ class Vector:
         before, self.observations = self.observations, self._seen(seen)
         following, ends = self.observations.copy(), terminals | cut
         for i in np.flatnonzero(ends):
-            following[i] = np.ravel(infos["final_obs"][i])
+            following[i] = self._seen(np.asarray(infos["final_obs"][i])[None])[0]
         rewards = np.asarray(rewards, np.float32)
         flags = (np.asarray(x, np.float32) for x in (terminals, ends))
         return Transitions(before, actions, rewards, following, *flags)
@@ -57,9 +70,32 @@ class Vector:
         """Close the copies."""
         self._envs.close()
 
-    @staticmethod
-    def _seen(observations: np.ndarray) -> np.ndarray:
+    def _seen(self, observations: np.ndarray) -> np.ndarray:
+        if self._states is not None:
+            return (np.asarray(observations)[:, None] == self._states).astype(np.float32)
         return np.asarray(observations, np.float32).reshape(len(observations), -1)
+
+
+def _check_actions(space: Any, name: str) -> None:
+    """Refuse a space of actions that a policy cannot play.
+
+    Raises:
+      ValueError: naming the space and the way out.
+    """
+    import gymnasium
+
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return
+    if not isinstance(space, gymnasium.spaces.Box):
+        raise ValueError(
+            f"environment {name!r} has actions {space}; Discrete and Box are played, so wrap it "
+            "(gymnasium.wrappers.TransformAction) to one of them"
+        )
+    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise ValueError(
+            f"environment {name!r} has actions {space} without bounds; give it finite ones with "
+            "gymnasium.wrappers.RescaleAction or a wrapper of your own"
+        )
 
 
 class Progress(NamedTuple):

@@ -47,6 +47,8 @@ class Score:
     """`kind: explanation`, as in "crash: the worker ended by signal 11"; see `count_errors`."""
     timed_out: bool = False
     """Whether judging the completion ran out of time; the value is then the task's for that."""
+    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """What the reward says besides, such as the reason of a mark; for the log alone."""
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.error is None):
@@ -125,6 +127,10 @@ class Task:
     """What answers the policy's turns, and rewards them in place of `reward`; None: a problem is
     answered in one turn. `pure` then says that of its replies."""
 
+    setup: Callable[[], None] | None = None
+    """Called once in each scoring process before its first score, such as to load a model."""
+    notes: tuple[str, ...] = ()
+    """What a run says once of its data, such as the columns that nothing reads."""
     grouped: bool = False
     """Whether the reward scores all completions of a problem at once: its text is a JSON list of
     them, and its score is from `jaxrl.data.rewards.group.together`."""

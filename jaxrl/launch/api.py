@@ -103,6 +103,7 @@ def train(
 
     config = recipes.load(config) if isinstance(config, str) else config
     short.check_named(config)
+    config = short.with_whole_paths(config)
     cli.keep_compilations()
     if callbacks is not None or quiet:
         summary = loop.train(config, callbacks or Callbacks())

@@ -146,6 +146,9 @@ class DecoderConfig:
     attention_softcap: float | None = None
     logit_softcap: float | None = None
     tie_embeddings: bool = True
+    spelled: int = 0
+    """Tokens that the tokenizer can spell, where the embedding has more rows; the others are never
+    sampled and have no probability. 0: all."""
     labels: int = 0
     """Scores of a state, of a linear head in place of the output head: 1 for a reward model; 0: a
     language model."""

@@ -24,7 +24,17 @@ def identity(logits: jax.Array) -> jax.Array:
     return logits
 
 
-def logits(hidden: jax.Array, unembedding: jax.Array, *, softcap: float | None = None) -> jax.Array:
+NEVER = -1e30
+"""Score of a token that has no text; finite, so that differences of two of them are 0."""
+
+
+def logits(
+    hidden: jax.Array,
+    unembedding: jax.Array,
+    *,
+    softcap: float | None = None,
+    spelled: int = 0,
+) -> jax.Array:
     """Scores of the next token in fp32, [..., V], of hidden [..., D] and unembedding [V, D].
 
     In bf16 the products are exact and their sums fp32; in fp32 both are fp32 on every device.
@@ -33,6 +43,7 @@ def logits(hidden: jax.Array, unembedding: jax.Array, *, softcap: float | None =
       hidden: in the compute dtype.
       unembedding: as from `decoder.unembedding`.
       softcap: bounds the scores s to `softcap * tanh(s / softcap)` (Gemma 2).
+      spelled: tokens that may come next, the first of them; 0: all.
     """
     matrix = unembedding.astype(hidden.dtype)
     if jax.default_backend() == "cpu" and math.prod(hidden.shape[:-1]) <= _FEW:
@@ -45,7 +56,10 @@ def logits(hidden: jax.Array, unembedding: jax.Array, *, softcap: float | None =
             precision=precision(hidden.dtype),
             preferred_element_type=jnp.float32,
         )
-    return scores if softcap is None else softcap * jnp.tanh(scores / softcap)
+    scores = scores if softcap is None else softcap * jnp.tanh(scores / softcap)
+    if not 0 < spelled < scores.shape[-1]:
+        return scores
+    return jnp.where(jnp.arange(scores.shape[-1]) < spelled, scores, NEVER)
 
 
 def token_logprobs(
@@ -54,6 +68,7 @@ def token_logprobs(
     targets: jax.Array,
     *,
     softcap: float | None = None,
+    spelled: int = 0,
     process: LogitsFn = identity,
     read: Read | None = None,
     beside: Sequence[jax.Array] = (),
@@ -70,6 +85,7 @@ def token_logprobs(
       unembedding: [V, D].
       targets: [..., N] int32.
       softcap: as in `logits`.
+      spelled: as in `logits`.
       process: [..., V] fp32 logits, and what is `beside` them, to logits again, e.g. at a
         temperature; the same as at sampling.
       read: of processed logits, what takes the place of the log-probability; None: that itself.
@@ -84,7 +100,7 @@ def token_logprobs(
     pieces = max(1, round(targets.size / chunk))
 
     def step(h: jax.Array, target: jax.Array, *beside: jax.Array) -> tuple[jax.Array, jax.Array]:
-        scores = process(logits(h, unembedding, softcap=softcap), *beside)
+        scores = process(logits(h, unembedding, softcap=softcap, spelled=spelled), *beside)
         normalizer = jax.nn.logsumexp(scores, axis=-1)
         chosen = jnp.take_along_axis(scores, target[..., None], axis=-1)[..., 0]
         probs = jnp.exp(scores - normalizer[..., None])

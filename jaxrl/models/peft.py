@@ -136,7 +136,8 @@ def load(
     missing, unmapped = expected.keys() - tensors.keys(), tensors.keys() - expected.keys()
     if missing or unmapped:
         raise ValueError(
-            f"{directory}: missing tensors {sorted(missing)}; unmapped tensors {sorted(unmapped)}"
+            f"{directory}: missing tensors {sorted(missing)}; unmapped tensors {sorted(unmapped)}; "
+            f"{_MERGE}"
         )
     flat = {path: np.zeros(shape.shape, np.float32) for path, shape in shapes.items()}
     for name, (path, at) in expected.items():
@@ -144,6 +145,12 @@ def load(
         flat[path][at] = value.reshape(flat[path].shape[1:])
     arrays = {path: jnp.asarray(value) for path, value in flat.items()}
     return config, nnx.traversals.unflatten_mapping(arrays, sep="/")
+
+
+_MERGE = (
+    "merge the adapters with PEFT (merge_and_unload, then save_pretrained) and name the merged "
+    "model"
+)
 
 
 def _check(raw: dict[str, Any]) -> None:
@@ -158,4 +165,6 @@ def _check(raw: dict[str, Any]) -> None:
     }
     for key, allowed in plain.items():
         if raw.get(key, allowed[0]) not in allowed:
-            raise ValueError(f"adapter_config.json has {key}={raw[key]!r}; only {allowed[0]!r}")
+            raise ValueError(
+                f"adapter_config.json has {key}={raw[key]!r}; only {allowed[0]!r} is read; {_MERGE}"
+            )

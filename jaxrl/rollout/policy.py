@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config, RolloutConfig
+from jaxrl.data import marking, messages
 from jaxrl.data.text import tokenizers
 from jaxrl.data.types import Problem, Task
 from jaxrl.mesh.mesh import check as check_rules
@@ -66,6 +67,7 @@ def describe(config: Config, *, trust: bool = False) -> tuple[DecoderConfig, tok
     check_rules(config.mesh.rules, model)
     computed = {"dtype": config.compute_dtype, "attention": config.attention}
     rules = tuple(config.mesh.rules.items())
+    tokenizer = tokenizers.with_variables(tokenizer, config.rollout.template_args)
     return dataclasses.replace(model, **computed, rules=rules), tokenizer
 
 
@@ -105,6 +107,8 @@ def _describe(
             f"the tokenizer of model {config.model!r} has {tokenizer.vocab_size} ids, its "
             f"embedding only {model.vocab_size}; use the tokenizer that belongs to the model"
         )
+    if tokenizer.vocab_size < model.vocab_size:  # rows beyond only round the embedding up
+        model = dataclasses.replace(model, spelled=tokenizer.vocab_size)
     return model, tokenizer
 
 
@@ -334,11 +338,16 @@ def encode_prompt(
     ids = _prompt(policy_tokenizer, rollout, problem)
     if len(ids) > rollout.max_prompt_tokens and rollout.long_prompts != "truncate":
         raise ValueError(
-            f"problem {problem.id}: its prompt has {len(ids)} tokens, more than "
+            f"{_place(problem)}: its prompt has {len(ids)} tokens, more than "
             f"rollout.max_prompt_tokens={rollout.max_prompt_tokens}; raise the budget, or set "
             "rollout.long_prompts to drop or truncate"
         )
     return tuple(ids[-rollout.max_prompt_tokens :])
+
+
+def _place(problem: Problem) -> str:
+    """Where a problem comes from, for a message."""
+    return str(problem.metadata.get("place", f"problem {problem.id}"))
 
 
 def check_prompt(
@@ -358,28 +367,41 @@ def check_prompt(
 def keeps(
     policy_tokenizer: tokenizers.Tokenizer, rollout: RolloutConfig, task: Task
 ) -> Callable[[Problem], bool] | None:
-    """Which problems are kept where `rollout.long_prompts` drops some; None: all.
+    """Which problems are kept where `rollout.long_prompts` drops some, or the task's data those
+    that the tokenizer or the chat template refuses; None: all.
 
     Those of episodes are, see `check_prompt`.
     """
-    if rollout.long_prompts != "drop":
+    drops, skips = rollout.long_prompts == "drop", task.params.get("bad_rows") == "skip"
+    if not drops and not skips:
         return None
 
-    def kept(problem: Problem) -> bool:
+    def fits(problem: Problem) -> bool:
         if task.of(problem).turns is not None:
             return True
-        return len(_prompt(policy_tokenizer, rollout, problem)) <= rollout.max_prompt_tokens
+        try:
+            size = len(_prompt(policy_tokenizer, rollout, problem))
+        except ValueError:
+            if skips:
+                return False
+            raise
+        return not drops or size <= rollout.max_prompt_tokens
 
-    return kept
+    return fits
 
 
 def _prompt(
     policy_tokenizer: tokenizers.Tokenizer, rollout: RolloutConfig, problem: Problem
 ) -> Sequence[int]:
-    if rollout.chat:
-        turns = problem.messages or ({"role": "user", "content": problem.prompt},)
-        return chat(policy_tokenizer, rollout.system, turns)
-    return policy_tokenizer.prompt(problem.prompt)
+    turns = problem.messages or ({"role": "user", "content": problem.prompt},)
+    try:
+        if rollout.chat:
+            return chat(policy_tokenizer, rollout.system, turns)
+        if any(turn.get("tools") or turn.get("tool_calls") for turn in turns):
+            raise ValueError("it has tools, which only a chat template writes; add --chat")
+        return policy_tokenizer.prompt(problem.prompt)
+    except ValueError as error:
+        raise ValueError(f"{_place(problem)}: {error}") from error
 
 
 def chat(
@@ -394,8 +416,14 @@ def chat(
 
     if tokenizer.chat is None:
         raise ValueError("chat is asked for, but this model has no chat template; turn it off")
-    lead = [{"role": "system", "content": system}] if system else []
+    led = bool(turns) and turns[0].get("role") == "system"
+    lead = [{"role": "system", "content": system}] if system and not led else []
+    tools = [schema for turn in turns for schema in turn.get("tools") or ()]
     try:
+        if tools or any(turn.get("tool_calls") for turn in turns):
+            text = tokenizer.render([*lead, *turns], add_generation_prompt=True).text
+            normal = [messages.normal(turn, strict=False) for turn in turns]
+            marking.check_complete(text, normal, (), tools)
         return tokenizer.chat([*lead, *turns])
     except jinja2.TemplateError as error:
         remedy = "; leave rollout.system empty if it has no system role" if system else ""

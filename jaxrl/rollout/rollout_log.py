@@ -144,6 +144,7 @@ def sampled(experience: Experience, n: int, decode: Decode) -> dict[str, Any]:
         "completion": experience.texts[n],
         "reward": score.value,
         "parts": dict(score.parts),
+        **({"texts": dict(score.texts)} if score.texts else {}),
         "error": score.error,
         "stopped": completion.stopped,
         "tokens": pieces(decode, completion.tokens.tolist()),

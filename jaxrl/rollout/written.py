@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from jaxrl.config import Config, DataConfig
+from jaxrl.data import encoding, marking
 from jaxrl.data.sources import rows
 from jaxrl.data.sources.rows import Rows
 from jaxrl.data.text import examples
+from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.data.types import Problem, Score
-from jaxrl.rollout import comparisons
+from jaxrl.rollout import comparisons, files
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Row
@@ -27,6 +30,41 @@ def answers(data: DataConfig) -> int:
     return 2 if data.comparisons or {"preference", "ranking"} & {*data.kinds} else 1
 
 
+def notes(tokenizer: Tokenizer, config: Config, found: Rows) -> list[str]:
+    """What a run says once of its file: columns that it does not use, and rows left out."""
+    lines = [f"WARNING: {warning}" for warning in found.layout.warnings(found.path)]
+    if found.layout.unused:
+        lines.append(f"{found.path}: unused columns: {', '.join(found.layout.unused)}")
+    if found.left_out:
+        lines.append(f"{found.path}: {found.left_out} rows over data.max_tokens are left out")
+    row = found[0]
+    texts = isinstance(row.answers[0], str) and isinstance(row.prompt, str)
+    if (config.rollout.chat or not texts) and not examples.learns_to_stop(tokenizer):
+        lines.append(f"WARNING: {marking.NO_END}")
+    return lines
+
+
+def usable(tokenizer: Tokenizer, config: Config, path: str) -> Rows:
+    """The rows of a file that a run learns from, each of which is encoded once here.
+
+    What is too long is left out by `data.long_rows`, so that rows are counted and held out among
+    those that are used.
+
+    Raises:
+      ValueError: as `files.read`; a row that the tokenizer or the chat template refuses; or no row
+        has an answer within `data.max_tokens`.
+    """
+    every = files.read(config.data, path)
+    write = functools.partial(of_row, tokenizer, config)
+    chosen = encoding.usable(every, write, bad=config.data.bad_rows)
+    if not len(chosen):
+        raise ValueError(
+            f"data.max_tokens={config.data.max_tokens} leaves no row of {path!r} with an answer to "
+            "learn; raise it"
+        )
+    return chosen
+
+
 def groups(actor: Policy, config: Config, found: Rows, index: int) -> list[Group]:
     """A row as a group of written answers; none if it is left out, several of a text that is split.
 
@@ -39,46 +77,56 @@ def groups(actor: Policy, config: Config, found: Rows, index: int) -> list[Group
     Raises:
       ValueError: a row that cannot be used, where none is left out.
     """
-    row, settings, chat = found[index], config.data, config.rollout
     try:
-        if settings.comparisons:
-            return _compared(actor, config, row)
-        made = examples.encode(actor.tokenizer, row, chat=chat.chat, system=chat.system)
+        return of_row(actor.tokenizer, config, found[index])
     except ValueError:
-        if settings.bad_rows == "error":
+        if config.data.bad_rows == "error":
             raise
         return []
-    decode = actor.tokenizer.decode
+
+
+def of_row(tokenizer: Tokenizer, config: Config, row: rows.Row) -> list[Group]:
+    """A row as groups of written answers; none if it is left out.
+
+    Raises:
+      ValueError: the tokenizer or the chat template refuses the row.
+    """
+    settings, chat = config.data, config.rollout
+    if settings.comparisons:
+        return _compared(tokenizer, config, row)
+    answers = examples.encode(tokenizer, row, chat=chat.chat, system=chat.system)
     if settings.long_rows == "split":
-        parts = examples.pieces(made[0], settings.max_tokens)
-        return [_group(actor, row.id, [part], row.rewards) for part in parts]
-    fitted = examples.fitting(made, settings.max_tokens, settings.long_rows, row.id)
+        parts = examples.pieces(answers[0], settings.max_tokens)
+        return [_group(tokenizer, row.id, [part], row.rewards) for part in parts]
+    fitted = examples.fitting(answers, settings.max_tokens, settings.long_rows, row.id)
     if fitted is None:
         return []
     if row.stepwise:
         (example,) = fitted
         answer = with_labels(written(example), row.rewards)
         score = Score(float(np.mean(answer.turn_rewards)))
-        text = decode(list(example.tokens))
-        return [(Problem(row.id, decode(list(example.prompt)), None), [Row(answer, text, score)])]
+        text, prompt = (tokenizer.decode(list(ids)) for ids in (example.tokens, example.prompt))
+        return [(Problem(row.id, prompt, None), [Row(answer, text, score)])]
     if config.labels:
-        fitted = [examples.scored_at_end(each, actor.tokenizer.eos_ids[0]) for each in fitted]
-    return [_group(actor, row.id, fitted, row.rewards)]
+        close = examples.end(tokenizer)
+        fitted = [examples.scored_at_end(example, close) for example in fitted]
+    return [_group(tokenizer, row.id, fitted, row.rewards)]
 
 
-def _compared(actor: Policy, config: Config, row: rows.Row) -> list[Group]:
+def _compared(tokenizer: Tokenizer, config: Config, row: rows.Row) -> list[Group]:
     """A preference as two questions; none if they are too long."""
-    settings, made = config.data, comparisons.examples(actor.tokenizer, row, config.seed)
+    settings = config.data
     fitted = [
-        examples.fitting(each, settings.max_tokens, settings.long_rows, row.id) for each in made
+        examples.fitting(pair, settings.max_tokens, settings.long_rows, row.id)
+        for pair in comparisons.examples(tokenizer, row, config.seed)
     ]
-    return [_group(actor, row.id, each, (1.0, 0.0)) for each in fitted if each is not None]
+    return [_group(tokenizer, row.id, pair, (1.0, 0.0)) for pair in fitted if pair is not None]
 
 
 def _group(
-    actor: Policy, name: str, fitted: Sequence[examples.Example], rewards: Sequence[float]
+    tokenizer: Tokenizer, name: str, fitted: Sequence[examples.Example], rewards: Sequence[float]
 ) -> Group:
-    decode = actor.tokenizer.decode
+    decode = tokenizer.decode
     answers = [
         Row(written(example), decode(list(example.tokens)), Score(reward))
         for example, reward in zip(fitted, rewards, strict=True)

@@ -25,6 +25,7 @@ from jaxrl.rollout.programs import Program
 from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.types import Params
 
+_TRIES = 16
 _FIRST_ID = 1 << 31  # streams of evaluation and of training never meet
 
 
@@ -35,10 +36,13 @@ def problems(
     seed: int = 0,
     keep: Callable[[Problem], bool] | None = None,
 ) -> list[Problem]:
-    """The first `count` problems of a split, the same for every run; of them, those to `keep`."""
-    available = task.sizes.get(split)
-    first = [task.problem(split, seed, i) for i in range(min(count, available or count))]
-    return list(filter(keep, first)) if keep else first
+    """The first `count` problems of a split that are kept, the same for every run.
+
+    Of a split without end, as many problems as `_TRIES` for each of them are looked at.
+    """
+    available = task.sizes.get(split, count * _TRIES)
+    every = (task.problem(split, seed, i) for i in range(available))
+    return list(itertools.islice(filter(keep, every) if keep else every, count))
 
 
 def evaluate(

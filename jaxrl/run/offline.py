@@ -18,7 +18,7 @@ from jaxrl.data.sources import rows
 from jaxrl.data.sources.rows import Rows
 from jaxrl.mesh import mesh
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import experience, files
+from jaxrl.rollout import experience, written
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
@@ -43,8 +43,11 @@ def origin(config: Config, actor: Policy) -> Origin:
         from.
     """
     settings = config.data
-    found = files.read(settings, settings.path)
-    evaluated = files.read(settings, settings.eval_path) if settings.eval_path else found
+    tokenizer = actor.tokenizer
+    found = written.usable(tokenizer, config, settings.path)
+    evaluated = (
+        written.usable(tokenizer, config, settings.eval_path) if settings.eval_path else found
+    )
     if settings.max_tokens > actor.model.max_positions:
         raise ValueError(
             f"data.max_tokens={settings.max_tokens} exceeds the model's "
@@ -55,13 +58,7 @@ def origin(config: Config, actor: Policy) -> Origin:
     else:
         train, held = rows.divide(found, settings.eval_share, config.eval.problems)
     read = ((i, groups(actor, config, evaluated, i)) for i in held)
-    held_out = [(i, made) for i, made in read if made]
-    if not held_out:
-        raise ValueError(
-            f"data.max_tokens={settings.max_tokens} leaves no held-out row of "
-            f"{evaluated.path!r} with an answer to learn; raise it"
-        )
-    groups(actor, config, found, train[0])
+    held_out = list(read)
 
     def open_batches(
         run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: Recorder, start: int
@@ -70,6 +67,8 @@ def origin(config: Config, actor: Policy) -> Origin:
             run.callbacks.note(f"left out {bad.id}: {bad.why}")
         if found.bad:
             run.callbacks.note(f"{len(found.bad)} bad rows of {found.path} are left out")
+        for note in written.notes(tokenizer, config, found):
+            run.callbacks.note(note)
         return batches(ctx.config, run.policy, found, train, scored(run.directory).get("train"))
 
     sources = {"train": found, **({"eval": evaluated} if settings.eval_path else {})}
@@ -125,6 +124,9 @@ def batches(
       scored: what the reference policy makes of the rows, where that is cached.
     """
     order = grain.MapDataset.range(len(places)).shuffle(config.seed).repeat(_ENDLESS // len(places))
+    last = config.data.epochs * len(places)  # 0: no epoch is the last
+    if config.updates_per_batch > 1:  # which a batch that ends early may not be divided into
+        last = 0
     position, piece = 0, 0  # rows that are done, and pieces of the one after them
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
@@ -132,7 +134,7 @@ def batches(
         taken: list[Group] = []
         left_out, in_a_row = 0, 0
         with timer("read"):
-            while len(taken) < config.data.batch_size:
+            while len(taken) < config.data.batch_size and not (taken and position == last):
                 place = places[int(order[position])]
                 made = groups(actor, config, found, place)
                 in_a_row = 0 if made else in_a_row + 1

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 
 from jaxrl.config import Config
 from jaxrl.data.sources import stream
+from jaxrl.data.types import Problem, Task
 from jaxrl.record.metrics import Timer
 from jaxrl.record.rundir import best_effort
 from jaxrl.rollout import episodes, history, policy, programs, selection, tasks
@@ -87,6 +89,8 @@ def open_batches(
     model = dataclasses.replace(run.policy.model, dtype=dtype)
     run = run._replace(policy=run.policy._replace(model=model))
     task = tasks.named(config)
+    for note in task.notes:
+        run.callbacks.note(note)
     rollout = episodes.group
     for extension in extensions:
         rollout = extension.program(rollout)
@@ -155,6 +159,13 @@ def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:
     return True
 
 
+def _of_rows(task: Task) -> Iterator[Problem]:
+    """All problems of a task whose problems are the rows of a file."""
+    if task.name == "file":
+        for split, size in task.sizes.items():
+            yield from (task.problem(split, 0, index) for index in range(size))
+
+
 def check_prompts(config: Config, actor: Policy) -> None:
     """Refuse what prompts a config asks for where they cannot be drawn, or not be answered.
 
@@ -177,12 +188,16 @@ def check_prompts(config: Config, actor: Policy) -> None:
         batch = {"seed": config.seed, "batch_size": config.rollout.prompts}
         first = next(stream.prompts(task, split="train", **batch))
         keep = policy.keeps(actor.tokenizer, config.rollout, task)
-        if keep and not any(map(keep, first)):
+        size = task.sizes.get("train")
+        rest = (task.problem("train", config.seed, i) for i in range(size or 0))
+        if keep and not any(map(keep, itertools.chain(first, rest))):
             raise ValueError(
-                f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} drops the first "
-                f"{len(first)} prompts of task {task.name!r}; raise it"
+                f"rollout.max_prompt_tokens={config.rollout.max_prompt_tokens} drops "
+                f"{'all' if size else f'the first {len(first)}'} prompts of task {task.name!r}; "
+                "raise it"
             )
-        for problem in first if keep is None else filter(keep, first):
+        every = itertools.chain(first, _of_rows(task))
+        for problem in every if keep is None else filter(keep, every):
             policy.check_prompt(actor.tokenizer, config.rollout, task, problem)
     settings = config.rollout
     total = settings.chunks.longest(

@@ -165,7 +165,7 @@ def decode(
             models, params, _at(s.tokens, last)[:, None], position[:, None], s.caches
         )
         scores, *others = (
-            head.logits(h[:, 0], decoder.unembedding(p), softcap=m.logit_softcap)
+            head.logits(h[:, 0], decoder.unembedding(p), softcap=m.logit_softcap, spelled=m.spelled)
             for m, p, h in zip(models, params, hidden, strict=True)
         )
         context = processors.Context(hidden[0][:, 0], s.tokens, s.length, tuple(others))

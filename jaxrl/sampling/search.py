@@ -170,7 +170,10 @@ def _search(
         position = jnp.full((width, 1), length + s.step - 1)
         hidden, cache = decoder.extend(config, params, token[:, None], position, s.caches[0])
         scores = head.logits(
-            hidden[:, 0], decoder.unembedding(params), softcap=config.logit_softcap
+            hidden[:, 0],
+            decoder.unembedding(params),
+            softcap=config.logit_softcap,
+            spelled=config.spelled,
         )
         totals = s.logp[:, None] + jax.nn.log_softmax(scores)
         best, index = jax.lax.top_k(totals.reshape(-1), candidates)

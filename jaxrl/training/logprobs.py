@@ -238,7 +238,9 @@ def state_logprobs(
         def process(logits: jax.Array, *beside: jax.Array) -> jax.Array:
             if restriction is not None:
                 chosen, others = beside
-                likely = head.logits(others, weights[1], softcap=model.logit_softcap)
+                likely = head.logits(
+                    others, weights[1], softcap=model.logit_softcap, spelled=model.spelled
+                )
                 logits = restriction.mask(logits, likely, chosen, restriction.args)
             # a teacher is compared with at one temperature, which is the reading's own
             return logits if reading is not None else logits / temperature
@@ -256,6 +258,7 @@ def state_logprobs(
             weights[0],
             target,
             softcap=model.logit_softcap,
+            spelled=model.spelled,
             process=process,
             read=None if reading is None else read,
             beside=beside,

@@ -29,7 +29,7 @@ ARRAYS = {
 }  # fmt: skip
 REWARD_ARRAYS = {
     "rewards", "reward_parts", "greedy_rewards", "group_ids", "num_groups", "valid", "mask",
-    "lengths", "tokens", "expert", "step", "age",
+    "lengths", "tokens", "expert", "step", "age", "stopped",
 }  # fmt: skip
 ROW_ARRAYS = REWARD_ARRAYS | {"advantages"}
 
@@ -265,7 +265,7 @@ def _of_rewards(batch: Trajectory, step: jax.Array | int) -> dict[str, Any]:
         "step": step,
         "age": _age(batch, step),
     }
-    for name in ("reward_parts", "greedy_rewards"):
+    for name in ("reward_parts", "greedy_rewards", "stopped"):
         if (array := getattr(batch, name)) is not None:
             given[name] = array
     return given

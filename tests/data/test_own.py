@@ -9,8 +9,8 @@ from jaxrl import functions
 from jaxrl.data import tasks
 from jaxrl.data.rewards import group, named
 from jaxrl.data.scoring import pool as scoring
-from jaxrl.data.scoring import user_functions
-from jaxrl.data.sources import records
+from jaxrl.data.scoring import user_functions as own
+from jaxrl.data.sources import records as sources
 from jaxrl.data.types import Score
 
 REWARDS = """
@@ -251,7 +251,7 @@ def test_rewards_that_cannot_be_called_are_refused_at_once(folder, rewards, says
 def test_a_file_that_does_not_import_says_why_and_where(folder):
     (folder / "bad.py").write_text("x = 1\nimport no_such_module\n")
     with pytest.raises(ValueError, match=r"bad.py, line 2, in <module>: ModuleNotFoundError"):
-        user_functions.load(f"{folder}/bad.py:score")
+        own.load(f"{folder}/bad.py:score")
 
 
 @pytest.mark.extra
@@ -296,12 +296,20 @@ def test_no_prompt_is_in_both_splits_and_order_does_not_matter(folder):
 @pytest.mark.parametrize(
     ("lines", "params", "says"),
     [
-        (['{"prompt": "a"}', "", '{"prompt": 3}'], {}, r"line 3: prompt=3 must be a text"),
-        (['{"prompt": "a"}', "", "{"], {}, r"line 3: not JSON"),
-        (['{"prompt": "a", "answer": 1}', '{"prompt": "b"}'], {}, r"line 2: no column 'answer'"),
+        (
+            ['{"prompt": "a"}', "", '{"prompt": 3}'],
+            {},
+            r"train\.jsonl:3: 'prompt' is 3, neither a text",
+        ),
+        (['{"prompt": "a"}', "", "{"], {}, r"train\.jsonl:3: not JSON"),
+        (
+            ['{"prompt": "a", "answer": 1}', '{"prompt": "b"}'],
+            {},
+            r"train\.jsonl:2: no column 'answer'",
+        ),
         (['{"text": "a"}'], {}, "columns text.*--prompt-column"),
         (['{"prompt": "a"}'], {}, "--test-data"),
-        (['{"prompt": "a"}'] * 2, {"prompt_column": "promt"}, "line 1: no column 'promt'"),
+        (['{"prompt": "a"}'] * 2, {"prompt_column": "promt"}, r"train\.jsonl:1: no column 'promt'"),
         ([], {}, "no rows"),
     ],
 )
@@ -336,13 +344,16 @@ def test_contents_in_parts_are_joined(folder):
     [
         (
             [{"role": "user", "content": None}],
-            r"line 2: messages: the content of a message of user is None; .*a text, or parts",
+            r"train\.jsonl:2: 'messages' holds a message of user without content",
         ),
-        ([{"role": "user", "content": [{"type": "image"}]}], "content of a message of user is"),
-        ([{"role": "user", "content": 5}], "content of a message of user is 5"),
+        (
+            [{"role": "user", "content": [{"type": "image"}]}],
+            "message of user: its content holds a part of type 'image'",
+        ),
+        ([{"role": "user", "content": 5}], "message of user: its content is 5; write a text"),
         (
             [USER, {"role": "assistant", "content": "4"}],
-            r"line 2: messages ends with a message of assistant.*leave that message out",
+            r"train\.jsonl:2: 'messages' ends with a message of assistant.*leave that message out",
         ),
     ],
 )
@@ -355,13 +366,15 @@ def test_messages_that_are_no_prompt_are_refused(folder, turns, says):
 
 def test_prompts_of_bytes_as_tfds_gives_them_are_texts(folder, monkeypatch):
     rows = [{"question": f"é{i}".encode(), "answer": str(i).encode()} for i in range(4)]
-    monkeypatch.setattr(records, "read", lambda spec: rows)
+    monkeypatch.setattr(sources, "read", lambda spec, skip=None: rows)
     task = made(folder, "exact", path="tfds:mine/train")
     problem = task.problem("train", 0, 0)
     assert problem.prompt == f"é{problem.answer}"
     assert score(task, problem, problem.answer).value == 1.0
     rows[2] = {"question": b"\xff", "answer": b""}
-    with pytest.raises(ValueError, match=r"record 2: question=b'\\xff' is not UTF-8"):
+    with pytest.raises(
+        ValueError, match=r"tfds:other/train:3: question: question=b'\\xff' is not UTF-8"
+    ):
         made(folder, "exact", path="tfds:other/train")
 
 
@@ -372,18 +385,14 @@ def test_a_function_in_a_file_is_code_of_others_and_so_is_a_judge(folder):
     assert not functions.foreign({"rewards": named.written([named.parse("number*2")])})
     for spelling in ("a b:c", "my-reward:score", "os: system"):
         with pytest.raises(ValueError, match=r"write FILE\.py:function"):
-            user_functions.load(spelling)
+            own.load(spelling)
 
 
 def test_callables_of_this_session_are_kept_and_importable_ones_are_named():
-    assert user_functions.keep(np.tanh) != "" and user_functions.keep(json.dumps) == "json:dumps"
+    assert own.keep(np.tanh) != "" and own.keep(json.dumps) == "json:dumps"
     first, second = (lambda completion: 1.0), (lambda completion: 2.0)
-    one, two = user_functions.keep(first), user_functions.keep(second)
-    assert (
-        user_functions.in_session(one)
-        and user_functions.load(one) is first
-        and user_functions.load(two) is second
-    )
+    one, two = own.keep(first), own.keep(second)
+    assert own.in_session(one) and own.load(one) is first and own.load(two) is second
 
 
 def test_workers_score_with_a_file_and_a_group(folder):

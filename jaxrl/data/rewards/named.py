@@ -13,6 +13,7 @@ name of one of `BUNDLED`, `FILE.py:function`, `module:function` or `rubric:FILE.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import difflib
 import inspect
 import json
@@ -61,6 +62,8 @@ class Rewards(NamedTuple):
     """Longest time that they allow themselves."""
     environment: tuple[str, ...]
     """Environment variables that they read."""
+    setup: Callable[[], None] | None
+    """Calls `setup()` of the modules of functions, where they have one."""
 
 
 def number() -> Reward:
@@ -77,7 +80,7 @@ def number() -> Reward:
         right = found is not None and _value(found) == _value(wanted)
         return Score(float(right), {"correct": float(right), "format": float(found is not None)})
 
-    return reward
+    return _any_of(reward)
 
 
 def exact(answer_format: str = "text") -> Reward:
@@ -103,6 +106,15 @@ def contains() -> Reward:
         return Score(float(str(problem.answer) in (extract.after_thought(completion) or "")))
 
     return _answered(reward)
+
+
+def equivalent(answer_format: str = "boxed") -> Reward:
+    """1 if the answer means the same as the reference, see `math.equivalent`.
+
+    Args:
+      answer_format: where the answer is in the completion, see `jaxrl.data.extract`.
+    """
+    return _any_of(math.equivalent(answer_format))
 
 
 def closeness(name: str, answer_format: str = "text", longest: int = 10_000) -> Reward:
@@ -168,7 +180,7 @@ BUNDLED: dict[str, Callable[..., Reward]] = {
     "number": number,
     "exact": exact,
     "contains": contains,
-    "math": math.equivalent,
+    "math": equivalent,
     "closeness": closeness,
     "think_format": schema.think_answer,
     "pattern": schema.pattern,
@@ -247,6 +259,17 @@ def read(text: str) -> list[Spec]:
     return specs
 
 
+def columns(specs: Sequence[Spec], known: Collection[str]) -> set[str]:
+    """The columns of a row that rewards read, of those that it has."""
+    named = {spec.column for spec in specs if spec.column}
+    for spec in specs:
+        if spec.function not in BUNDLED:
+            named |= user_functions.columns(spec.function, known)
+        elif spec.function in _JUDGED:
+            named |= set(known)  # a rubric may name any
+    return named & set(known)
+
+
 def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
     """The weighted sum of rewards.
 
@@ -312,7 +335,36 @@ def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
         slow=any(spec.function in _JUDGED or spec.function not in BUNDLED for spec in specs),
         seconds=judge.Endpoint("", "").total_s if judged else None,
         environment=tuple(sorted({"OPENAI_API_KEY", *keys} if judged else keys)),
+        setup=user_functions.setup_of(
+            [spec.function for spec in specs if spec.function not in BUNDLED]
+        ),
     )
+
+
+def _any_of(reward: Reward) -> Reward:
+    """The reward, where an answer may be a list: each of its elements is right."""
+
+    def best(problem: Problem, completion: str) -> Score | Awaitable[Score]:
+        answer = problem.answer
+        if isinstance(answer, Mapping):
+            return Score(
+                None,
+                error=f"gold: the answer is {answer!r:.80}, an object; name what is meant in it, "
+                "as in --answer-column COLUMN.KEY",
+            )
+        if not isinstance(answer, list | tuple):
+            return reward(problem, completion)
+        if str(list(answer)) in completion:  # a copy of the whole list is no answer
+            return Score(0.0)
+        scores = [
+            reward(dataclasses.replace(problem, answer=element), completion) for element in answer
+        ]
+        valid = [score for score in scores if score.error is None]
+        if not valid:
+            return scores[0] if scores else Score(None, error="gold: the list of answers is empty")
+        return max(valid, key=lambda score: score.value)
+
+    return best
 
 
 def _answered(reward: Reward) -> Reward:
@@ -324,7 +376,7 @@ def _answered(reward: Reward) -> Reward:
             return Score(None, error=f"gold: the row has no answer, it is {answer!r:.80}")
         return reward(problem, completion)
 
-    return checked
+    return _any_of(checked)
 
 
 def _endpoints(spec: Spec) -> list[Mapping[str, Any]]:
@@ -355,6 +407,11 @@ def _scorer(spec: Spec, columns: Collection[str]) -> user_functions.Scorer:
 
 def _sum(specs: Sequence[Spec], scores: Sequence[Score], several: bool) -> Score:
     """The weighted sum; where a run has several, their values and parts are parts of it."""
+    pairs = [(s, r) for s, r in zip(specs, scores, strict=True) if not user_functions.abstains(r)]
+    if several and not pairs:
+        return Score(None, error="none: every reward returned None; one must return a number")
+    if several:  # None leaves a reward out for this row
+        specs, scores = zip(*pairs, strict=True)
     for spec, score in zip(specs, scores, strict=True):
         if score.error is not None:
             kind, _, reason = score.error.partition(": ")
@@ -362,13 +419,18 @@ def _sum(specs: Sequence[Spec], scores: Sequence[Score], several: bool) -> Score
             return Score(None, error=f"{kind}: {named}")
     if not several:
         (score,) = scores
-        return Score(specs[0].weight * score.value, score.parts)
+        return Score(specs[0].weight * score.value, score.parts, texts=score.texts)
     parts: dict[str, float] = {}
+    texts = {
+        f"{s.name}/{k}": text
+        for s, r in zip(specs, scores, strict=True)
+        for k, text in r.texts.items()
+    }
     for spec, score in zip(specs, scores, strict=True):
         parts[spec.name] = score.value
         parts |= {f"{spec.name}/{name}": value for name, value in score.parts.items()}
     value = exact_sum(s.weight * r.value for s, r in zip(specs, scores, strict=True))
-    return Score(value, parts)
+    return Score(value, parts, texts=texts)
 
 
 def _value(number: str) -> float | str:

@@ -27,13 +27,15 @@ from jaxrl.data import tasks
 from jaxrl.data.environments import Environment, Opening, Reply, Turn, play
 from jaxrl.data.sandbox import processes, runner, scratch
 from jaxrl.data.scoring.async_environments import Waiting
-from jaxrl.data.scoring.scoring_process import read_score, score_completion
+from jaxrl.data.scoring.scoring_process import Loop, read_score, score_completion
 from jaxrl.data.scoring.worker_queues import Queues
 from jaxrl.data.scoring.workers import Failed, Worker
 from jaxrl.data.types import Problem, Score, Task
 
 _GRACE_S = 5.0  # for a machine that is busy
 _CLOSING_S = 5.0
+_FIRST_CALL = 10
+"""Limits of an item that a process gets for its first, after another has run out of time in it."""
 _IN_FLIGHT = 1 << 14  # episodes that are remembered in this process
 _ENVIRONMENT = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME",
@@ -89,6 +91,7 @@ class Pool:
         self._acting: dict[int, list[Future[Opening | Reply]]] = {}
         """Answers that are asked for, by the episodes that are not over."""
         self._closed = False
+        self._loop = Loop()
         self._lock = threading.Lock()
         self._workers: set[Worker] = set()
         self._asked: set[Worker] = set()
@@ -108,7 +111,7 @@ class Pool:
                 lambda done: done.cancelled() or self._on_score(problem, completion, done.result())
             )
         if not self._threads:
-            future.set_result(score_completion(self._task, problem, completion))
+            future.set_result(score_completion(self._task, problem, completion, self._loop))
             return future
         try:
             item = pickle.dumps((problem, completion))
@@ -213,6 +216,7 @@ class Pool:
         if self._waiting is not None:
             self._waiting.close()
         self._player.close()
+        self._loop.close()
 
     def __enter__(self) -> Pool:
         return self
@@ -222,7 +226,7 @@ class Pool:
 
     def _watch(self, number: int) -> None:
         """Feed one worker at a time, from its first item until the pool closes."""
-        played, worker = False, None
+        played, worker, fresh = False, None, _First()
         if self._ahead:
             with contextlib.suppress(Exception):  # if it fails again, the first item says why
                 worker = self._started()
@@ -240,7 +244,7 @@ class Pool:
                     self._discard(lost)
                     worker = self._started()
                 if self._begins(worker):
-                    result = _answered(worker, job, job.limit_s if known else job.again_s)
+                    result = fresh.answered(worker, job, job.limit_s if known else job.again_s)
             except Exception as error:  # whatever it is, the thread goes on with the next item
                 result = job.failed(f"pool: {type(error).__name__}: {error}")
                 lost, worker = worker, None
@@ -377,6 +381,31 @@ def _environment(task: Task, isolation: runner.Isolation | None) -> dict[str, st
     }
 
 
+class _First:
+    """Gives a process more time for its first item where that of the one before ran out of time.
+
+    What a function loads when it is first called then ends at most one item, and a function that
+    never answers is not waited for a second time.
+    """
+
+    def __init__(self) -> None:
+        self._answered: Worker | None = None
+        """The worker that has answered."""
+        self._late = 0
+        """How often in a row a worker's first item has run out of time."""
+
+    def answered(self, worker: Worker, job: _Job, limit_s: float) -> Any:
+        """The result of an item; after a time-out or a crash the worker is dead."""
+        first = self._answered is not worker
+        patient = first and self._late == 1
+        result = _answered(worker, job, limit_s * (_FIRST_CALL if patient else 1))
+        if worker.alive():
+            self._answered, self._late = worker, 0
+        elif first:
+            self._late += 1
+        return result
+
+
 def _answered(worker: Worker, job: _Job, limit_s: float) -> Any:
     """The result of an item; after a time-out or a crash the worker is dead."""
     try:
@@ -396,7 +425,13 @@ def _unscored(error: str) -> Score:
     return Score(None, error=error)
 
 
+_LOADING = (
+    "; load a model when the module is imported or in its function setup(), or raise "
+    "--score-seconds"
+)
+
+
 def _late(limit_s: float, on_timeout: float | None) -> Score:
     if on_timeout is None:
-        return Score(None, error=f"timeout: no score after {limit_s:g} s")
+        return Score(None, error=f"timeout: no score after {limit_s:g} s{_LOADING}")
     return Score(on_timeout, timed_out=True)

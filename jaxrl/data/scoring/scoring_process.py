@@ -8,6 +8,8 @@ import json
 import pickle
 import socket
 import struct
+import threading
+from collections.abc import Awaitable
 from typing import Any
 
 from jaxrl.data import tasks
@@ -17,12 +19,45 @@ from jaxrl.data.sources import records
 from jaxrl.data.types import Problem, Score, Task
 
 
-def score_completion(task: Task, problem: Problem, completion: str) -> Score:
-    """The task's score of one completion; what the reward raises becomes the score's error."""
+class Loop:
+    """One event loop for all scores of a process, so that what a module shares serves every call.
+
+    A semaphore, a lock or a client belongs to the loop in which it was first used.
+    """
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self._lock = threading.Lock()
+
+    def run(self, value: Awaitable[Any]) -> Any:
+        """What an awaitable gives."""
+        with self._lock:
+            return self._runner.run(_await(value))
+
+    def close(self) -> None:
+        """End the loop."""
+        with self._lock:
+            self._runner.close()
+
+
+_LONGEST_TEXT = 1000
+
+
+def score_completion(
+    task: Task, problem: Problem, completion: str, loop: Loop | None = None
+) -> Score:
+    """The task's score of one completion; what the reward raises becomes the score's error.
+
+    Args:
+      task: scores it.
+      problem: that is answered.
+      completion: the answer.
+      loop: in which awaitables run; None: one of its own.
+    """
     try:
         score = task.reward(problem, completion)
         if inspect.isawaitable(score):
-            score = asyncio.run(_await(score))
+            score = loop.run(score) if loop else asyncio.run(_await(score))
         if not isinstance(score, Score):
             raise TypeError(f"the reward returned {score!r}; return a jaxrl.data.types.Score")
         return score
@@ -43,6 +78,9 @@ def serve(fd: int) -> None:
         try:
             with records.already_checked():
                 task = tasks.get(name, **params)
+            for part in (task, *task.parts.values()):
+                if part.setup is not None:
+                    part.setup()
             if memory_limit_mb is not None:
                 import resource
 
@@ -52,7 +90,7 @@ def serve(fd: int) -> None:
             answer(f"{type(error).__name__}: {error}")
             return
         answer(None)
-        player = play.Player(task)
+        player, loop = play.Player(task), Loop()
         while (message := _next(stream))[1]:
             number, item = message
             try:
@@ -67,8 +105,9 @@ def serve(fd: int) -> None:
             elif isinstance(given, Turn):
                 answer(play.written(player.answer(given), number))
             else:
-                answer(written_score(score_completion(task, *given), number))
+                answer(written_score(score_completion(task, *given, loop), number))
         player.close()
+        loop.close()
 
 
 def _next(stream: Any) -> tuple[int, bytes]:
@@ -88,6 +127,7 @@ def written_score(score: Score, number: int) -> dict[str, Any]:
         "parts": {str(name): float(part) for name, part in score.parts.items()},
         "error": score.error,
         "timed_out": score.timed_out,
+        "texts": {str(name): str(text)[:_LONGEST_TEXT] for name, text in score.texts.items()},
     }
 
 
@@ -104,7 +144,9 @@ def read_score(line: bytes, number: int) -> Score:
             raise ValueError("not a score")
         if reply["answers"] != number:
             raise ValueError(f"it answers message {reply['answers']!r}, not {number}")
-        return Score(reply["value"], reply["parts"], error, reply["timed_out"] is True)
+        texts = {str(name): str(text) for name, text in dict(reply["texts"]).items()}
+        late = reply["timed_out"] is True
+        return Score(reply["value"], reply["parts"], error, late, texts)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         return Score(None, error=f"reply: the worker's answer is no score: {error}")
 

@@ -6,9 +6,13 @@ parameters say what it is given:
     score(completion, answer)          the text, and columns of the row by name
     score(completions, answer)         all completions of a prompt at once, as lists (as in TRL)
     score(problem, completion)         the `Problem` itself
+    score(prompts, completions, **rest)  as TRL calls it: of a chat prompt both are messages
+    score(data_source, solution_str, ground_truth, extra_info)   as verl calls it
+    score(queries, prompts, labels)    as OpenRLHF calls it: prompts with their completions
     async def score(...)               any of these
 
-It returns a number, a dict of parts, or a `Score`; with `completions`, a list of these.
+It returns a number, a dict of parts, or a `Score`; with `completions`, a list of these. None says
+that the reward is not for this row. Texts in a dict are kept for the log.
 """
 
 from __future__ import annotations
@@ -39,6 +43,8 @@ Scorer = Callable[[Problem, Sequence[str]], Scores]
 """Scores completions of one problem, in order."""
 
 _FILE = re.compile(r"(.+\.py):([^\W\d]\w*)", re.DOTALL)
+_TEXT_NAMES = ("completion", "completions", "solution_str", "queries")
+"""Names of a parameter that is the completion, or what holds it."""
 _GIVEN = ("completion", "completions", "prompt", "prompts", "answer", "ground_truth", "problem")
 _TOTALS = ("score", "reward")
 
@@ -132,7 +138,30 @@ def in_session(reference: str) -> bool:
 
 def takes_group(function: Callable[..., Any]) -> bool:
     """Whether a function scores all completions of a prompt at once."""
-    return "completions" in inspect.signature(function).parameters
+    names = inspect.signature(function).parameters.keys()
+    return "completions" in names or {"queries", "labels"} <= names
+
+
+def setup_of(references: Sequence[str]) -> Callable[[], None] | None:
+    """Calls the functions `setup()` of the modules of functions; None where there is none."""
+    modules = {getattr(load(reference), "__module__", "") for reference in references}
+    names = [getattr(sys.modules.get(module), "setup", None) for module in modules]
+    # a function that takes something is for something else
+    calls = [f for f in names if inspect.isfunction(f) and not inspect.signature(f).parameters]
+
+    def call() -> None:
+        for function in calls:
+            function()
+
+    return call if calls else None
+
+
+def columns(reference: str, known: Collection[str]) -> set[str]:
+    """The columns of a row that a function is given, of those that the row has."""
+    parameters = inspect.signature(load(reference)).parameters
+    if "problem" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return set(known)
+    return set(known) & parameters.keys()
 
 
 def scorer(
@@ -150,6 +179,7 @@ def scorer(
     """
     function, args = load(reference), dict(args or {})
     grouped, text_name, names = _parameters(reference, function, columns, args)
+    as_trl = grouped and names is None
 
     def given(problem: Problem, texts: Sequence[str]) -> dict[str, Any]:
         row = problem.metadata.get("row", {})
@@ -160,9 +190,13 @@ def scorer(
             "ground_truth": problem.answer,
         }
         if grouped:
-            known["prompts"] = problem.prompt
+            known |= {"prompts": problem.prompt, "labels": problem.answer}
+            chat = as_trl and problem.metadata.get("conversational")
+            if chat:
+                known["prompts"] = [dict(turn) for turn in problem.messages or ()]
             known = {name: [value] * len(texts) for name, value in known.items()}
-            known["completions"] = list(texts)
+            known["completions"] = [_turn(text) for text in texts] if chat else list(texts)
+            known["queries"] = [problem.prompt + text for text in texts]
         else:
             known[text_name] = texts[0]
         known["problem"] = problem
@@ -172,6 +206,8 @@ def scorer(
     def scored(texts: Sequence[str], value: Any) -> list[Score]:
         if not grouped:
             return [score(value)]
+        if isinstance(value, Mapping) and "rewards" in value:  # as OpenRLHF
+            value = value["rewards"]
         if isinstance(value, str | Mapping | Score) or not hasattr(value, "__len__"):
             raise TypeError(f"returned {value!r:.80}; return a list with a score per completion")
         if len(value) != len(texts):
@@ -197,6 +233,11 @@ def scorer(
             return failed(texts, error)
 
     return ask if grouped else each(ask)
+
+
+def _turn(text: str) -> list[dict[str, str]]:
+    """A completion as TRL has it where the prompt is a conversation."""
+    return [{"role": "assistant", "content": text}]
 
 
 def each(ask: Scorer) -> Scorer:
@@ -238,7 +279,7 @@ def score(value: Any) -> Score:
     """What a reward function returned, as a score.
 
     A number is the reward. A dict holds parts: the reward is its `score` or `reward`, or else the
-    sum of all parts.
+    sum of all parts; its texts are kept for the log. None is a score that `abstains`.
 
     Raises:
       TypeError: anything else.
@@ -246,11 +287,25 @@ def score(value: Any) -> Score:
     """
     if isinstance(value, Score):
         return value
+    if value is None:
+        return Score(None, error=f"{_ABSTAINS} returned None; return a number")
     if isinstance(value, Mapping):
-        parts = {str(name): _number(part) for name, part in value.items()}
+        texts = {str(name): part for name, part in value.items() if isinstance(part, str)}
+        numbers = {n: part for n, part in value.items() if not isinstance(part, str | None)}
+        if not numbers:
+            raise TypeError(f"returned {value!r:.80}; return a dict with a number in it")
+        parts = {str(name): _number(part) for name, part in numbers.items()}
         total = next((parts.pop(name) for name in _TOTALS if name in parts), None)
-        return Score(exact_sum(parts.values()) if total is None else total, parts)
+        return Score(exact_sum(parts.values()) if total is None else total, parts, texts=texts)
     return Score(_number(value))
+
+
+_ABSTAINS = "none:"
+
+
+def abstains(score: Score) -> bool:
+    """Whether a function said that it is not for this row, by returning None."""
+    return score.error is not None and score.error.startswith(_ABSTAINS)
 
 
 def _number(value: Any) -> float:
@@ -267,8 +322,20 @@ def _parameters(
     named = [p for p in found.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     known = {*_GIVEN, *columns, *args}
     free = [p for p in named if p.name not in known and p.default is p.empty]
-    has_text = bool({"completion", "completions"} & found.keys())
+    written = next((n for n in _TEXT_NAMES if n in found and n not in columns), None)
+    known |= {written} - {None}
+    if "completion_ids" in found and "completion_ids" not in known:
+        raise ValueError(
+            f"reward {reference!r} asks for 'completion_ids': token ids are not given; use the "
+            "completion, which is text"
+        )
+    if "queries" in found:
+        known |= {"labels"}
+    free = [p for p in free if p.name not in known]
+    has_text = written is not None
     text_name = "completion" if has_text or not free else free.pop(0).name
+    if written == "solution_str":
+        text_name = written
     if positional := [p.name for p in named if p.kind is p.POSITIONAL_ONLY]:
         raise ValueError(f"reward {reference!r}: {positional[0]!r} has no name; remove the '/'")
     if free:
@@ -285,7 +352,7 @@ def _parameters(
             f"reward {reference!r} never sees the completion; give it a parameter `completion`"
         )
     any_name = any(p.kind is p.VAR_KEYWORD for p in found.values())
-    return "completions" in found, text_name, None if any_name else [p.name for p in named]
+    return takes_group(function), text_name, None if any_name else [p.name for p in named]
 
 
 def _told(error: BaseException, function: Callable[..., Any] | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Records from files: JSONL, CSV, Parquet, Hugging Face `datasets` on disk, and TFDS.
+"""Records from files: JSONL, JSON, CSV, Parquet, Arrow, Hugging Face `datasets` on disk, and TFDS.
 
 Each source is a random-access sequence of dicts, so that a position in it is one number.
 """
@@ -6,8 +6,11 @@ Each source is a random-access sequence of dicts, so that a position in it is on
 from __future__ import annotations
 
 import array
+import bisect
 import contextlib
 import csv
+import io
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,41 +18,159 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from jaxrl.data import compressed, shards
+
 Records = Sequence[Mapping[str, Any]]
 
 
-def read(spec: str) -> Records:
-    """The records that `spec` names.
+OnBroken = Callable[[str, str], None]
+"""Called with the place of a line that is no record, `FILE:LINE`, and the reason."""
+
+
+def read(spec: str, skip: OnBroken | None = None) -> Records:
+    """The records that `spec` names; `where` tells the place of each.
 
     Args:
-      spec: a `.jsonl` file, a `.csv` or `.tsv` file with a line of names, a `.parquet` file, a
-        directory of Parquet files, a directory written by `datasets.Dataset.save_to_disk`, or
-        `tfds:NAME/SPLIT` with an optional `@DATA_DIR`; NAME is as TFDS has it, such as
+      spec: a `.jsonl`, `.json`, `.csv` or `.tsv` file, which may be compressed (`.gz`, `.bz2`,
+        `.xz`, `.zst`); a `.parquet` or `.arrow` file; a folder or a glob of these, see
+        `jaxrl.data.shards`; a directory written by `datasets.Dataset.save_to_disk`; or
+        `tfds:NAME/SPLIT` with an optional `@DATA_DIR`. NAME is as TFDS has it, such as
         `mnist:3.0.1` or, for an RLDS set, its episodes as records.
+      skip: called for each line or element that is no record, which is then left out. None: such
+        a line raises.
 
     Raises:
       ValueError: none of these.
     """
     if spec.startswith("tfds:"):
         return tfds(spec.removeprefix("tfds:"))
-    path = Path(spec)
-    if not path.exists():
-        raise ValueError(f"path={spec!r} does not exist; give a file, a directory or tfds:NAME")
-    if path.suffix in (".jsonl", ".ndjson"):
-        return Jsonl(path)
-    if path.suffix == ".parquet":
-        return Table([path])
-    if path.suffix in (".csv", ".tsv"):
-        return delimited(path)
-    if path.is_dir() and (path / "state.json").exists():
-        state = json.loads((path / "state.json").read_text())
-        return Table([path / each["filename"] for each in state["_data_files"]])
-    if path.is_dir() and (shards := sorted(path.glob("*.parquet"))):
-        return Table(shards)
-    raise ValueError(
-        f"path={spec!r} is none of .jsonl, .csv, .tsv, .parquet, a directory of .parquet, or a "
-        "saved datasets.Dataset (for a DatasetDict, name one of its splits)"
-    )
+    paths = shards.files(spec)
+    if len(paths) == 1:
+        return _file(paths[0], skip)
+    if all(shards.suffix(path) in shards.TABLES for path in paths):
+        return Table(paths)
+    return Joined([_file(path, skip) for path in paths])
+
+
+def where(records: Records, index: int, path: str) -> str:
+    """The place of a record: its file, and its line or its number from 1.
+
+    Args:
+      records: from `read`.
+      index: of the record.
+      path: what was read, for records that do not know their file.
+    """
+    place = getattr(records, "where", None)
+    return place(index) if place else f"{path}:{index + 1}"
+
+
+def columns(records: Records) -> dict[str, bool]:
+    """The names of all columns of the records, in order, and whether any value is not null."""
+    if isinstance(records, Table):
+        return records.columns()
+    names: dict[str, bool] = {}
+    for index in range(len(records)):
+        for name, value in records[index].items():
+            names[name] = names.get(name, False) or value is not None
+    return names
+
+
+def _file(path: Path, skip: OnBroken | None) -> Records:
+    """The records of one file."""
+    shards.check(path)
+    ending = shards.suffix(path)
+    if ending in (".jsonl", ".ndjson") or (ending == ".json" and _in_lines(path)):
+        return Jsonl(path, skip)
+    if ending == ".json":
+        return elements(path, skip)
+    return Table([path]) if ending in shards.TABLES else delimited(path)
+
+
+def _in_lines(path: Path) -> bool:
+    """Whether a `.json` file has an object on each line, as many data sets on the Hub have."""
+    with compressed.opened(path) as file:
+        head = file.read(1 << 16).removeprefix(b"\xef\xbb\xbf").lstrip()
+        if not head.startswith(b"{"):
+            return False
+        file.seek(0)
+        first = next(line for line in file if line.strip())
+    try:
+        json.loads(first.removeprefix(b"\xef\xbb\xbf"))
+    except ValueError:
+        return False
+    return True
+
+
+class Listed(Sequence[Mapping[str, Any]]):
+    """Records in memory, with the number of each in its file."""
+
+    def __init__(
+        self, path: Path, records: Sequence[Mapping[str, Any]], numbers: Sequence[int]
+    ) -> None:
+        self._path, self._records, self._numbers = path, records, numbers
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        return self._records[index]
+
+    def where(self, index: int) -> str:
+        """The place of a record."""
+        return f"{self._path}:{self._numbers[index]}"
+
+
+class Joined(Sequence[Mapping[str, Any]]):
+    """The records of several files, one file after the other."""
+
+    def __init__(self, parts: Sequence[Records]) -> None:
+        self._parts = parts
+        self._starts = list(itertools.accumulate(map(len, parts), initial=0))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        part, place = self._place(index)
+        return part[place]
+
+    def where(self, index: int) -> str:
+        """The place of a record."""
+        part, place = self._place(index)
+        return where(part, place, "")
+
+    def _place(self, index: int) -> tuple[Records, int]:
+        index = range(len(self))[index]
+        number = bisect.bisect_right(self._starts, index) - 1
+        return self._parts[number], index - self._starts[number]
+
+
+def elements(path: Path, skip: OnBroken | None = None) -> Records:
+    """The objects of a `.json` file that holds a list.
+
+    Raises:
+      ValueError: it holds something else.
+    """
+    try:
+        with compressed.opened(path) as file:
+            records = json.loads(file.read().decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(records, list):
+        raise ValueError(
+            f"{path} holds {type(records).__name__}; a .json file is a list of rows, or has one "
+            "row a line"
+        )
+    numbers: list[int] = []
+    for number, record in enumerate(records, 1):
+        if isinstance(record, dict):
+            numbers.append(number)
+            continue
+        why = f"{record!r:.60} is not an object"
+        if skip is None:
+            raise ValueError(f"{path}:{number}: {why}")
+        skip(f"{path}:{number}", why)
+    return Listed(path, [records[number - 1] for number in numbers], numbers)
 
 
 LONGEST_LINE = 256 << 20
@@ -78,8 +199,8 @@ class Jsonl(Sequence[Mapping[str, Any]]):
 
     Args:
       path: of the file.
-      skip: called with the number (from 1) of a line that is no JSON object and the reason; the
-        line is then left out. None: such a line raises.
+      skip: called with the place of a line that is no JSON object and the reason; the line is
+        then left out. None: such a line raises.
 
     Attributes:
       lines: the number of each record's line, from 1.
@@ -89,9 +210,9 @@ class Jsonl(Sequence[Mapping[str, Any]]):
         of a file that has been written to since.
     """
 
-    def __init__(self, path: Path, skip: Callable[[int, str], None] | None = None) -> None:
+    def __init__(self, path: Path, skip: OnBroken | None = None) -> None:
         self._path = path
-        self._file = path.open("rb")
+        self._file = compressed.opened(path)
         self._written = self._last_write()
         self._starts, self._ends, self.lines = (array.array("Q") for _ in range(3))
         at = line_number = 0
@@ -108,21 +229,23 @@ class Jsonl(Sequence[Mapping[str, Any]]):
                 self.lines.append(line_number)
             at += len(line)
 
-    def _kept(
-        self, line: bytes, number: int, line_number: int, skip: Callable[[int, str], None] | None
-    ) -> bool:
+    def where(self, index: int) -> str:
+        """The place of a record."""
+        return f"{self._path}:{self.lines[index]}"
+
+    def _kept(self, line: bytes, number: int, line_number: int, skip: OnBroken | None) -> bool:
         """Whether a line is a record, as far as that is to be checked."""
         if skip is None:
             if not _unchecked.get():
                 self._object(line, number)
             return True
         try:
-            record = json.loads(line)
+            record = _parsed(line)
             why = "" if isinstance(record, dict) else f"{record!r:.60} is not a JSON object"
         except (ValueError, RecursionError) as error:
             why = str(error)
         if why:
-            skip(line_number, f"not JSON: {why}")
+            skip(f"{self._path}:{line_number}", f"not JSON: {why}")
         return not why
 
     def __len__(self) -> int:
@@ -145,12 +268,16 @@ class Jsonl(Sequence[Mapping[str, Any]]):
 
     def _object(self, line: bytes, index: int) -> Mapping[str, Any]:
         try:
-            record = json.loads(line)
+            record = _parsed(line)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self._path}, record {index}: not JSON: {error}") from error
         if not isinstance(record, dict):
             raise ValueError(f"{self._path}, record {index}: {record!r} is not a JSON object")
         return record
+
+
+def _parsed(line: bytes) -> Any:
+    return json.loads(line.removeprefix(b"\xef\xbb\xbf"))
 
 
 class Table(Sequence[Mapping[str, Any]]):
@@ -164,9 +291,30 @@ class Table(Sequence[Mapping[str, Any]]):
         def load(path: Path) -> pyarrow.Table:
             if path.suffix == ".parquet":
                 return pyarrow.parquet.read_table(path)
-            return pyarrow.ipc.open_stream(pyarrow.memory_map(str(path))).read_all()
+            source = pyarrow.memory_map(str(path))
+            try:
+                return pyarrow.ipc.open_stream(source).read_all()
+            except pyarrow.ArrowInvalid:  # the form with a footer, as Feather is
+                source.seek(0)
+                return pyarrow.ipc.open_file(source).read_all()
 
-        self._table = pyarrow.concat_tables([load(path) for path in paths])
+        try:
+            tables = [load(path) for path in paths]
+            self._table = pyarrow.concat_tables(tables, promote_options="permissive")
+        except pyarrow.ArrowInvalid as error:
+            raise ValueError(f"{paths[0]}: cannot be read as a table: {error}") from error
+        self._paths = paths
+        self._starts = list(itertools.accumulate((t.num_rows for t in tables), initial=0))
+
+    def where(self, index: int) -> str:
+        """The place of a record: its file, and its number there from 1."""
+        number = bisect.bisect_right(self._starts, index) - 1
+        return f"{self._paths[number]}:{index - self._starts[number] + 1}"
+
+    def columns(self) -> dict[str, bool]:
+        """The names of the columns, and whether any value is not null."""
+        pairs = zip(self._table.column_names, self._table.columns, strict=True)
+        return {name: column.null_count < len(column) for name, column in pairs}
 
     def __len__(self) -> int:
         return self._table.num_rows
@@ -184,19 +332,25 @@ def delimited(path: Path) -> Records:
       ValueError: a row of another length, or a text that is too long for the reader, with its line;
         or a file that is not UTF-8.
     """
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+    with io.TextIOWrapper(compressed.opened(path), newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file, delimiter="\t" if shards.suffix(path) == ".tsv" else ",")
         rows: list[Mapping[str, Any]] = []
+        lines: list[int] = []
         try:
             with _long_cells():
                 names = next(reader, [])
-                for row in filter(None, reader):
+                last = reader.line_num
+                for row in reader:
+                    first, last = last + 1, reader.line_num
+                    if not row:
+                        continue
                     if len(row) != len(names):
                         raise ValueError(
                             f"{path}, line {reader.line_num}: {len(row)} values for {len(names)} "
                             f"columns ({', '.join(names)})"
                         )
                     rows.append(dict(zip(names, row, strict=True)))
+                    lines.append(first)
         except csv.Error as error:
             raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
         except UnicodeDecodeError as error:
@@ -204,7 +358,7 @@ def delimited(path: Path) -> Records:
                 f"{path}, after line {reader.line_num}: not UTF-8 ({error.reason}); save it as "
                 "UTF-8"
             ) from error
-    return rows
+    return Listed(path, rows, lines)
 
 
 @contextlib.contextmanager

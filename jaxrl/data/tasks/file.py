@@ -6,25 +6,30 @@ my_reward.py:score` is this task; see docs/own-data.md.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from jaxrl.data import layouts, parsing, shards
+from jaxrl.data.messages import Message
 from jaxrl.data.rewards import named
-from jaxrl.data.sources import extract, generate, records
+from jaxrl.data.sources import extract, generate
+from jaxrl.data.sources import records as sources
+from jaxrl.data.sources.numbered_lines import Bad, read_numbered
 from jaxrl.data.text import templates
 from jaxrl.data.types import Problem, Task
 
-Turn = dict[str, str]
-
-_PROMPTS = ("prompt", "question", "problem", "instruction", "messages", "input")
-_ANSWERS = ("answer", "solution", "target", "output", "response", "ground_truth")
+_PROMPTS = ("prompt", "question", "problem", "instruction", "messages", "conversations", "input")
+_ANSWERS = (
+    "answer", "solution", "target", "output", "response", "ground_truth",
+    "reward_model.ground_truth", "extra_info.answer",
+)  # fmt: skip
+_BESIDE = ("system", "history", "tools", "images")
+"""Columns of `jaxrl.data.layouts` that a prompt may have besides, and `input` after instruction."""
 _MOST_HELD_OUT = 1024
-_CHECKED = 64  # rows whose columns are checked against the parameters of rewards
 
 
 def task(
@@ -36,6 +41,7 @@ def task(
     template: str = "",
     test_share: float = 0.1,
     environment: str = "",
+    bad_rows: str = "error",
 ) -> Task:
     """Problems from a file of your own.
 
@@ -44,25 +50,33 @@ def task(
       rewards: from `jaxrl.data.rewards.named.written`; on the command line, --reward writes it.
       test_path: rows of the test split; empty holds out a share of `path`, by a hash of the prompt.
       prompt_column: column of the prompt, a text or a list of chat messages; empty: the first of
-        prompt, question, problem, instruction, messages and input that is there.
-      answer_column: column of the reference answer; empty: the first of answer, solution, target,
-        output, response and ground_truth that is there, or none.
+        prompt, question, problem, instruction, messages, conversations and input that is there. A
+        system message, a history, the input of an instruction and tools are read from the columns
+        of these names.
+      answer_column: column of the reference answer, or a path into one; empty: the first of answer,
+        solution, target, output, response, ground_truth and reward_model.ground_truth that is
+        there, or none.
       template: a name of `jaxrl.data.text.templates`, or text with `{question}` in it; empty: none.
       test_share: share of the rows that is held out where there is no `test_path`; at most 1024.
       environment: names of environment variables, with commas, that the rewards read.
+      bad_rows: how a row that cannot be used is treated: `error` refuses the file and names the
+        row, `skip` leaves it out.
 
     Raises:
       ValueError: a row that does not fit, with its line; or a reward that cannot be called.
     """
-    rows = _rows(path, prompt_column, answer_column, _stamp(path))
+    if bad_rows not in ("error", "skip"):
+        raise ValueError(f"bad_rows={bad_rows!r} must be error or skip")
+    rows = _rows(path, prompt_column, answer_column, bad_rows, _stamp(path))
     given = {"train": rows}
     if test_path:
-        given["test"] = _rows(test_path, rows.prompt, rows.answer, _stamp(test_path))
-        places = {split: range(len(each.records)) for split, each in given.items()}
+        stamp = _stamp(test_path)
+        given["test"] = _rows(test_path, rows.prompt, rows.answer, bad_rows, stamp)
+        places = {split: range(len(source.keys)) for split, source in given.items()}
     else:
         places = _divided(rows, test_share)
-    columns = {name for record in rows.first for name in record}
-    combined = named.combined(named.read(rewards), columns)
+    specs = named.read(rewards)
+    combined = named.combined(specs, rows.columns)
     template = templates.TEMPLATES.get(template, template)
     if template:
         extract.fill(template, "")
@@ -85,6 +99,8 @@ def task(
         seconds=(lambda _: combined.seconds) if combined.seconds else None,
         on_timeout=None if combined.slow else 0.0,
         environment=(*combined.environment, *filter(None, environment.split(","))),
+        setup=combined.setup,
+        notes=rows.notes(named.columns(specs, rows.columns)),
     )
     return made
 
@@ -92,98 +108,138 @@ def task(
 class _Rows:
     """The records of a file, each with a prompt."""
 
-    def __init__(self, path: str, prompt: str, answer: str) -> None:
+    def __init__(self, path: str, prompt: str, answer: str, bad_rows: str) -> None:
         self.path = path
-        try:
-            self.records: Sequence[Mapping[str, Any]] = records.read(path)
-        except ValueError as error:
-            raise ValueError(_with_line(path, str(error))) from error
-        if not len(self.records):
+        self._all, self.bad = read_numbered(path)
+        if self.bad and bad_rows == "error":
+            raise _unusable(self.bad[0])
+        if not len(self._all):
             raise ValueError(f"{path} has no rows")
-        self.first = [self.records[i] for i in range(min(_CHECKED, len(self.records)))]
-        self.prompt = prompt or _found(self.first[0], _PROMPTS)
-        self.answer = answer or _found(self.first[0], _ANSWERS)
+        self._names = sources.columns(self._all)
+        self.columns = list(self._names)
+        self.prompt = prompt or next((n for n in _PROMPTS if self._has(n)), "")
+        self.answer = answer or next((n for n in _ANSWERS if self._has(n)), "")
         if not self.prompt:
             raise ValueError(
-                f"{path} has the columns {', '.join(self.first[0])}; say which one is the prompt, "
+                f"{path} has the columns {', '.join(self.columns)}; say which one is the prompt, "
                 "with --prompt-column NAME"
             )
+        self.beside = self._context()
         self.characters: set[str] = set()
-        self.keys = [self._key(index) for index in range(len(self.records))]
+        self.keys: list[bytes] = []
+        self._places: list[int] = []
+        for place in range(len(self._all)):
+            try:
+                self.keys.append(self._key(place))
+            except ValueError as error:
+                where = self._where(place)
+                if bad_rows == "error":
+                    raise ValueError(f"{error}; or leave such rows out with {_SKIP}") from error
+                self.bad.append(Bad(where, str(error).removeprefix(f"{where}: ")))
+                continue
+            self._places.append(place)
+        if not self.keys:
+            raise ValueError(f"{path} has no row that can be used: {self.bad[0].why}")
+
+    def _has(self, name: str) -> bool:
+        """Whether the file has a column, or a path that leads to a value of its first row."""
+        return name in self._names or layouts.value(self._all[0], name) is not None
+
+    def _context(self) -> dict[str, str]:
+        """The columns that belong to the prompt."""
+        names = {
+            column: name
+            for column in _BESIDE
+            for name in reversed(layouts.COLUMNS[column])
+            if self._names.get(name) and name != self.prompt
+        }
+        if self.prompt == "instruction" and self._names.get("input"):
+            names["input"] = "input"
+        return names
+
+    def notes(self, used: Collection[str]) -> tuple[str, ...]:
+        """What a run says once: rows left out, and columns that nothing reads.
+
+        Args:
+          used: columns that rewards read.
+        """
+        names = [self.prompt, self.answer, *self.beside.values(), *used]
+        left = layouts.unused(self.columns, [name for name in names if name])
+        lines = [f"left out {bad.id}: {bad.why}" for bad in self.bad[:3]]
+        if self.bad:
+            lines.append(f"{len(self.bad)} bad rows of {self.path} are left out")
+        if left:
+            lines.append(f"{self.path}: unused columns: {', '.join(left)}")
+        return tuple(lines)
+
+    def record(self, index: int) -> Mapping[str, Any]:
+        """A record that can be used."""
+        return self._all[self._places[index]]
 
     def where(self, index: int) -> str:
-        """The place of a row in its file."""
-        return _with_line(self.path, f"{self.path}, record {index}")
+        """The place of a record that can be used, as FILE:LINE."""
+        return self._where(self._places[index])
 
-    def _key(self, index: int) -> bytes:
+    def asked(self, index: int) -> str | tuple[Message, ...]:
+        """The prompt of a record that can be used: a text or messages."""
+        return self._asked(self._places[index])
+
+    def _where(self, place: int) -> str:
+        return sources.where(self._all, place, self.path)
+
+    def _key(self, place: int) -> bytes:
         """A hash of the prompt, after checks of the row."""
-        record = self.records[index]
-        for name in filter(None, (self.prompt, self.answer)):
-            if name not in record:
-                flag = "prompt" if name == self.prompt else "answer"
+        record = self._all[place]
+        for flag, name in (("prompt", self.prompt), ("answer", self.answer)):
+            if name and name not in record and layouts.value(record, name) is None:
                 raise ValueError(
-                    f"{self.where(index)}: no column {name!r}; it has {', '.join(record)}; name "
+                    f"{self._where(place)}: no column {name!r}; it has {', '.join(record)}; name "
                     f"another with --{flag}-column"
                 )
-        prompt = self.asked(index)
+        prompt = self._asked(place)
         texts = [prompt] if isinstance(prompt, str) else [turn["content"] for turn in prompt]
-        self.characters.update(*texts, str(_plain(record[self.answer])) if self.answer else "")
-        raw = prompt if isinstance(prompt, str) else record[self.prompt]
-        return hashlib.blake2b(json.dumps(raw, default=str).encode(), digest_size=8).digest()
+        answer = _plain(layouts.value(record, self.answer)) if self.answer else ""
+        self.characters.update(*texts, str(answer))
+        return hashlib.blake2b(_dumped(prompt), digest_size=8).digest()
 
-    def asked(self, index: int) -> str | list[Turn]:
-        """The prompt of a row: a text, or messages whose contents are texts.
+    def _asked(self, place: int) -> str | tuple[Message, ...]:
+        """The prompt of a row: a text, or messages with what stands beside it.
 
         Raises:
           ValueError: it is neither, or holds the answer too.
         """
-        value = records.field(self.records[index], self.prompt, self.where(index))
-        turns = isinstance(value, list) and all(
-            isinstance(t, dict) and isinstance(t.get("role"), str) and "content" in t for t in value
-        )
-        if not value or not (isinstance(value, str) or turns):
-            raise ValueError(
-                f"{self.where(index)}: {self.prompt}={value!r:.80} must be a text, or a list of "
-                "messages with role and content"
-            )
-        if isinstance(value, str):
-            return value
-        if value[-1]["role"] == "assistant":
-            raise ValueError(
-                f"{self.where(index)}: {self.prompt} ends with a message of assistant, an answer "
-                "that the model would see; leave that message out, or learn from it with "
-                "jaxrl train sft"
-            )
-        return [{"role": t["role"], "content": self._content(t, index)} for t in value]
-
-    def _content(self, turn: Mapping[str, Any], index: int) -> str:
-        """The text of a message, whose parts are joined."""
-        content = turn["content"]
-        if isinstance(content, str):
-            return content
-        parts = content if isinstance(content, list) else []
-        texts = [p.get("text") for p in parts if isinstance(p, dict) and p.get("type") == "text"]
-        if not parts or len(texts) < len(parts) or not all(isinstance(t, str) for t in texts):
-            raise ValueError(
-                f"{self.where(index)}: {self.prompt}: the content of a message of {turn['role']} "
-                f"is {content!r:.80}; write a text, or parts as in "
-                '[{"type": "text", "text": "..."}]'
-            )
-        return "".join(texts)
+        record, where = self._all[place], f"{self._where(place)}: {self.prompt}"
+        layout = layouts.Layout("completion", {"prompt": self.prompt, **self.beside}, ())
+        value = layouts.value(record, self.prompt)
+        if isinstance(value, bytes):
+            record = {**record, self.prompt: sources.field(record, self.prompt, where)}
+        return parsing.prompt_of(record, layout, self._where(place))
 
 
 @functools.lru_cache(maxsize=8)
-def _rows(path: str, prompt: str, answer: str, stamp: tuple[int, ...]) -> _Rows:
-    return _Rows(path, prompt, answer)
+def _rows(
+    path: str, prompt: str, answer: str, bad_rows: str, stamp: tuple[tuple[int, ...], ...]
+) -> _Rows:
+    return _Rows(path, prompt, answer, bad_rows)
 
 
-def _stamp(path: str) -> tuple[int, ...]:
-    """What changes when a file does."""
-    file = Path(path)
-    if not file.is_file():
+_SKIP = "--data.bad-rows skip"
+
+
+def _unusable(row: Bad) -> ValueError:
+    return ValueError(f"{row.id}: {row.why}; correct the row, or leave such rows out with {_SKIP}")
+
+
+def _dumped(value: Any) -> bytes:
+    return json.dumps(value, default=str).encode(errors="surrogatepass")
+
+
+def _stamp(path: str) -> tuple[tuple[int, ...], ...]:
+    """What changes when a file does, or one of a folder."""
+    if path.startswith("tfds:"):
         return ()
-    stat = file.stat()
-    return (stat.st_mtime_ns, stat.st_size)
+    stats = [file.stat() for file in shards.files(path)]
+    return tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
 
 
 def _divided(rows: _Rows, share: float) -> dict[str, list[int]]:
@@ -209,18 +265,23 @@ def _divided(rows: _Rows, share: float) -> dict[str, list[int]]:
 
 
 def _problem(rows: _Rows, index: int, template: str) -> Problem:
-    record = rows.records[index]
-    prompt, answer = rows.asked(index), record[rows.answer] if rows.answer else None
-    kept = {name: _plain(value) for name, value in record.items()}
-    raw = prompt if isinstance(prompt, str) else record[rows.prompt]
-    key = json.dumps([raw, answer], default=str)
-    if isinstance(prompt, str):
-        made = generate.asked("file", key, prompt, _plain(answer), row=kept)
-    else:
-        question = "\n\n".join(turn["content"] for turn in prompt)
-        made = generate.asked("file", key, question, _plain(answer), row=kept)
-        made = Problem(made.id, question, made.answer, tuple(prompt), made.metadata, made.domain)
-    return templates.apply(made, template) if template else made
+    record, prompt = rows.record(index), rows.asked(index)
+    answer = _plain(layouts.value(record, rows.answer)) if rows.answer else None
+    metadata = {
+        "row": {name: _plain(value) for name, value in record.items()},
+        "place": rows.where(index),
+    }
+    text = isinstance(prompt, str)
+    if not text:
+        metadata["conversational"] = True
+    raw = prompt if text and not rows.beside else _plain(record.get(rows.prompt, prompt))
+    context = [_plain(record.get(name)) for name in rows.beside]
+    key = json.dumps([raw, answer, *context], default=str)
+    question = prompt if text else "\n\n".join(turn["content"] for turn in prompt)
+    problem = generate.asked("file", key, question, answer, **metadata)
+    if not text:
+        problem = dataclasses.replace(problem, messages=prompt)
+    return templates.apply(problem, template) if template else problem
 
 
 def _alphabet(sources_: Sequence[_Rows], template: str) -> str:
@@ -242,24 +303,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return str(value)
-
-
-def _found(record: Mapping[str, Any], names: Sequence[str]) -> str:
-    return next((name for name in names if name in record), "")
-
-
-def _with_line(path: str, message: str) -> str:
-    """A message about a record of a `.jsonl` file, with the number of its line instead."""
-    found = re.search(r"record (\d+)", message)
-    if found is None or Path(path).suffix not in (".jsonl", ".ndjson", ".csv", ".tsv"):
-        return message
-    if Path(path).suffix in (".csv", ".tsv"):
-        return message.replace(found[0], f"row {int(found[1]) + 1}")
-    left = int(found[1])
-    with Path(path).open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                if not left:
-                    return message.replace(found[0], f"line {number}")
-                left -= 1
-    return message

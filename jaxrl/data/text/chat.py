@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxrl.data.messages import Message, normal
 from jaxrl.data.text import chat_process
 from jaxrl.data.text.chat_process import CLOSE, OPEN
 
@@ -25,12 +27,7 @@ RENDER_S = 10.0
 _START_S = 120.0
 _KEPT = ("PATH", "LANG", "LC_ALL", "LC_TIME", "TZ")  # of the environment
 
-Message = dict[str, Any]
-"""`role` and `content`, and what the template knows besides: `tool_calls`, `reasoning_content`."""
-
 Span = tuple[int, int]
-
-_REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 class Rendered(NamedTuple):
@@ -75,26 +72,84 @@ def compile_template(
         add_generation_prompt: bool = False,
         **variables: Any,
     ) -> Rendered:
-        given = {
+        turns = _turns(messages)
+        offered = [schema for turn in turns for schema in turn.pop("tools", None) or ()]
+        if any("tool_calls" in turn for turn in turns) and writes_texts():
+            turns = [_with_texts(turn) for turn in turns]
+        inputs = {
             **special,
             **variables,
-            "messages": [_with_reasoning(message) for message in messages],
-            "tools": tools,
+            "messages": turns,
+            "tools": tools or offered or None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
-        text = process.render({"now": now().isoformat(), "variables": given})
+        text = process.render({"now": now().isoformat(), "variables": inputs})
         return _take_marks(text) if marks else Rendered(text, None)
+
+    @functools.cache
+    def writes_texts() -> bool:
+        """Whether the template writes the arguments of a call as the text that it is given."""
+        import jinja2
+
+        def attempt(arguments: Any) -> str:
+            inputs = {**special, "messages": _called(arguments), "add_generation_prompt": False}
+            try:
+                return process.render({"now": now().isoformat(), "variables": inputs})
+            except jinja2.TemplateError:
+                return ""
+
+        written = attempt({"k": "v"})
+        if written and "{'k': 'v'}" not in written:
+            return False
+        return '{"k": "v"}' in attempt('{"k": "v"}')
 
     return render
 
 
-def _with_reasoning(message: Message) -> Message:
-    """The message with its reasoning under every name that templates read it by."""
-    given = next((message[name] for name in _REASONING if message.get(name) is not None), None)
-    if given is None:
-        return message
-    return {"thinking": given, **message, "reasoning_content": given}
+def _turns(messages: Sequence[Message]) -> list[Message]:
+    """Messages in the one form, with their thoughts under every name that templates know.
+
+    Raises:
+      jinja2.TemplateError: one is no message that a template can write.
+    """
+    try:
+        turns = [normal(message, strict=False) for message in messages]
+    except ValueError as error:
+        import jinja2
+
+        raise jinja2.TemplateError(str(error)) from error
+    return [
+        {"thinking": turn["reasoning_content"], **turn} if "reasoning_content" in turn else turn
+        for turn in turns
+    ]
+
+
+def _called(arguments: Any) -> list[Message]:
+    """A conversation with one call."""
+    call = {"name": "f", "arguments": arguments}
+    calls = [{"id": "abcdefghi", "type": "function", "function": call}]
+    return [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+    ]
+
+
+def _with_texts(turn: Message) -> Message:
+    """The message with the arguments of its calls as JSON."""
+    if "tool_calls" not in turn:
+        return turn
+
+    def text(arguments: Any) -> str:
+        return (
+            arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        )
+
+    calls = [
+        {**call, "function": call["function"] | {"arguments": text(call["function"]["arguments"])}}
+        for call in turn["tool_calls"]
+    ]
+    return {**turn, "tool_calls": calls}
 
 
 def _take_marks(text: str) -> Rendered:

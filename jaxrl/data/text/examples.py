@@ -11,11 +11,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from jaxrl.data.sources.rows import Row, Text
-from jaxrl.data.text.chat import Message
+from jaxrl.data.messages import Message
+from jaxrl.data.parsing import Row, Text
 from jaxrl.data.text.tokenizers import Tokenizer
 
 Long = Literal["truncate", "drop", "error"]
@@ -117,13 +118,13 @@ def _cut(example: Example, room: int) -> Example:
 
 
 def _example(tokenizer: Tokenizer, row: Row, answer: Text, chat: bool, system: str) -> Example:
-    end = tokenizer.eos_ids[0]
     if isinstance(answer, str) and not row.prompt:
-        ids = (*tokenizer.prompt(answer), end)
+        ids = _ended(tokenizer, _encoded(tokenizer.prompt, answer, row), row)
         return Example(ids[:1], ids[1:], (True,) * (len(ids) - 1))
     if isinstance(answer, str) and isinstance(row.prompt, str) and not chat:
-        ids = (*tokenizer.encode(answer), end)
-        return Example(tuple(tokenizer.prompt(row.prompt)), ids, (True,) * len(ids))
+        ids = _ended(tokenizer, _encoded(tokenizer.encode, answer, row), row)
+        prompt = tuple(_encoded(tokenizer.prompt, row.prompt, row))
+        return Example(prompt, ids, (True,) * len(ids))
     if tokenizer.conversation is None or tokenizer.chat is None:
         raise ValueError(
             f"{row.id}: it holds messages, but this model has no chat template; choose a model "
@@ -133,11 +134,17 @@ def _example(tokenizer: Tokenizer, row: Row, answer: Text, chat: bool, system: s
 
     lead = _turns(row.prompt, "user") if row.prompt else []
     turns = [*lead, *_turns(answer, "assistant")]
-    first = [{"role": "system", "content": system}]
-    extra = first if system and turns[0]["role"] != "system" else []
+    extra = [{"role": "system", "content": system}]
+    extra = extra if system and turns[0]["role"] != "system" else []
+    start = len(extra) + len(lead)
     try:
-        ids, learned = tokenizer.conversation([*extra, *turns], row.tools)
-        before = tokenizer.chat([*extra, *lead], row.tools) if lead else []
+        _check_roles(tokenizer, turns)
+        ended = [_without_end(tokenizer, turn) for turn in turns]
+        ids, learned = tokenizer.conversation(
+            [*extra, *ended], row.tools, start=start, **row.variables
+        )
+        asked = [*extra, *ended[: len(lead)]]
+        before = tokenizer.chat(asked, row.tools, **row.variables) if lead else []
     except jinja2.TemplateError as error:
         raise ValueError(f"{row.id}: the chat template refuses it: {error}") from error
     except ValueError as error:
@@ -150,8 +157,88 @@ def _example(tokenizer: Tokenizer, row: Row, answer: Text, chat: bool, system: s
     learned = [mark and at >= max(len(before), 1) for at, mark in enumerate(learned)]
     if not any(learned):
         raise ValueError(f"{row.id}: the chat template leaves no token of the assistant to learn")
-    start = learned.index(True)
-    return Example(tuple(ids[:start]), tuple(ids[start:]), tuple(learned[start:]))
+    first = learned.index(True)
+    return Example(tuple(ids[:first]), tuple(ids[first:]), tuple(learned[first:]))
+
+
+def _encoded(encode: Callable[[str], list[int]], text: str, row: Row) -> list[int]:
+    """Ids of a text; what the tokenizer refuses is said with the place of the row."""
+    try:
+        return encode(text)
+    except (ValueError, UnicodeError) as error:
+        raise ValueError(f"{row.id}: the tokenizer refuses a text: {error}") from error
+
+
+def end(tokenizer: Tokenizer) -> int:
+    """The token that ends a text.
+
+    Raises:
+      ValueError: the model has none.
+    """
+    if not tokenizer.eos_ids:
+        raise ValueError(
+            "this model has no end-of-sequence token, so it would not learn to stop; set eos_token "
+            "in its tokenizer_config.json, or eos_token_id in its generation_config.json"
+        )
+    return tokenizer.eos_ids[0]
+
+
+def learns_to_stop(tokenizer: Tokenizer) -> bool:
+    """Whether turns that the chat template writes end with a token that ends a sequence."""
+    if tokenizer.conversation is None:
+        return True
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    import jinja2
+
+    try:
+        ids, learned = tokenizer.conversation(turns)
+    except (ValueError, jinja2.TemplateError):  # each row says so of itself
+        return True
+    return any(mark and i in tokenizer.eos_ids for i, mark in zip(ids, learned, strict=True))
+
+
+def _ended(tokenizer: Tokenizer, ids: Sequence[int], row: Row) -> tuple[int, ...]:
+    """The ids with one token that ends them: the one that the text brings, or else a new one."""
+    try:
+        close = end(tokenizer)
+    except ValueError as error:
+        raise ValueError(f"{row.id}: {error}") from error
+    count = len(ids)
+    while count and (ids[count - 1] in tokenizer.eos_ids or _is_blank(tokenizer, ids[count - 1])):
+        count -= 1
+    first = next((n for n in range(count, len(ids)) if ids[n] in tokenizer.eos_ids), None)
+    return (*ids, close) if first is None else tuple(ids[: first + 1])
+
+
+def _is_blank(tokenizer: Tokenizer, token: int) -> bool:
+    return (tokenizer.spelled or tokenizer.decode)([token]).isspace()
+
+
+def _without_end(tokenizer: Tokenizer, turn: Message) -> Message:
+    """A turn of the assistant without the tokens of an end that its text spells out at its end."""
+    if turn["role"] != "assistant" or tokenizer.spelled is None:
+        return turn
+    ends, content = [tokenizer.spelled([i]) for i in tokenizer.eos_ids], turn["content"]
+    while match := next((e for e in ends if e and content.rstrip().endswith(e)), None):
+        content = content.rstrip().removesuffix(match)
+    return turn if content == turn["content"] else {**turn, "content": content}
+
+
+_ROLES = ("system", "user", "assistant", "tool")
+
+
+def _check_roles(tokenizer: Tokenizer, turns: Sequence[Message]) -> None:
+    """Refuse roles that the template does not name: it would write them as they are."""
+    for place, turn in enumerate(turns):
+        role = turn["role"]
+        quoted = tokenizer.template is None or re.search(
+            rf"['\"]{re.escape(role)}['\"]", tokenizer.template
+        )
+        if role not in _ROLES and not quoted:
+            raise ValueError(
+                f"message {place} has the role {role!r}, which the chat template does not name; "
+                f"write one of {', '.join(_ROLES)}"
+            )
 
 
 def _steps(tokenizer: Tokenizer, row: Row) -> Example:
@@ -159,11 +246,11 @@ def _steps(tokenizer: Tokenizer, row: Row) -> Example:
     ids = list[int]()
     learned = list[bool]()
     for step in row.answers:
-        line = tokenizer.encode(f"{step}\n")
+        line = _encoded(tokenizer.encode, f"{step}\n", row)
         learned += [bool(ids), *(False for _ in line[1:])] if line else []
         ids += line
-    prompt = tuple(tokenizer.prompt(str(row.prompt)))
-    return Example(prompt, (*ids, tokenizer.eos_ids[0]), (*learned, True))
+    prompt = tuple(_encoded(tokenizer.prompt, str(row.prompt), row))
+    return Example(prompt, (*ids, end(tokenizer)), (*learned, True))
 
 
 def _turns(text: Text, role: str) -> list[Message]:

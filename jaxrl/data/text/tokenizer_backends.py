@@ -37,6 +37,8 @@ class Backend(NamedTuple):
     """A token's id by its exact spelling."""
     spelled: Callable[[Sequence[int]], str]
     """Ids to text, special tokens spelled out."""
+    piece: Callable[[int], str | None] = lambda token: None
+    """A token as the vocabulary writes it; None where that is not known."""
 
 
 def from_tokenizers(tokenizer: tokenizers.Tokenizer) -> Backend:
@@ -64,7 +66,34 @@ def from_tokenizers(tokenizer: tokenizers.Tokenizer) -> Backend:
         size=max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
         ids=tokenizer.token_to_id,
         spelled=lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False),
+        piece=tokenizer.id_to_token,
     )
+
+
+@functools.cache
+def _byte_letters() -> Mapping[str, int]:
+    """The bytes that the letters of byte-level vocabularies stand for, as GPT-2 has them."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    letters = [*map(chr, plain), *(chr(256 + n) for n in range(len(others)))]
+    return dict(zip(letters, [*plain, *others], strict=True))
+
+
+def bytes_of(text: str, piece: str | None) -> bytes:
+    """The bytes of a token, which may be a part of a character.
+
+    Args:
+      text: that the token decodes to by itself.
+      piece: the token as the vocabulary writes it, if that is known.
+    """
+    if "\ufffd" not in text or piece is None:
+        return text.encode("utf-8", "replace")
+    if match := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", piece):
+        return bytes([int(match[1], 16)])
+    letters = _byte_letters()
+    if all(letter in letters for letter in piece):
+        return bytes(letters[letter] for letter in piece)
+    return text.encode("utf-8", "replace")
 
 
 def _visible(token: str) -> bool:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
+import functools
 import json
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import sentencepiece
 import tokenizers
 
 from jaxrl import gguf_file
+from jaxrl.data import marking
+from jaxrl.data.marking import Conversation, Ends
+from jaxrl.data.messages import Message
 from jaxrl.data.text import chat, gguf_vocab, tokenizer_backends
-from jaxrl.data.text.chat import Message
 from jaxrl.data.text.tokenizer_backends import Backend
 
 END_TOKENS = (
@@ -31,14 +33,6 @@ END_TOKENS = (
 )
 """Tokens that end a turn or a text wherever a vocabulary has them. Where it has `<|return|>`,
 `<|end|>` ends no more than one of the messages of a turn."""
-
-
-class Conversation(NamedTuple):
-    """A whole conversation as tokens."""
-
-    ids: list[int]
-    assistant: list[bool]
-    """Which of them the assistant wrote, the token that ends its turn included."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +51,8 @@ class Tokenizer:
     """`chat(messages, tools=None, **variables)`: ids of the prompt for the next assistant turn;
     None without a template. Variables are the template's own, such as `enable_thinking`."""
     conversation: Callable[..., Conversation] | None = None
-    """`conversation(messages, tools=None, **variables)`: a whole conversation, to learn from; None
-    without a template."""
+    """`conversation(messages, tools=None, *, start=0, **variables)`: a whole conversation, to learn
+    from; None without a template. See `jaxrl.data.marking`."""
     plain: Callable[[str], list[int]] | None = None
     """Text to ids, none of them special, whatever the text spells out; None: as `encode`."""
     render: chat.Render | None = None
@@ -68,12 +62,39 @@ class Tokenizer:
     spelled: Callable[[Sequence[int]], str] | None = None
     """Ids to text, special tokens spelled out; None: as `decode`."""
 
+    piece: Callable[[int], str | None] = lambda token: None
+    """A token as the vocabulary writes it; None where that is not known."""
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes of a token, which may be a part of a character."""
+        return tokenizer_backends.bytes_of(self.decode([token]), self.piece(token))
+
     def prompt(self, text: str) -> list[int]:
         """Ids of a raw-text prompt, led by BOS once if the model has one."""
         ids = self.encode(text)
         if self.bos_id is None or ids[:1] == [self.bos_id]:
             return ids
         return [self.bos_id, *ids]
+
+
+def with_variables(tokenizer: Tokenizer, variables: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer with values of variables of its chat template, such as `enable_thinking`.
+
+    Raises:
+      ValueError: there is no template, or it never names the variable.
+    """
+    if not variables:
+        return tokenizer
+    if tokenizer.template is None:
+        raise ValueError("rollout.template_args is set, but this model has no chat template")
+    for name in variables:
+        if name not in tokenizer.template:
+            raise ValueError(
+                f"rollout.template_args.{name}: the chat template has no variable {name!r}"
+            )
+    functions = ("chat", "conversation", "render")
+    bound = {name: functools.partial(getattr(tokenizer, name), **variables) for name in functions}
+    return dataclasses.replace(tokenizer, **bound)
 
 
 def characters(alphabet: str) -> Tokenizer:
@@ -248,7 +269,10 @@ def _assemble(
     template: str | None,
     special: dict[str, str],
 ) -> Tokenizer:
+    render = chat.compile_template(template, special) if template is not None else None
     ends = dict.fromkeys([*eos_ids, *(i for t in END_TOKENS if (i := backend.ids(t)) is not None)])
+    if render is not None and not any(backend.spelled([i]) in template for i in ends):
+        ends |= dict.fromkeys(_turn_end(render, backend, ends))
     earlier = tuple(ends)  # what may end a turn that another follows
     if backend.ids("<|return|>") is not None:
         ends.pop(backend.ids("<|end|>"), None)
@@ -260,41 +284,39 @@ def _assemble(
         bos_id=bos_id,
         plain=backend.plain,
         spelled=backend.spelled,
+        piece=backend.piece,
     )
-    if template is None:
+    if render is None:
         return plain
-    render = chat.compile_template(template, special)
 
     def prompt(messages: Sequence[Message], tools: Any = None, **variables: Any) -> list[int]:
         text = render(messages, tools, add_generation_prompt=True, **variables).text
         return backend.encode(text)[0]
 
-    def conversation(
-        messages: Sequence[Message], tools: Any = None, **variables: Any
-    ) -> Conversation:
-        text, generated = render(messages, tools, **variables)
-        ids, spans = backend.encode(text)
-        if generated is not None:
-            inside = [any(s < end and e > start for start, end in generated) for s, e in spans]
-            return Conversation(ids, inside)
-        assistant = [False] * len(ids)
-        starts = [start for start, _ in spans]
-        for turn, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            lead = render(messages[:turn], tools, add_generation_prompt=True, **variables).text
-            if not text.startswith(lead):
-                raise ValueError(
-                    f"the chat template writes what precedes message {turn} otherwise once more "
-                    "follows it, so the assistant's tokens cannot be distinguished; train on "
-                    "conversations that end with the turn to learn"
-                )
-            first = bisect.bisect_left(starts, len(lead))
-            closing = ends if turn == len(messages) - 1 else earlier
-            last = next((i for i in range(first, len(ids)) if ids[i] in closing), len(ids) - 1)
-            assistant[first : last + 1] = [True] * (last + 1 - first)
-        return Conversation(ids, assistant)
-
+    ended = Ends(plain.eos_ids, earlier)
+    conversation = functools.partial(marking.conversation, render, backend, ended)
     return dataclasses.replace(
         plain, chat=prompt, conversation=conversation, render=render, template=template
     )
+
+
+_PROBE = "\ue002"
+
+
+def _turn_end(render: chat.Render, backend: Backend, ends: Collection[int]) -> tuple[int, ...]:
+    """The special token that a template writes after a turn of the assistant, if it is no end yet.
+
+    A template may end turns with a token of its own, which neither `eos_token` nor
+    generation_config.json names.
+    """
+    import jinja2
+
+    turns = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": _PROBE}]
+    try:
+        after = render([*turns, turns[0]]).text.partition(_PROBE)[2]
+    except jinja2.TemplateError:
+        return ()
+    ids = backend.encode(after)[0]
+    if ids and ids[0] not in ends and not backend.decode(ids[:1]):
+        return (ids[0],)
+    return ()

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from jaxrl.config import Config
 from jaxrl.data.scoring.pool import open_pool
+from jaxrl.data.text import tokenizers
 from jaxrl.extensions import ilql
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.console import PlainConsole, as_text
@@ -50,6 +51,9 @@ class EvaluateConfig:
     """Longest completion, in tokens; None: the run's."""
     chat: bool | None = None
     """Wrap prompts in the model's chat template; None: as in the run, or if the model has one."""
+    template_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
+    """Variables of the chat template, e.g. --template-args.enable-thinking false; the others are
+    those of the run."""
     score_workers: int = 2
     """Processes that score completions; 0 scores in this process if the task's reward is pure, else
     in one other."""
@@ -114,6 +118,7 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
     )
     model, tokenizer = policy.describe(source, trust=settings.trust)
     policy.require_text(model, name)
+    tokenizer = tokenizers.with_variables(tokenizer, config.rollout.template_args)
     keep = policy.keeps(tokenizer, config.rollout, task)
     held_out = evaluate.problems(task, settings.split, settings.problems, settings.seed, keep)
     if config.rollout.chat and settings.chat is None and not policy.is_run(name):
@@ -189,7 +194,9 @@ def resolve(name: str, settings: EvaluateConfig) -> Config:
         config = dataclasses.replace(config, task=settings.task, task_args={}, domains={})
     config = dataclasses.replace(config, task_args=config.task_args | settings.task_args)
     given = {"chat": settings.chat, "max_new_tokens": settings.max_new_tokens}
-    return _with_rollout(config, **{k: v for k, v in given.items() if v is not None})
+    variables = config.rollout.template_args | settings.template_args
+    changes = {k: v for k, v in given.items() if v is not None} | {"template_args": variables}
+    return _with_rollout(config, **changes)
 
 
 def _with_rollout(config: Config, **changes: Any) -> Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from typing import Any
 
@@ -10,9 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from jaxrl.config import DataConfig, RolloutConfig
+from jaxrl.data import encoding, marking
 from jaxrl.data.sources import rows
 from jaxrl.data.sources.rows import Row, Rows
-from jaxrl.data.text import examples
+from jaxrl.data.text import examples, tokenizers
 from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.settings import flags
@@ -35,6 +37,8 @@ class DataView:
     """Write texts by the model's chat template too."""
     system: str = RolloutConfig.system
     """System message of the chat template; empty: none."""
+    template_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
+    """Variables of the chat template, as in `RolloutConfig.template_args`."""
     json: bool = False
     """Print one JSON object."""
 
@@ -44,8 +48,10 @@ def main(argv: list[str]) -> int:
     usage = "jaxrl data FILE"
     try:
         path, view = flags.named(DataView(), argv, usage=usage, what="a file of rows")
-        found = rows.read(path, view.columns, bad="skip")
+        found = rows.read(path, view.columns, bad="skip", media=False)
         tokenizer = policy.describe(policy.named(view.model))[1] if view.model else None
+        if tokenizer is not None:
+            tokenizer = tokenizers.with_variables(tokenizer, view.template_args)
         report = summary(found, view, tokenizer)
     except REFUSALS as error:
         return refused(error)
@@ -67,16 +73,32 @@ def summary(found: Rows, view: DataView, tokenizer: Tokenizer | None) -> dict[st
     Raises:
       ValueError: the model cannot write a row, as it has no chat template.
     """
+    if tokenizer is not None:
+        encode = functools.partial(_examples, view=view, tokenizer=tokenizer)
+        found = encoding.usable(found, encode, bad="skip")
+    warnings = found.layout.warnings(found.path)
+    written = view.chat or any(not isinstance(found[i].answers[0], str) for i in range(len(found)))
+    if tokenizer is not None and written and not examples.learns_to_stop(tokenizer):
+        warnings.append(marking.NO_END)
     shown = [found[index] for index in range(min(view.rows, len(found)))]
     return {
         "path": found.path,
         "kind": found.kind,
-        "columns": dict(found.columns),
+        "columns": {
+            "used": list(found.layout.used),
+            "unused": list(found.layout.unused),
+            "names": dict(found.columns),
+        },
+        "warnings": warnings,
         "rows": len(found),
         "prompts": len(set(found.keys)),
         "bad_rows": [bad._asdict() for bad in found.bad],
         "first": [_row(row, view, tokenizer) for row in shown],
     }
+
+
+def _examples(row: Row, view: DataView, tokenizer: Tokenizer) -> list[examples.Example]:
+    return examples.encode(tokenizer, row, chat=view.chat, system=view.system)
 
 
 def _row(row: Row, view: DataView, tokenizer: Tokenizer | None) -> dict[str, Any]:
@@ -85,7 +107,7 @@ def _row(row: Row, view: DataView, tokenizer: Tokenizer | None) -> dict[str, Any
         pairs = zip(row.answers, row.rewards, strict=True)
         answers = [{"reward": reward, "answer": answer} for answer, reward in pairs]
         return report | {"prompt": row.prompt, "answers": answers}
-    made = examples.encode(tokenizer, row, chat=view.chat, system=view.system)
+    made = _examples(row, view, tokenizer)
     fitted = examples.fitting(made, view.max_tokens, "truncate", row.id)
     # steps are one answer, whose reward is the share of good ones
     rewards = (sum(row.rewards) / len(row.rewards),) if row.stepwise else row.rewards
@@ -102,11 +124,16 @@ def _row(row: Row, view: DataView, tokenizer: Tokenizer | None) -> dict[str, Any
 
 def show(report: dict[str, Any], tokenizer: Tokenizer | None, console: Console) -> None:
     """Print a summary: of each row what is learned in brackets, and green in a terminal."""
+    names = report["columns"]["names"].items()
     columns = ", ".join(
-        name if name == own else f"{name} (column {own})" for name, own in report["columns"].items()
+        name if name == column else f"{name} (column {column})" for name, column in names
     )
     console.print(f"{report['path']}: kind {report['kind']}, rows: {report['rows']}", markup=False)
     console.print(f"columns: {columns}; different prompts: {report['prompts']}", markup=False)
+    if report["columns"]["unused"]:
+        console.print(f"unused columns: {', '.join(report['columns']['unused'])}", markup=False)
+    for warning in report["warnings"]:
+        console.print(f"WARNING: {warning}", markup=False)
     console.print(f"bad rows: {len(report['bad_rows'])}")
     for bad in report["bad_rows"][:5]:
         console.print(f"  {bad['id']}: {bad['why']}", markup=False)

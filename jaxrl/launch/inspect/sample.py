@@ -12,6 +12,7 @@ import jax
 from rich.console import Console
 
 from jaxrl.config import Config
+from jaxrl.data.text import tokenizers
 from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.console import PlainConsole, as_text
@@ -53,6 +54,8 @@ class SampleConfig:
     system: str | None = None
     """System message of the chat template; empty: none. None: none, or with `env` that of the
     run."""
+    template_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
+    """Variables of the chat template, e.g. --template-args.enable-thinking false."""
     env: str = ""
     """Task with an environment (`jaxrl tasks`) to play, in place of a prompt; empty: none."""
     env_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
@@ -89,7 +92,7 @@ _PLAYED = ("env_args", "episodes", "turn_tokens", "human", "seat", "allow_weak")
 """Flags of an environment."""
 _OF_POLICY = (
     "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "turn_tokens", "chat", "system",
-    "episodes", "json",
+    "episodes", "json", "template_args",
 )  # fmt: skip
 """Flags of episodes that a policy plays."""
 
@@ -111,6 +114,8 @@ def check(config: SampleConfig) -> None:
     if not config.env and not config.chat:
         why = "only a chat template has a system message; add --chat, or leave it out"
         _refuse(config, "no chat", {"system": why})
+        why = "only a chat template has variables; add --chat, or leave them out"
+        _refuse(config, "no chat", {"template_args": why})
 
 
 def _refuse(config: SampleConfig, where: str, refused: Mapping[str, str]) -> None:
@@ -140,9 +145,12 @@ def main(argv: list[str]) -> int:
         opened = policy.named(name)
         if config.env:
             actor = policy.create(opened, mesh.make(Config().mesh), trust=config.trust)
+            tokenizer = tokenizers.with_variables(actor.tokenizer, config.template_args)
+            actor = actor._replace(tokenizer=tokenizer)
             return play.main(actor, config, played)
         model, tokenizer = policy.describe(opened, trust=config.trust)
         policy.require_text(model, name)
+        tokenizer = tokenizers.with_variables(tokenizer, config.template_args)
         asked = requests(tokenizer, config, config.prompt or sys.stdin.read())
         completions = complete(opened, model, tokenizer, asked, config.seed)
     except REFUSALS as error:

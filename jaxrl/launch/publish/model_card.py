@@ -40,7 +40,7 @@ def text(
         head["license"] = catalog.PACKAGED[model].licence.lower()
     elif catalog.is_hub(model):
         head["base_model"] = model
-    tags = ["jaxrl", *(["reinforcement-learning"] if config else [])]
+    tags = ["jaxrl", *(["reinforcement-learning"] if config and not config.data.kinds else [])]
     lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items())]
     lines += [f"tags: {json.dumps(tags)}", "---", "", f"# {out.name}", ""]
     lines += [
@@ -53,7 +53,8 @@ def text(
     use = f"train grpo --reward {out} ..." if scores else f"sample {out} --prompt TEXT"
     lines += ["", f"In jaxrl: `jaxrl {use}`.", ""]
     if config is not None:
-        lines += _training(config, step) + _figures(storage.locate(name), step)
+        lines += _training(config, step)
+        lines += _figures(storage.locate(name), step, sampled=not config.data.kinds)
     revision = rundir.revision()
     lines.append(f"Written by jaxrl{f' (revision {revision})' if revision else ''}.")
     return "\n".join(lines) + "\n"
@@ -95,6 +96,8 @@ def _usage(out: Path, to: Format, scores: bool) -> list[str]:
 
 
 def _training(config: Config, step: int | None) -> list[str]:
+    if config.data.kinds:
+        return _table(_of_file(config, step))
     objective = config.objective
     rows: dict[str, Any] = {
         "Task": config.task,
@@ -110,11 +113,33 @@ def _training(config: Config, step: int | None) -> list[str]:
         "LoRA": f"rank {config.lora.rank}" if config.lora.rank else "none",
         "Seed": config.seed,
     }
+    return _table(rows)
+
+
+def _of_file(config: Config, step: int | None) -> dict[str, Any]:
+    """The settings of a run that learned from a file."""
+    data = config.data
+    return {
+        "File": data.path,
+        "Columns": ", ".join(f"{k}: {v}" for k, v in data.columns.items()) or "recognised",
+        "Step": f"{step} of {config.steps}",
+        "Epochs": data.epochs or "as many as the steps take",
+        "Rows a step": data.batch_size,
+        "Longest sequence": f"{data.max_tokens} tokens",
+        "Policy loss": config.objective.policy,
+        "Learning rate": config.optimizer.learning_rate,
+        "Chat template": "applied to texts too" if config.rollout.chat else "of conversations",
+        "LoRA": f"rank {config.lora.rank}" if config.lora.rank else "none",
+        "Seed": config.seed,
+    }
+
+
+def _table(rows: dict[str, Any]) -> list[str]:
     table = ["| Setting | Value |", "| --- | --- |", *(f"| {k} | {v} |" for k, v in rows.items())]
     return ["## Training", "", *table, ""]
 
 
-def _figures(run: Path, step: int | None) -> list[str]:
+def _figures(run: Path, step: int | None, *, sampled: bool) -> list[str]:
     """The evaluations before and at that step, and the training metrics of the step."""
     summary = run / "summary.json"
     saved = json.loads(summary.read_text()) if summary.exists() else {}
@@ -130,7 +155,9 @@ def _figures(run: Path, step: int | None) -> list[str]:
             f"| {k} | {_number(before.get(k))} | {_number(v)} |" for k, v in evaluated.items()
         ]
         lines.append("")
-    shown = ("reward/mean", "entropy", "completion_length", "truncated")
+    shown = ("loss", "epoch")
+    if sampled:
+        shown = ("reward/mean", "entropy", "completion_length", "truncated")
     if measured := {name: row[name] for name in shown if name in row}:
         lines += [f"## Step {step}", "", "| Metric | Value |", "| --- | ---: |"]
         lines += [f"| {name} | {_number(value)} |" for name, value in measured.items()] + [""]

@@ -179,33 +179,34 @@ def _logprobs(
     if call.top is None:
         return None
     tokens, logp = c.tokens[start:].tolist(), c.logp[start:].tolist()
-    best = _best(tokenizer, c.top_ids, c.top_logp, start, len(tokens))
+    best = _best(c.top_ids, c.top_logp, start, len(tokens))
     if scored is not None:
         prompt = c.request.prompt
         tokens, logp = [*prompt, *tokens], [None, *scored.logp.tolist(), *logp]
         top = (a[:, : call.top] for a in (scored.top_ids, scored.top_logp))
-        best = [None, *_best(tokenizer, *top, 0, len(prompt) - 1), *best]
+        best = [None, *_best(*top, 0, len(prompt) - 1), *best]
     spelled = [tokenizer.decode([t]) for t in tokens]
     if not call.chat:
         return {
             "tokens": spelled,
             "token_logprobs": [None if v is None else _finite(v) for v in logp],
             # The best of tokens that are spelled alike, such as parts of characters.
-            "top_logprobs": [None if row is None else dict(reversed(row)) for row in best],
+            "top_logprobs": [None if row is None else _texts(tokenizer, row) for row in best],
         }
     return {
         "content": [
-            _entry(token, value) | {"top_logprobs": [_entry(t, p) for t, p in row]}
-            for token, value, row in zip(spelled, logp, best, strict=True)
+            _entry(tokenizer, token, value)
+            | {"top_logprobs": [_entry(tokenizer, t, p) for t, p in row]}
+            for token, value, row in zip(tokens, logp, best, strict=True)
         ]
     }
 
 
-def _entry(token: str, logp: float) -> Json:
+def _entry(tokenizer: Tokenizer, token: int, logp: float) -> Json:
     return {
-        "token": token,
+        "token": tokenizer.decode([token]),
         "logprob": _finite(logp),
-        "bytes": list(token.encode("utf-8", "replace")),
+        "bytes": list(tokenizer.bytes_of(token)),
     }
 
 
@@ -214,19 +215,23 @@ def _finite(logp: float) -> float:
     return float(logp) if math.isfinite(logp) else -9999.0
 
 
+def _texts(tokenizer: Tokenizer, row: Sequence[tuple[int, float]]) -> dict[str, float]:
+    """The most likely tokens by their texts, the best of those that are spelled alike."""
+    return {tokenizer.decode([token]): logp for token, logp in reversed(row)}
+
+
 def _best(
-    tokenizer: Tokenizer,
     ids: np.ndarray | None,
     logp: np.ndarray | None,
     start: int,
     count: int,
-) -> list[list[tuple[str, float]] | None]:
+) -> list[list[tuple[int, float]]]:
     """The most likely tokens at each of `count` positions."""
     if ids is None or logp is None:
         return [[] for _ in range(count)]
     return [
         [
-            (tokenizer.decode([t]), float(p))
+            (t, float(p))
             for t, p in zip(row.tolist(), values, strict=True)
             if t >= 0 and p > float("-inf")
         ]

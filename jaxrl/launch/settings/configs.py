@@ -58,6 +58,7 @@ def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Opti
     config, given = opened(name, trusted="--trust" in rest)
     config, rest, options = short.expand(config, [*given, *rest])
     config = flags.parse(config, rest, prog=f"jaxrl {command} {name}")
+    config = short.with_whole_paths(config)
     return short.with_epochs(config, options.epochs), options
 
 
@@ -192,6 +193,7 @@ def _of_stage(
     config, given = of_values(values, path)
     config, rest, options = short.expand(config, [*given, *argv])
     config = flags.parse(config, rest, prog=f"jaxrl {command} {values['recipe']}")
+    config = short.with_whole_paths(config)
     return short.with_epochs(config, options.epochs), options
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import json
 import math
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from jaxrl.data.rewards import named
 from jaxrl.data.sources import rows
 from jaxrl.launch import recipes
 from jaxrl.models import catalog
-from jaxrl.rollout import files, policy, tasks, written
+from jaxrl.rollout import policy, tasks, written
 from jaxrl.rollout.policy import Policy
 
 ALIASES = {
@@ -81,6 +82,7 @@ DATA = {
     "template": "template",
     "test-share": "test_share",
     "reward-env": "environment",
+    "bad-rows": "bad_rows",
 }
 """Flags to the parameters of the task `file` that they set."""
 
@@ -93,6 +95,7 @@ ROWS = {
     "prompt-column": "data.columns.prompt",
     "answer-column": "data.columns.completion",
     "batch-size": "data.batch-size",
+    "bad-rows": "data.bad-rows",
 }
 """Flags that mean other fields in a run that learns from a file."""
 
@@ -140,6 +143,8 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
         token = queue.pop(0)
         flag, has_value, value = token.partition("=")
         name = flag.removeprefix("--").replace("_", "-")
+        if name == "data.bad-rows":  # what messages name, whatever a run learns from
+            token, name = f"--bad-rows{has_value}{value}", "bad-rows"
         if config.data.kinds and token.startswith("--") and name in ROWS:
             rest.append(f"--{ROWS[name]}{has_value}{value}")
         elif not token.startswith("--") or name not in NAMES or _is_field(config, name):
@@ -185,22 +190,33 @@ def with_epochs(config: Config, epochs: int) -> Config:
     if not epochs:
         return config
     if config.data.kinds:
-        found = files.read(config.data, config.data.path)
+        check_named(config)
+        model, tokenizer = policy.describe(config)
+        found = written.usable(tokenizer, config, config.data.path)
         places = list(range(len(found)))
         if not config.data.eval_path:
             places = rows.divide(found, config.data.eval_share, config.eval.problems)[0]
         count = len(places)
         if config.data.long_rows == "split" or config.data.comparisons:  # a row may be several
-            check_named(config)
-            model, tokenizer = policy.describe(config)
             actor = Policy(model, {}, tokenizer)
             count = sum(len(written.groups(actor, config, found, place)) for place in places)
         steps = math.ceil(epochs * count / config.data.batch_size)
-        return dataclasses.replace(config, steps=max(1, steps))
+        data = dataclasses.replace(config.data, epochs=epochs)
+        return dataclasses.replace(config, steps=max(1, steps), data=data)
     size = tasks.named(config).sizes.get("train")
     if not size:
         raise ValueError(f"--epochs {epochs}: task {config.task!r} has no end; give --steps")
     return dataclasses.replace(config, steps=math.ceil(epochs * size / config.rollout.prompts))
+
+
+def with_whole_paths(config: Config) -> Config:
+    """The config with whole paths of local models and files, so that a run does not depend on the
+    directory that it is used from, and a path never becomes a name on the Hub."""
+    data = dataclasses.replace(
+        config.data, path=_path(config.data.path), eval_path=_path(config.data.eval_path)
+    )
+    model = config.model if config.model in catalog.PACKAGED else _path(config.model)
+    return dataclasses.replace(config, model=model, data=data, fork=_path(config.fork))
 
 
 def check_named(config: Config) -> None:
@@ -293,7 +309,10 @@ def _with_data(config: Config, given: dict[str, str], rewards: Sequence[str]) ->
 
 def _path(spec: str) -> str:
     """A local file with its whole path, so that a run can be continued from anywhere."""
-    return str(Path(spec).resolve()) if Path(spec).exists() else spec
+    folder = Path(spec).parent if glob.has_magic(spec) else Path(spec)
+    if not spec or spec == "fresh" or not folder.exists():
+        return spec
+    return str(Path(spec).absolute() if glob.has_magic(spec) else Path(spec).resolve())
 
 
 def _model(argv: Sequence[str]) -> str | None:

@@ -29,6 +29,22 @@ def sampled(expert: jax.Array) -> jax.Array:
 
 
 @checked
+def stopped(stopped: jax.Array) -> jax.Array:
+    """Rows whose completion ended by itself: those that were cut off are left out of the loss.
+
+    Formula: `stopped_i`
+    Paper: Yu et al. 2025, "DAPO" (overlong filtering)
+
+    Args:
+      stopped: `[N]` bool, whether the policy wrote the token that ends a completion.
+
+    Returns:
+      `[N]` bool.
+    """
+    return jnp.asarray(stopped, bool)
+
+
+@checked
 def fresh(age: jax.Array) -> jax.Array:
     """Rows of this step: replayed ones serve as what they are compared with.
 

@@ -1,0 +1,189 @@
+"""Layouts of rows in public use: which columns make which kind of row.
+
+The columns of a file are those of all its rows. Each is used, or listed as unused; one that has a
+known meaning, such as `system`, is named in a warning where it is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from jaxrl.data import sources
+
+Kind = Literal[
+    "messages", "completion", "preference", "ranking", "label", "stepwise", "referenced", "text"
+]
+
+KINDS: dict[Kind, tuple[tuple[str, ...], ...]] = {
+    "preference": (("chosen", "rejected"),),
+    "ranking": (("prompt", "ranking"),),
+    "stepwise": (("prompt", "completions", "labels"),),
+    "referenced": (("prompt", "completions", "reference"),),
+    "label": (("prompt", "completion", "label"), ("messages", "label")),
+    "messages": (("messages",),),
+    "completion": (("prompt", "completion"),),
+    "text": (("text",),),
+}
+"""The columns that tell each kind, in the order in which they are looked for."""
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "messages": ("messages", "conversations", "conversation"),
+    "prompt": ("prompt", "question", "instruction", "problem", "query", "input"),
+    "completion": ("completion", "response", "answer", "output", "solution"),
+    "chosen": ("chosen", "preferred_output"),
+    "rejected": ("rejected", "non_preferred_output"),
+    "margin": ("margin",),
+    "ranking": ("ranking", "ranked"),
+    "label": ("label", "kto_tag"),
+    "completions": ("completions", "steps"),
+    "labels": ("labels",),
+    "reference": ("reference",),
+    "text": ("text",),
+    "input": (),
+    "system": ("system", "system_prompt"),
+    "history": ("history",),
+    "tools": ("tools", "functions"),
+    "variables": ("chat_template_kwargs",),
+    "weight": ("weight",),
+    "images": ("images", "image", "videos", "video", "audios", "audio"),
+}
+"""Names that each column is recognised by, the first that is there."""
+
+_NEEDED = ("messages", "prompt", "completion", "chosen", "rejected", "text")
+"""Columns that are looked for even where they are null in all rows, so that the rows are bad."""
+_CONVERSATION = ("system", "history", "tools", "variables")
+_ALWAYS = ("weight", "images")
+_OPTIONAL: dict[Kind, tuple[str, ...]] = {
+    "messages": _CONVERSATION,
+    "preference": ("prompt", "messages", "input", "margin", *_CONVERSATION),
+    "ranking": ("input", *_CONVERSATION),
+    "label": ("input", *_CONVERSATION),
+    "completion": ("input", *_CONVERSATION),
+    "stepwise": ("input",),
+    "referenced": ("input",),
+}
+"""Columns that a row of a kind may have besides."""
+
+_MEANT = ("system", "history", "input", "tools", "label", "margin", "weight", "images")
+"""Columns whose meaning is known, so that leaving one out deserves a warning."""
+
+
+class Layout(NamedTuple):
+    """How the columns of a file make rows."""
+
+    kind: Kind
+    columns: dict[str, str]
+    """Of each column of the kind, its name in the file; `a.b` is the key b of the column a."""
+    unused: tuple[str, ...]
+    """Columns of the file that nothing reads."""
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """Columns of the file that are read."""
+        return tuple(dict.fromkeys(self.columns.values()))
+
+    def warnings(self, path: str) -> list[str]:
+        """What to say of columns that are left out although their meaning is known."""
+        names = {n: column for column in _MEANT for n in (*COLUMNS[column], column)}
+        return [
+            f"{path}: the column {name!r} is not used in rows of the kind {self.kind!r}"
+            for name in self.unused
+            if name in names
+        ]
+
+
+def recognise(
+    records: Sequence[Mapping[str, Any]], columns: Mapping[str, str], path: str
+) -> Layout:
+    """The layout of a file.
+
+    Args:
+      records: of the file, all of which are looked at.
+      columns: names in the file by the names of `COLUMNS`; an empty name says that the file has no
+        such column.
+      path: of the file, for the message.
+
+    Raises:
+      ValueError: none of the kinds, or a name that no row has.
+    """
+    present = sources.columns(records)
+    check_names(columns, present, records, path)
+    names = {column: name for column, name in columns.items() if name}
+    for column in COLUMNS:
+        if column in columns:
+            continue
+        free = [n for n in COLUMNS[column] if n in present and n not in names.values()]
+        full = [n for n in free if present[n]]
+        if full or (free and column in _NEEDED):
+            names[column] = (full or free)[0]
+    if names.get("prompt") == "instruction" and "input" not in columns and present.get("input"):
+        names["input"] = "input"
+    for kind, choices in KINDS.items():
+        needed = next((choice for choice in choices if names.keys() >= set(choice)), None)
+        if needed is None:
+            continue
+        optional = (*_OPTIONAL.get(kind, ()), *_ALWAYS)
+        if kind == "preference" and (
+            "prompt" in names or _has_conversations(records, names["chosen"])
+        ):  # messages beside a prompt repeat one of the answers
+            optional = tuple(column for column in optional if column != "messages")
+        used = {column: names[column] for column in (*needed, *optional) if column in names}
+        return Layout(kind, used, unused(present, used.values()))
+    kinds = "; ".join(f"{kind} ({', '.join(choices[0])})" for kind, choices in KINDS.items())
+    raise ValueError(
+        f"{path} has the columns {', '.join(present)}, which is none of the kinds {kinds}; name "
+        "its columns, as in --data.columns.prompt NAME --data.columns.completion NAME"
+    )
+
+
+def unused(present: Collection[str], used: Collection[str]) -> tuple[str, ...]:
+    """The columns that are not among the used ones, of which some may be paths into a column."""
+    tops = {*used, *(name.partition(".")[0] for name in used)}
+    return tuple(name for name in present if name not in tops)
+
+
+def check_names(
+    columns: Mapping[str, str],
+    present: Mapping[str, bool],
+    records: Sequence[Mapping[str, Any]],
+    path: str,
+) -> None:
+    """Refuse names that the file does not have.
+
+    Raises:
+      ValueError: naming the columns that it has.
+    """
+    for column, name in columns.items():
+        if column not in COLUMNS:
+            raise ValueError(f"data.columns.{column}: no such column; known: {', '.join(COLUMNS)}")
+        if name and name not in present and not _reaches(records, name):
+            raise ValueError(
+                f"data.columns.{column}={name!r}: {path} has no such column; it has "
+                f"{', '.join(present)}"
+            )
+
+
+def value(record: Mapping[str, Any], name: str) -> Any:
+    """The value of a column, or of a path such as `reward_model.ground_truth`; None: none."""
+    if name in record or "." not in name:
+        return record.get(name)
+    inner: Any = record
+    for key in name.split("."):
+        if not isinstance(inner, Mapping) or key not in inner:
+            return None
+        inner = inner[key]
+    return inner
+
+
+def _reaches(records: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Whether a path leads to a value in any of the records."""
+    places = range(len(records)) if "." in name else ()
+    return any(value(records[index], name) is not None for index in places)
+
+
+def _has_conversations(records: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Whether a column holds whole conversations, and not one message or text each."""
+    answers = (value(records[index], name) for index in range(len(records)))
+    first = next((answer for answer in answers if answer is not None), None)
+    return isinstance(first, list | tuple) and len(first) > 1

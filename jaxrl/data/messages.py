@@ -1,0 +1,249 @@
+"""One normal form of a message, in front of every chat template.
+
+The public formats write one conversation in many ways. `normal` gives all of them one form, so that
+they have the same tokens: roles of ShareGPT and of older APIs, contents as parts, calls with their
+arguments as JSON, and keys that are null because another row of a Parquet file has them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Message = dict[str, Any]
+"""`role` and `content`, a text. Where the conversation has them: `tool_calls` whose arguments are
+objects, `tool_call_id`, `name`, `reasoning_content`, `tools` that are offered with the message, and
+`weight`, 0 for a message of the assistant that is not learned."""
+
+ROLES = {
+    "human": "user",
+    "prompter": "user",
+    "gpt": "assistant",
+    "bot": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+    "function_call": "assistant",
+    "tool_call": "assistant",
+    "developer": "system",
+    "function": "tool",
+    "observation": "tool",
+    "tool_response": "tool",
+    "ipython": "tool",
+}
+"""Names of roles in public formats, and the role that each is."""
+
+_CALLS = ("function_call", "tool_call")
+_THOUGHTS = ("reasoning_content", "thinking", "reasoning")
+_SWITCHES = ("train", "training", "loss")
+_TEXTS = ("text", "input_text", "output_text")
+
+
+class NotText(ValueError):
+    """A part of a content, or a column, that is no text."""
+
+
+def normal(message: Any, where: str = "", *, strict: bool = True) -> Message:
+    """A message in the one form.
+
+    Args:
+      message: with `role` and `content`, or `from` and `value` as in ShareGPT.
+      where: the message is, for the error.
+      strict: refuse what a template cannot write; else such a value stays as it is.
+
+    Raises:
+      ValueError: it is no message, holds a part that is no text, or a call that is none.
+    """
+    lead = f"{where} " if where else ""
+    if not isinstance(message, Mapping):
+        raise ValueError(f"{lead}holds {message!r:.60}, which is no message with a role")
+    fields = {str(name): value for name, value in message.items() if value is not None}
+    if "role" not in fields and "from" in fields:
+        fields["role"] = fields.pop("from")
+        fields["content"] = fields.pop("value", fields.get("content"))
+    spelling = fields.get("role")
+    if not strict and spelling is None:
+        return dict(message)
+    if not isinstance(spelling, str) or not spelling:
+        raise ValueError(f"{lead}holds {message!r:.60}, which is no message with a role")
+    role = spelling.strip().lower()
+    where = f"{lead}message of {spelling}"
+    content, thought = _content(fields.pop("content", None), where)
+    calls = fields.pop("tool_calls", None) or _legacy(fields.pop("function_call", None))
+    if role in _CALLS:
+        calls, content = _json(content, f"{where}: its content"), ""
+    thoughts = [fields.pop(name) for name in _THOUGHTS if name in fields]
+    thought = next(filter(None, thoughts), thought)
+    out: Message = {"role": ROLES.get(role, role), "content": content or ""}
+    if calls:
+        out["tool_calls"] = _calls(calls, where, strict=strict)
+    if strict and content is None and not calls:
+        raise ValueError(f"{lead}holds a message of {spelling} without content")
+    if thought:
+        out["reasoning_content"] = thought
+    if "tools" in fields and (offered := tools(fields.pop("tools"), where)):
+        out["tools"] = offered
+    weight = _weight(fields, where)
+    if weight != 1:
+        out["weight"] = weight
+    return out | {
+        name: fields[name] for name in fields if name not in ("role", *_SWITCHES, "weight")
+    }
+
+
+def conversation(value: Any, where: str = "") -> tuple[Message, ...]:
+    """A list of messages in the one form; a single message is a list of one.
+
+    Raises:
+      ValueError: it is no list of messages.
+    """
+    if isinstance(value, Mapping):
+        value = value["messages"] if isinstance(value.get("messages"), list | tuple) else [value]
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
+        raise ValueError(f"{where} is {value!r:.60}, neither a text nor a list of messages")
+    return tuple(normal(turn, where) for turn in value)
+
+
+def tools(value: Any, where: str = "") -> list[dict[str, Any]] | None:
+    """JSON schemas of tools in the form of OpenAI's API; None where there are none.
+
+    Args:
+      value: a list of schemas or one, each an object or its JSON text, with or without the
+        wrapping `{"type": "function", "function": ...}`; or the JSON text of the list.
+      where: it is, for the error.
+
+    Raises:
+      ValueError: anything else.
+    """
+    if isinstance(value, str) and value.strip():
+        value = _json(value, f"{where}: 'tools'" if where else "'tools'")
+    if not value:
+        return None
+    items = [value] if isinstance(value, Mapping) else value
+    if not isinstance(items, list | tuple):
+        raise ValueError(f"{where}: 'tools' is {value!r:.60}; write a list of JSON schemas")
+    return [_tool(item, where) for item in items]
+
+
+def without_nulls(value: Any) -> Any:
+    """The value without the keys that are null, as Parquet fills them in."""
+    if isinstance(value, Mapping):
+        return {str(k): without_nulls(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [without_nulls(item) for item in value]
+    return value
+
+
+def _tool(value: Any, where: str) -> dict[str, Any]:
+    if isinstance(value, str):
+        value = _json(value, f"{where}: 'tools'")
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where}: 'tools' holds {value!r:.60}, which is no JSON schema")
+    schema = without_nulls(value)
+    if not isinstance(schema.get("function"), Mapping):
+        schema = {"function": {k: v for k, v in schema.items() if k != "type"}}
+    function = dict(schema["function"])
+    if not isinstance(function.get("name"), str):
+        raise ValueError(f"{where}: 'tools' holds {value!r:.60}, which names no function")
+    if isinstance(function.get("parameters"), str):
+        function["parameters"] = _json(function["parameters"], f"{where}: parameters of a tool")
+    return {"type": "function", **schema, "function": function}
+
+
+def _content(value: Any, where: str) -> tuple[str | None, str]:
+    """The text of a content, and the thought that is one of its parts."""
+    if value is None or isinstance(value, str):
+        return value, ""
+    parts = [value] if isinstance(value, Mapping) else value
+    if not isinstance(parts, list | tuple):
+        raise ValueError(f"{where}: its content is {value!r:.60}; write a text")
+    texts, thoughts = [], []
+    for part in parts:
+        kind, text = _part(part, where)
+        (thoughts if kind in _THOUGHTS else texts).append(text)
+    return "".join(texts), "".join(thoughts)
+
+
+def _part(part: Any, where: str) -> tuple[str, str]:
+    """The kind of a part of a content, and its text."""
+    if isinstance(part, str):
+        return "text", part
+    fields = {k: v for k, v in part.items() if v is not None} if isinstance(part, Mapping) else {}
+    kind = str(fields.get("type", "text" if "text" in fields else ""))
+    text = fields.get("text" if kind in _TEXTS else kind)
+    if kind not in (*_TEXTS, *_THOUGHTS, "refusal") or not isinstance(text, str):
+        name = f"a part of type {kind!r}" if kind else f"{part!r:.60}"
+        raise NotText(
+            f"{where}: its content holds {name}; only text is read, as in "
+            '[{"type": "text", "text": "..."}]'
+        )
+    return kind, text
+
+
+def _legacy(call: Any) -> list[Any]:
+    """The calls of a message of OpenAI's first API, which had one."""
+    return [call] if call else []
+
+
+def _calls(value: Any, where: str, *, strict: bool) -> list[dict[str, Any]]:
+    if isinstance(value, str):
+        value = _json(value, f"{where}: 'tool_calls'")
+    items = [value] if isinstance(value, Mapping) else value
+    if not isinstance(items, list | tuple):
+        raise ValueError(f"{where}: 'tool_calls' is {value!r:.60}; write a list of calls")
+    return [_call(item, where, strict=strict) for item in items]
+
+
+def _call(value: Any, where: str, *, strict: bool) -> dict[str, Any]:
+    if isinstance(value, str):
+        value = _json(value, f"{where}: 'tool_calls'")
+    fields = {k: v for k, v in value.items() if v is not None} if isinstance(value, Mapping) else {}
+    function = fields.pop("function", None)
+    if not isinstance(function, Mapping):
+        function = {k: fields.pop(k) for k in ("name", "arguments", "parameters") if k in fields}
+    name = function.get("name")
+    if not isinstance(name, str):
+        raise ValueError(
+            f'{where}: {value!r:.60} is no call; write {{"name": "...", "arguments": {{...}}}}'
+        )
+    arguments = function.get("arguments", function.get("parameters"))
+    fields.pop("type", None)
+    call = {"name": name, "arguments": _arguments(arguments, where, strict=strict)}
+    return {**fields, "type": "function", "function": call}
+
+
+def _arguments(value: Any, where: str, *, strict: bool) -> Any:
+    """The arguments of a call as an object."""
+    if value is None or value == "":
+        return {}
+    if isinstance(value, Mapping):
+        return without_nulls(value)
+    try:
+        parsed = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        parsed = value
+    if isinstance(parsed, dict):
+        return parsed
+    if strict:
+        raise ValueError(
+            f"{where}: the arguments of a call are {value!r:.60}; write a JSON object, or its text"
+        )
+    return value
+
+
+def _json(text: Any, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{what} is {text!r:.60}, and must be JSON: {error}") from error
+
+
+def _weight(fields: Mapping[str, Any], where: str) -> int:
+    """1 for a message that may be learned, 0 for one that is not."""
+    weights = [fields[name] for name in _SWITCHES if isinstance(fields.get(name), bool)]
+    if "weight" in fields:
+        weights.append(fields["weight"])
+    for weight in weights:
+        if not isinstance(weight, bool | int | float) or weight not in (0, 1):
+            raise ValueError(f"{where}: weight={weight!r} must be 0 or 1; leave it out")
+    return int(all(weights))

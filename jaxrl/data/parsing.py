@@ -1,0 +1,382 @@
+"""A record of a file as a row: its prompt, its answers, and what each answer is worth."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from jaxrl.data import layouts, messages
+from jaxrl.data.layouts import Kind, Layout
+from jaxrl.data.messages import Message
+from jaxrl.data.rewards.steps import aligned
+
+Text = str | tuple[Message, ...]
+
+
+class Row(NamedTuple):
+    """One row: a prompt, and what was written to answer it."""
+
+    id: str
+    """FILE:LINE, or FILE:RECORD counted from 1 where the file has no lines."""
+    prompt: Text
+    """Empty in rows of messages, whose turns say who wrote them, and of text."""
+    answers: tuple[Text, ...]
+    """One; of a preference two, the chosen and the rejected; of a ranking all, best first; of
+    stepwise labels the steps."""
+    rewards: tuple[float, ...]
+    """1 for what is to be learned, 0 for the rejected and the undesirable. Of a preference with a
+    margin, the chosen answer has the margin more; a ranking goes from 1 to 0 in equal steps;
+    stepwise labels have 1 for each good step."""
+    tools: Any = None
+    """JSON schemas for the chat template; None: none."""
+    variables: Mapping[str, Any] = {}
+    """Of the chat template, for this row."""
+    stepwise: bool = False
+    """Whether the answers are the steps of one, in order."""
+
+
+class _Record(NamedTuple):
+    """A record of a file, its columns by their names in `jaxrl.data.layouts.COLUMNS`."""
+
+    fields: Mapping[str, Any]
+    columns: Mapping[str, str]
+    where: str
+
+    def get(self, column: str) -> Any:
+        """The value of a column; None where the record lacks it."""
+        return layouts.value(self.fields, self.columns[column]) if column in self.columns else None
+
+    def value(self, column: str) -> Any:
+        """The value of a column that must be there."""
+        value = self.get(column)
+        if value is None:
+            name = self.columns[column]
+            raise ValueError(
+                f"{self.where}: {name!r} is missing; the row has {', '.join(self.fields)}"
+            )
+        return value
+
+    def text(self, column: str) -> Text:
+        """A text or messages."""
+        return _text(self.value(column), self.label(column))
+
+    def label(self, column: str) -> str:
+        """The column of the record, for a message."""
+        return f"{self.where}: {self.columns[column]!r}"
+
+
+def parse(fields: Mapping[str, Any], layout: Layout, where: str) -> Row:
+    """A record as a row.
+
+    Raises:
+      ValueError: a column is missing or of another form; the message begins with `where`.
+    """
+    record = _Record(fields, layout.columns, where)
+    _check_always(record)
+    tools, variables = _tools(record), _variables(record)
+    kind = layout.kind
+    if kind == "text":
+        text = record.text("text")
+        if not isinstance(text, str):
+            raise ValueError(f"{record.label('text')} holds messages; name it `messages`")
+        return Row(where, "", (text,), (1.0,))
+    if kind == "messages":
+        turns = _with_context(_turns(record, "messages"), record)
+        if not any(turn["role"] == "assistant" for turn in turns):
+            raise ValueError(f"{where}: no message has the role assistant, so there is no answer")
+        return Row(where, "", (turns,), (1.0,), tools, variables)
+    if kind == "preference":
+        return _preference(record, tools, variables)
+    if kind == "label" and "prompt" not in layout.columns:
+        turns = _with_context(_turns(record, "messages"), record)
+        if turns[-1]["role"] != "assistant":
+            raise ValueError(
+                f"{where}: the last message is not the assistant's, so it is no answer"
+            )
+        label = (_label(record.value("label"), record),)
+        return Row(where, turns[:-1], (turns[-1:],), label, tools, variables)
+    prompt = _prompt(record)
+    if kind == "ranking":
+        answers = _several(record.value("ranking"), record.label("ranking"), least=2)
+        worst = len(answers) - 1
+        rewards = tuple((worst - place) / worst for place in range(len(answers)))
+        return Row(where, prompt, answers, rewards, tools, variables)
+    if kind in ("stepwise", "referenced"):
+        if not isinstance(prompt, str):
+            raise ValueError(f"{record.label('prompt')} of steps must be a text")
+        steps, labels = _labelled(record, kind)
+        return Row(where, prompt, steps, labels, stepwise=True)
+    row = Row(where, prompt, (record.text("completion"),), (1.0,), tools, variables)
+    if kind == "completion":
+        return row
+    return row._replace(rewards=(_label(record.value("label"), record),))
+
+
+def prompt_of(fields: Mapping[str, Any], layout: Layout, where: str) -> Text:
+    """The prompt that a policy answers: of a record without answers.
+
+    Messages carry the schemas of tools in their first one, see `jaxrl.data.messages`.
+
+    Raises:
+      ValueError: it is no text and no messages, or ends with an answer.
+    """
+    record = _Record(fields, layout.columns, where)
+    _check_always(record)
+    prompt, schemas = _prompt(record), _tools(record)
+    if isinstance(prompt, str) and not schemas:
+        return prompt
+    turns = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
+    if turns[-1]["role"] == "assistant":
+        raise ValueError(
+            f"{record.label('prompt')} ends with a message of assistant, an answer that the model "
+            "would see; leave that message out, or learn from it with jaxrl train sft"
+        )
+    return ({**turns[0], "tools": schemas}, *turns[1:]) if schemas else turns
+
+
+def _check_always(record: _Record) -> None:
+    """Refuse what changes the meaning of a row and cannot be followed."""
+    if record.get("images"):
+        raise messages.NotText(
+            f"{record.label('images')} is not empty, and only texts are read; leave the column out "
+            f"with --data.columns.images ''"
+        )
+    weight = record.get("weight")
+    if weight is not None and str(weight).strip() not in ("1", "1.0", ""):
+        raise ValueError(
+            f"{record.label('weight')} is {weight!r:.40}, and rows have no weights of their own; "
+            "repeat rows or leave rows out, or ignore the column with --data.columns.weight ''"
+        )
+
+
+def _tools(record: _Record) -> Any:
+    """Schemas of tools: of their column, or beside the messages of OpenAI's layout."""
+    value = record.get("tools")
+    prompt = record.get("prompt")
+    if not value and isinstance(prompt, Mapping):
+        value = prompt.get("tools")
+    return messages.tools(value, record.where)
+
+
+def _variables(record: _Record) -> Mapping[str, Any]:
+    value = record.get("variables")
+    if isinstance(value, str) and value:
+        value = _parsed(value)
+    if value and not isinstance(value, Mapping):
+        raise ValueError(f"{record.label('variables')} is {value!r:.60}, and must be an object")
+    return messages.without_nulls(value or {})
+
+
+def _turns(record: _Record, column: str) -> tuple[Message, ...]:
+    """A column of messages, which a table of texts holds as JSON."""
+    value = record.value(column)
+    return messages.conversation(_parsed(value), record.label(column))
+
+
+def _parsed(value: Any) -> Any:
+    """What a text of JSON stands for; any other value as it is."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _messages_of(text: Any) -> list[Any] | None:
+    """The messages that a text is the JSON of, as tables of texts hold them; None: of none."""
+    value = _parsed(text) if isinstance(text, str) and text.lstrip()[:1] == "[" else None
+    if not isinstance(value, list) or not value:
+        return None
+    named = all(isinstance(turn, Mapping) and {"role", "from"} & turn.keys() for turn in value)
+    return value if named else None
+
+
+def _prompt(record: _Record) -> Text:
+    """The prompt with its input, after the system message and the turns before it."""
+    value, more = record.value("prompt"), record.get("input")
+    prompt = _text(_messages_of(value) or value, record.label("prompt"))
+    if more is not None and not isinstance(more, str | int | float):
+        raise ValueError(f"{record.label('input')} is {more!r:.60}, and must be a text")
+    if more is not None and str(more).strip():
+        if isinstance(prompt, str):
+            prompt = f"{prompt}\n\n{more}"
+        else:
+            last = {**prompt[-1], "content": f"{prompt[-1]['content']}\n\n{more}"}
+            prompt = (*prompt[:-1], last)
+    if not {"system", "history"} & record.columns.keys():
+        return prompt
+    turns = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
+    return _with_context(turns, record)
+
+
+def _with_context(turns: tuple[Message, ...], record: _Record) -> tuple[Message, ...]:
+    """Messages after those of the columns `system` and `history`."""
+    system, before = record.get("system"), list[Message]()
+    if system is not None and not isinstance(system, str):
+        raise ValueError(f"{record.label('system')} is {system!r:.60}, and must be a text")
+    lead = [turns[0]] if turns[0]["role"] == "system" else []
+    if system and lead and lead[0]["content"] != system:
+        raise ValueError(
+            f"{record.label('system')} differs from the system message of the conversation; leave "
+            "one of them out (--data.columns.system '' ignores the column)"
+        )
+    if system and not lead:
+        before.append({"role": "system", "content": system})
+    history = _history(_parsed(record.get("history")), record)
+    return (*before, *lead, *history, *turns[len(lead) :])
+
+
+def _history(value: Any, record: _Record) -> list[Message]:
+    """Earlier turns: pairs of a question and an answer, or messages."""
+    if not value:
+        return []
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{record.label('history')} is {value!r:.60}, and must be a list")
+    if all(isinstance(turn, Mapping) for turn in value):
+        return list(messages.conversation(value, record.label("history")))
+    turns = list[Message]()
+    for pair in value:
+        if not isinstance(pair, list | tuple) or [type(text) for text in pair] != [str, str]:
+            raise ValueError(
+                f"{record.label('history')} holds {pair!r:.60}; write [question, answer] pairs"
+            )
+        turns += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
+    return turns
+
+
+def _preference(record: _Record, tools: Any, variables: Mapping[str, Any]) -> Row:
+    """A pair, whose prompt may be the common beginning of both answers."""
+    pair = (record.text("chosen"), record.text("rejected"))
+    if "prompt" in record.columns:
+        prompt = _prompt(record)
+    elif "messages" in record.columns:
+        prompt = _with_context(_turns(record, "messages"), record)
+    else:
+        prompt = ""
+    prompt, pair = _with_prompt(prompt, pair, record.where)
+    if not {"prompt", "messages"} & record.columns.keys() and not isinstance(prompt, str):
+        prompt = _with_context(prompt, record)
+    elif isinstance(prompt, str) and {"system", "history"} & record.columns.keys():
+        prompt = _with_context(({"role": "user", "content": prompt},), record)
+    value = record.get("margin")
+    margin = 0.0 if value is None else _number(value, record.where)
+    return Row(record.where, prompt, pair, (1.0 + margin, 0.0), tools, variables)
+
+
+def _labelled(record: _Record, kind: Kind) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """The lines of steps with the labels of the steps, as a reward model scores lines."""
+    steps = _steps(record.value("completions"), record.label("completions"))
+    if kind == "referenced":
+        reference = _steps(record.value("reference"), record.label("reference"))
+        labels = tuple(map(float, aligned(steps, reference)))
+    else:
+        values = record.value("labels")
+        if not isinstance(values, list | tuple) or len(values) != len(steps):
+            raise ValueError(f"{record.label('labels')} must have a label for each step")
+        labels = tuple(_label(label, record) for label in values)
+    pairs = [
+        (line, label)
+        for step, label in zip(steps, labels, strict=True)
+        for line in step.splitlines()
+        if line.strip()
+    ]
+    if not pairs:
+        raise ValueError(f"{record.label('completions')} holds no text")
+    lines, repeated = zip(*pairs, strict=True)
+    return lines, repeated
+
+
+def _with_prompt(prompt: Text, pair: tuple[Text, Text], where: str) -> tuple[Text, tuple]:
+    """The prompt of a preference and its answers without it."""
+    chosen, rejected = pair
+    if chosen == rejected:
+        raise ValueError(f"{where}: chosen and rejected are equal")
+    if isinstance(chosen, str) != isinstance(rejected, str):
+        raise ValueError(f"{where}: one answer is a text and the other a list of messages")
+    if isinstance(chosen, str) and isinstance(rejected, str):
+        return (prompt, pair) if prompt else _divided(chosen, rejected, where)
+    same = 0
+    while same < min(len(chosen), len(rejected)) and chosen[same] == rejected[same]:
+        same += 1
+    if same == min(len(chosen), len(rejected)):
+        raise ValueError(f"{where}: one conversation is the beginning of the other")
+    if isinstance(prompt, str) and not prompt and not same:
+        raise ValueError(f"{where}: the conversations have no common beginning, so no prompt")
+    # conversations that repeat their prompt are as good as those that do not
+    repeated = same and (not prompt or _contents(chosen[:same]) == _contents(prompt))
+    if not repeated:
+        return prompt, pair
+    return chosen[:same], (chosen[same:], rejected[same:])
+
+
+def _contents(text: Text) -> list[str]:
+    """The contents of a prompt, without its form."""
+    return [text] if isinstance(text, str) else [str(turn["content"]) for turn in text]
+
+
+_TURN = re.compile(r"(?:^|\n)(?:Assistant|ASSISTANT|assistant|AI|Bot):")
+_OTHER = re.compile(r"\n(?:Human|HUMAN|human|User|USER|user):")
+
+
+def _divided(chosen: str, rejected: str, where: str) -> tuple[str, tuple[str, str]]:
+    """The prompt of two texts that begin with it, and what follows.
+
+    It ends with the last sign of the assistant's turn in the common beginning; without one, at the
+    last space or line break.
+    """
+    pairs = zip(chosen, rejected, strict=False)
+    same = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(chosen), len(rejected)))
+    ends = [match.end() for match in _TURN.finditer(chosen[:same])]
+    at = ends[-1] if ends else max(chosen.rfind(" ", 0, same), chosen.rfind("\n", 0, same))
+    answers = (chosen[at:], rejected[at:])
+    if at <= 0 or not all(answer.strip() for answer in answers):
+        raise ValueError(f"{where}: a preference of texts needs a prompt, or a common beginning")
+    if ends and any(_OTHER.search(answer) for answer in answers):
+        raise ValueError(f"{where}: the conversations differ before the last turn of the assistant")
+    return chosen[:at], answers
+
+
+def _several(value: Any, where: str, *, least: int) -> tuple[Text, ...]:
+    """A list of answers, or of steps."""
+    if not isinstance(value, list | tuple) or len(value) < least:
+        raise ValueError(f"{where} is {value!r:.60}, and must be a list of {least} or more")
+    return tuple(_text(answer, where) for answer in value)
+
+
+def _steps(value: Any, where: str) -> tuple[str, ...]:
+    """A list of texts."""
+    steps = _several(value, where, least=1)
+    if not all(isinstance(step, str) for step in steps):
+        raise ValueError(f"{where} must hold texts")
+    return steps
+
+
+def _number(value: Any, where: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{where}: margin={value!r} must be a number") from None
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{where}: margin={value!r} must be 0 or more, and finite")
+    return number
+
+
+def _label(value: Any, record: _Record) -> float:
+    names = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
+    label = names.get(str(value).strip().lower())
+    if label is None:
+        raise ValueError(
+            f"{record.where}: label={value!r} must be true or false; if the column is no verdict, "
+            "ignore it with --data.columns.label ''"
+        )
+    return label
+
+
+def _text(value: Any, where: str) -> Text:
+    if isinstance(value, str):
+        if not value:
+            raise ValueError(f"{where} is empty")
+        return value
+    return messages.conversation(value, where)
