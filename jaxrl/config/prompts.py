@@ -14,7 +14,7 @@ class DataConfig:
     """
 
     path: str = ""
-    """File of the rows, or a folder or a glob, see `jaxrl.data.sources`; --data FILE is the
+    """File of the rows, or a folder or a glob, see `jaxrl.data.sources.records`; --data FILE is the
     same."""
     kinds: tuple[str, ...] = ()
     """Kinds of rows that the objective learns from, see `jaxrl.data.sources.rows`. The recipe sets

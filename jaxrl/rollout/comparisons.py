@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxrl.data.parsing import Row, Text
 from jaxrl.data.rewards.judged.questions import boundary, comparison
+from jaxrl.data.sources.parsing import Row, Text
 from jaxrl.data.text.examples import Example
 from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.data.types import Problem

@@ -15,8 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config, RolloutConfig
-from jaxrl.data import marking, messages
-from jaxrl.data.text import tokenizers
+from jaxrl.data.text import marking, messages, tokenizers
 from jaxrl.data.types import Problem, Task
 from jaxrl.mesh.mesh import check as check_rules
 from jaxrl.mesh.mesh import param_shardings

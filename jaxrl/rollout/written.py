@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from jaxrl.config import Config, DataConfig
-from jaxrl.data import encoding, marking
-from jaxrl.data.sources import rows
+from jaxrl.data.sources import encoding, rows
 from jaxrl.data.sources.rows import Rows
-from jaxrl.data.text import examples
+from jaxrl.data.text import examples, marking
 from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import comparisons, files

@@ -10,8 +10,11 @@ import pytest
 import tokenizers as library
 from tokenizers import decoders, models, pre_tokenizers
 
-from jaxrl.data import examples, rows, sources, tasks, tokenizers
+from jaxrl.data import tasks
 from jaxrl.data.rewards import named
+from jaxrl.data.sources import records as sources
+from jaxrl.data.sources import rows
+from jaxrl.data.text import examples, tokenizers
 from jaxrl.data.types import Problem
 
 END = "<|im_end|>"
@@ -390,7 +393,7 @@ def test_what_is_learned_are_the_words_of_the_assistant(template, eos, learned, 
 
 def test_a_turn_without_the_end_that_others_have_is_refused(tmp_path):
     tokenizer = loaded(tmp_path / "model", LAST_ONLY)
-    with pytest.raises(ValueError, match="ends (some turns|a turn) of the assistant with"):
+    with pytest.raises(ValueError, match=r"ends (some turns|a turn) of the assistant with"):
         encoded(tokenizer, saved(tmp_path, {"messages": TURNS}))
     (text,) = encoded(tokenizer, saved(tmp_path, {"messages": TURNS[:2]}))
     assert text.endswith(f"[[yo{END}]]")

@@ -112,7 +112,7 @@ def equivalent(answer_format: str = "boxed") -> Reward:
     """1 if the answer means the same as the reference, see `math.equivalent`.
 
     Args:
-      answer_format: where the answer is in the completion, see `jaxrl.data.extract`.
+      answer_format: where the answer is in the completion, see `jaxrl.data.sources.extract`.
     """
     return _any_of(math.equivalent(answer_format))
 

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from jaxrl.data import compressed, shards
+from jaxrl.data.sources import compressed, shards
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -33,7 +33,7 @@ def read(spec: str, skip: OnBroken | None = None) -> Records:
     Args:
       spec: a `.jsonl`, `.json`, `.csv` or `.tsv` file, which may be compressed (`.gz`, `.bz2`,
         `.xz`, `.zst`); a `.parquet` or `.arrow` file; a folder or a glob of these, see
-        `jaxrl.data.shards`; a directory written by `datasets.Dataset.save_to_disk`; or
+        `jaxrl.data.sources.shards`; a directory written by `datasets.Dataset.save_to_disk`; or
         `tfds:NAME/SPLIT` with an optional `@DATA_DIR`. NAME is as TFDS has it, such as
         `mnist:3.0.1` or, for an RLDS set, its episodes as records.
       skip: called for each line or element that is no record, which is then left out. None: such

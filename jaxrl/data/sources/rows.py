@@ -15,7 +15,7 @@ A prompt or an answer is a text or a list of messages. A preference without a pr
 conversations or two texts, whose common beginning is the prompt; it may have a `margin`, by which
 the chosen answer is better than another pair's. Steps with a reference solution in place of labels
 get those of `jaxrl.data.rewards.steps.aligned`; each line of a step has the label of the step.
-`jaxrl.data.layouts` recognises other names of columns, and what a prompt may have besides: an
+`jaxrl.data.sources.layouts` recognises other names of columns, and what a prompt may have besides: an
 `input`, a `system` message and a `history`.
 """
 
@@ -29,12 +29,12 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from jaxrl.data import layouts
-from jaxrl.data.layouts import Kind, Layout
-from jaxrl.data.messages import NotText
-from jaxrl.data.parsing import Row, parse
+from jaxrl.data.sources import layouts
 from jaxrl.data.sources import records as sources
+from jaxrl.data.sources.layouts import Kind, Layout
 from jaxrl.data.sources.numbered_lines import Bad, Chosen, read_numbered
+from jaxrl.data.sources.parsing import Row, parse
+from jaxrl.data.text.messages import NotText
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ def read(
 
     Args:
       path: a source of `jaxrl.data.sources.records.read`.
-      columns: names in the file by the names of `jaxrl.data.layouts.COLUMNS`; the others are
+      columns: names in the file by the names of `jaxrl.data.sources.layouts.COLUMNS`; the others are
         recognised. An empty name says that the file has no such column.
       bad: `error` refuses the file at its first row that cannot be used; `skip` leaves them out.
       media: a row that holds an image or other media is a bad row as others are; else it refuses

@@ -13,13 +13,12 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from jaxrl.data import layouts, parsing, shards
-from jaxrl.data.messages import Message
 from jaxrl.data.rewards import named
-from jaxrl.data.sources import extract, generate
+from jaxrl.data.sources import extract, generate, layouts, parsing, shards
 from jaxrl.data.sources import records as sources
 from jaxrl.data.sources.numbered_lines import Bad, read_numbered
 from jaxrl.data.text import templates
+from jaxrl.data.text.messages import Message
 from jaxrl.data.types import Problem, Task
 
 _PROMPTS = ("prompt", "question", "problem", "instruction", "messages", "conversations", "input")
@@ -28,7 +27,7 @@ _ANSWERS = (
     "reward_model.ground_truth", "extra_info.answer",
 )  # fmt: skip
 _BESIDE = ("system", "history", "tools", "images")
-"""Columns of `jaxrl.data.layouts` that a prompt may have besides, and `input` after instruction."""
+"""Columns of `jaxrl.data.sources.layouts` that a prompt may have besides, and `input` after instruction."""
 _MOST_HELD_OUT = 1024
 
 

@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxrl.data.messages import Message, normal
 from jaxrl.data.text import chat_process
 from jaxrl.data.text.chat_process import CLOSE, OPEN
+from jaxrl.data.text.messages import Message, normal
 
 RENDER_S = 10.0
 """Time for one rendering; a template that takes longer is ended."""

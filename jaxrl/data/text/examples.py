@@ -15,8 +15,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from jaxrl.data.messages import Message
-from jaxrl.data.parsing import Row, Text
+from jaxrl.data.sources.parsing import Row, Text
+from jaxrl.data.text.messages import Message
 from jaxrl.data.text.tokenizers import Tokenizer
 
 Long = Literal["truncate", "drop", "error"]

@@ -14,10 +14,9 @@ import sentencepiece
 import tokenizers
 
 from jaxrl import gguf_file
-from jaxrl.data import marking
-from jaxrl.data.marking import Conversation, Ends
-from jaxrl.data.messages import Message
-from jaxrl.data.text import chat, gguf_vocab, tokenizer_backends
+from jaxrl.data.text import chat, gguf_vocab, marking, tokenizer_backends
+from jaxrl.data.text.marking import Conversation, Ends
+from jaxrl.data.text.messages import Message
 from jaxrl.data.text.tokenizer_backends import Backend
 
 END_TOKENS = (
@@ -52,7 +51,7 @@ class Tokenizer:
     None without a template. Variables are the template's own, such as `enable_thinking`."""
     conversation: Callable[..., Conversation] | None = None
     """`conversation(messages, tools=None, *, start=0, **variables)`: a whole conversation, to learn
-    from; None without a template. See `jaxrl.data.marking`."""
+    from; None without a template. See `jaxrl.data.text.marking`."""
     plain: Callable[[str], list[int]] | None = None
     """Text to ids, none of them special, whatever the text spells out; None: as `encode`."""
     render: chat.Render | None = None

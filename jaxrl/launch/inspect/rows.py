@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.text import Text
 
 from jaxrl.config import DataConfig, RolloutConfig
-from jaxrl.data import encoding, marking
-from jaxrl.data.sources import rows
+from jaxrl.data.sources import encoding, rows
 from jaxrl.data.sources.rows import Row, Rows
-from jaxrl.data.text import examples, tokenizers
+from jaxrl.data.text import examples, marking, tokenizers
 from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.settings import flags

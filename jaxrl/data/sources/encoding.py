@@ -6,9 +6,9 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Literal
 
-from jaxrl.data.numbered import Bad
-from jaxrl.data.parsing import Row
-from jaxrl.data.rows import Rows, unusable
+from jaxrl.data.sources.numbered_lines import Bad
+from jaxrl.data.sources.parsing import Row
+from jaxrl.data.sources.rows import Rows, unusable
 
 
 def usable(rows: Rows, encode: Callable[[Row], Any], *, bad: Literal["error", "skip"]) -> Rows:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from jaxrl.data import sources
+from jaxrl.data.sources import records as sources
 
 Kind = Literal[
     "messages", "completion", "preference", "ranking", "label", "stepwise", "referenced", "text"

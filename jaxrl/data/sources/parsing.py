@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from jaxrl.data import layouts, messages
-from jaxrl.data.layouts import Kind, Layout
-from jaxrl.data.messages import Message
 from jaxrl.data.rewards.steps import aligned
+from jaxrl.data.sources import layouts
+from jaxrl.data.sources.layouts import Kind, Layout
+from jaxrl.data.text import messages
+from jaxrl.data.text.messages import Message
 
 Text = str | tuple[Message, ...]
 
@@ -39,7 +40,7 @@ class Row(NamedTuple):
 
 
 class _Record(NamedTuple):
-    """A record of a file, its columns by their names in `jaxrl.data.layouts.COLUMNS`."""
+    """A record of a file, its columns by their names in `jaxrl.data.sources.layouts.COLUMNS`."""
 
     fields: Mapping[str, Any]
     columns: Mapping[str, str]
@@ -118,7 +119,7 @@ def parse(fields: Mapping[str, Any], layout: Layout, where: str) -> Row:
 def prompt_of(fields: Mapping[str, Any], layout: Layout, where: str) -> Text:
     """The prompt that a policy answers: of a record without answers.
 
-    Messages carry the schemas of tools in their first one, see `jaxrl.data.messages`.
+    Messages carry the schemas of tools in their first one, see `jaxrl.data.text.messages`.
 
     Raises:
       ValueError: it is no text and no messages, or ends with an answer.

@@ -14,9 +14,9 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxrl.data.backends import Backend
-from jaxrl.data.chat import Render, Span
-from jaxrl.data.messages import Message, normal
+from jaxrl.data.text.chat import Render, Span
+from jaxrl.data.text.messages import Message, normal
+from jaxrl.data.text.tokenizer_backends import Backend
 
 
 class Conversation(NamedTuple):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxrl.data import compressed
+from jaxrl.data.sources import compressed
 
 LINES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 TABLES = (".parquet", ".arrow", ".ipc", ".feather")
