@@ -128,7 +128,7 @@ def test_every_field_is_looked_at(name, function, tmp_path):
 
 def test_spellings_that_are_looked_up_are_those_that_are_found():
     for spelling in ("os: system", "os:system ", ":system", "os:", "o-s:x", "os.path:a.b", "os"):
-        assert untrusted.foreign(spelling) == set()
+        assert untrusted.foreign({"task": spelling}) == set()
         with pytest.raises(ValueError, match="unknown"):
             tasks.get(spelling)
         with pytest.raises(ValueError, match="is not one function"):
@@ -138,7 +138,7 @@ def test_spellings_that_are_looked_up_are_those_that_are_found():
         "jaxrl.losses.policy:jax",
         "jaxrl.data.curriculum:dataclass",
     ):
-        assert untrusted.foreign(private) == {private}
+        assert untrusted.foreign({"task": private}) == {private}
 
 
 def test_no_recipe_needs_trust():
