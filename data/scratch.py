@@ -30,11 +30,14 @@ class Scratch:
 
     def cleanup(self) -> None:
         """Remove it, under whatever name a program has given to it."""
+        lock, self._lock = self._lock, -1
+        if lock < 0:  # a second time; the number may be another file's by now
+            return
         with contextlib.suppress(OSError):
-            removal.empty(self._lock)
-            os.rmdir(os.readlink(f"/proc/self/fd/{self._lock}"))
+            removal.empty(lock)
+            os.rmdir(os.readlink(f"/proc/self/fd/{lock}"))
         removal.remove(self.name)
-        os.close(self._lock)
+        os.close(lock)
 
 
 def sweep() -> None:

@@ -13,7 +13,7 @@ import sentencepiece
 import tokenizers
 
 from jaxrl import gguf_file
-from jaxrl.data import backends, chat, gguf_vocab
+from jaxrl.data import backends, chat, gguf_vocab, tokenizer_limits
 from jaxrl.data.backends import Backend
 from jaxrl.data.chat import Message
 
@@ -133,6 +133,7 @@ def from_directory(directory: Path) -> Tokenizer:
     special = special_tokens(directory)
     bos = special.get("bos_token")
     if (file := directory / "tokenizer.json").exists():
+        tokenizer_limits.check(file)
         fast = tokenizers.Tokenizer.from_file(str(file))
         backend = backends.from_tokenizers(fast)
         leads = bos is not None and fast.encode("a").ids[:1] == [backend.ids(bos)]

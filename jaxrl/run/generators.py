@@ -70,13 +70,18 @@ def open_engine(run: RunContext, config: Config) -> Open:
     return fleet.engine
 
 
+_LOOPBACK = {"_node_ip_address": "127.0.0.1"}
+
+
 def open_fleet(run: RunContext, config: Config) -> Fleet:
     """The generators of a run, as actors of a cluster, or of this machine where none is named."""
     import ray
 
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS")
-        here = {} if address else {"num_cpus": config.generators, "include_dashboard": False}
+        here: dict[str, Any] = {}
+        if not address:  # all on this machine, so that nobody else is listened to
+            here = {"num_cpus": config.generators, "include_dashboard": False, **_LOOPBACK}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray.init(address=address, log_to_driver=False, namespace=str(run.directory), **here)
         run.closing.callback(ray.shutdown)
