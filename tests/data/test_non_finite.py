@@ -63,7 +63,8 @@ def test_no_generator_credits_them(generator):
         for text in ENDLESS:
             score = scoring.score_completion(task, problem, f"<answer>{text}</answer>")
             assert score.error is not None or score.value == 0, (text, score)
-        for text in LARGE:
+        near = {"1e-999"} if generator == "polynomial_equations" else set()  # of the root 0
+        for text in {*LARGE} - near:
             score = scoring.score_completion(task, problem, f"<answer>{text}</answer>")
             assert score.error is not None or score.value < 0.5, (text, score)
 
