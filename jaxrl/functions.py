@@ -1,7 +1,7 @@
 """Functions named in a config: looked up once, called with whatever they ask for.
 
 A config that a user writes may name any function. A config that is read from a run directory is
-data: it may name the functions of this package alone, see `check_bundled`.
+data: it may name the functions of this package alone, see `jaxrl.untrusted`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import difflib
 import functools
 import importlib
 import inspect
-import json
 import pkgutil
-import re
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxrl.data.scoring import user_functions
+from jaxrl.data.sources.parameters import kinds
 from jaxrl.data.sources.parameters import kinds
 from jaxrl.data.tasks import is_function
 
@@ -28,10 +27,6 @@ BUNDLED = (
     "jaxrl.data.selection.guidance", "jaxrl.data.selection.replay",
 )  # fmt: skip
 """Modules, and packages with their dot, whose public functions any config may name."""
-
-_ADDRESS = re.compile(r"\s*(?:https?|wss?)://", re.IGNORECASE)
-_RUN = ("command", "mcp")
-"""Parameters of tasks that are programs to run."""
 
 
 def bundled(reference: str) -> bool:
@@ -48,52 +43,6 @@ def bundled(reference: str) -> bool:
         return False
     # What a module imports is not its own.
     return getattr(getattr(module, name, None), "__module__", None) == module_name
-
-
-def foreign(value: Any) -> set[str]:
-    """The functions named anywhere in plain values that are not `bundled`.
-
-    `FILE.py:function` counts too, an address on the web, as completions would be sent there, and
-    the command of a program, as of the task `agent_program`.
-
-    Args:
-      value: nested dicts, lists and texts; a text that is JSON is looked into.
-    """
-    if isinstance(value, Mapping):
-        commands = {v for k, v in value.items() if k in _RUN and isinstance(v, str) and v}
-        return commands.union(*map(foreign, [*value.keys(), *value.values()]))
-    if isinstance(value, list | tuple):
-        return set().union(*map(foreign, value))
-    if not isinstance(value, str):
-        return set()
-    if user_functions.is_file(value) or _ADDRESS.match(value):
-        return {value}
-    if is_function(value):
-        return set() if bundled(value) else {value}
-    try:
-        inner = json.loads(value)
-    except (ValueError, RecursionError):
-        return set()
-    return foreign(inner)
-
-
-def check_bundled(config: Mapping[str, Any], where: str, trusted: Collection[str] = ()) -> None:
-    """Refuse a config of unknown origin that names functions of others: they could do anything.
-
-    Args:
-      config: as plain values.
-      where: it was read.
-      trusted: functions that the user's own command names.
-
-    Raises:
-      ValueError: it does.
-    """
-    if names := sorted(foreign(config) - set(trusted)):
-        raise ValueError(
-            f"{where} names {', '.join(names)}, which is no function of this package and would be "
-            "run or asked; if you trust who made that run, train, sample, eval, serve and replay "
-            "take --trust, and a training run may name the same function itself"
-        )
 
 
 def nearest(name: str, known: list[str]) -> str:

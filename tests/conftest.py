@@ -25,6 +25,7 @@ def pytest_configure() -> None:
     cli.few_arenas()  # as `jaxrl train` does
     if runner.strongest().kind == "rlimits":  # the programs that tests run are the project's own
         os.environ.setdefault(runner.ALLOW_WEAK, "1")
+    os.environ["XDG_STATE_HOME"] = f"{COMPILED}-state"  # what runs of tests note of themselves
     cache = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", COMPILED)
     jax.config.update("jax_compilation_cache_dir", cache)
     # Programs of tests are small: without this, most compile too quickly to be kept.

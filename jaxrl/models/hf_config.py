@@ -32,6 +32,9 @@ COMMON = {
 }
 """Keys of every family's config.json, and our fields."""
 
+_LARGEST = {"num_hidden_layers": 1 << 12, "max_position_embeddings": 1 << 40}
+"""Larger numbers are of no model, and would be counted to for hours."""
+
 _CLASSIFIER = "ForSequenceClassification"
 """How the architecture of a reward model ends."""
 
@@ -88,6 +91,7 @@ def read(raw: Raw, family: Family | None = None) -> DecoderConfig:
             )
     null = {key: None for key in family.fields if key in raw}  # which means: without
     raw = {**_DEFAULTS, **family.defaults, **null, **given}
+    _check_sizes(raw)
     try:
         heads = raw["num_attention_heads"]
         raw = {"num_key_value_heads": heads, "head_dim": raw["hidden_size"] // heads, **raw}
@@ -106,6 +110,20 @@ def read(raw: Raw, family: Family | None = None) -> DecoderConfig:
     if any(name.endswith(_CLASSIFIER) for name in raw.get("architectures") or ()):
         fields["labels"] = int(raw.get("num_labels") or len(raw.get("id2label") or (0, 1)))
     return DecoderConfig(family=model_type, **(fields | family.fixed))
+
+
+def _check_sizes(raw: Raw) -> None:
+    """Refuse sizes that no model has.
+
+    Raises:
+      ValueError: one is no whole number above 0, or too large.
+    """
+    for key in COMMON:
+        value, most = raw.get(key), _LARGEST.get(key, 1 << 24)
+        if key == "rms_norm_eps" or value is None or isinstance(value, bool):
+            continue
+        if not isinstance(value, int) or not 0 < value <= most:
+            raise ValueError(f"config.json: {key}={value!r:.50} must be from 1 to {most}")
 
 
 def _read_window(raw: Raw, family: Family) -> dict[str, Any]:

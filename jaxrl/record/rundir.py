@@ -20,10 +20,10 @@ from typing import Any, NamedTuple, TextIO
 import jax
 
 from jaxrl import config as configs
-from jaxrl import masks
+from jaxrl import masks, untrusted
 from jaxrl.config import Config
 from jaxrl.mesh import distributed
-from jaxrl.record import storage
+from jaxrl.record import account, storage
 
 MAY_CHANGE = (
     "steps", "run_dir", "score_workers", "score_seconds", "score_memory_mb", "sandbox.",
@@ -265,7 +265,11 @@ def _lease(path: Path) -> Iterator[bool]:
 
 @distributed.by_first
 def save_config(directory: Path, config: Config) -> None:
-    """The resolved config with versions, revision and command, before the first step."""
+    """The resolved config with versions, revision and command, before the first step.
+
+    This account has then started the run, and needs no trust in it, see `account`.
+    """
+    account.remember(directory, untrusted.foreign(configs.to_dict(config)))
     record = {
         "config": configs.to_dict(config),
         "command": masks.command(sys.argv),

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxrl import config as configs
-from jaxrl import functions
+from jaxrl import untrusted
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.data.text import marking, messages, tokenizers
 from jaxrl.data.types import Problem, Task
@@ -23,7 +23,7 @@ from jaxrl.models import catalog, decoder, lora, quantize
 from jaxrl.models import load as weights
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
-from jaxrl.record import storage
+from jaxrl.record import account, storage
 from jaxrl.rollout import files, tasks
 from jaxrl.sampling.logits import Guide, keep
 from jaxrl.training import trainable
@@ -72,23 +72,23 @@ def describe(config: Config, *, trust: bool = False) -> tuple[DecoderConfig, tok
 
 def named_functions(config: Any) -> set[str]:
     """The functions of others that a config names."""
-    return functions.foreign(configs.to_dict(config))
+    return untrusted.foreign(configs.to_dict(config))
 
 
 def of_run(run: str | Path, trusted: Collection[str] | None = ()) -> Config:
     """The config of a run directory, which may be of unknown origin.
 
+    What this account has started the run with is accepted, see `jaxrl.record.account`. Without
+    that, no run of others decides that programs may run without a sandbox.
+
     Args:
       run: the directory.
-      trusted: functions of others that it may name; None: any.
+      trusted: what else it may name, see `untrusted.foreign`; None: anything.
 
     Raises:
-      ValueError: it names others.
+      ValueError: it names other functions, files or addresses.
     """
-    config = configs.load(storage.locate(run) / "config.json")
-    if trusted is not None:
-        functions.check_bundled(configs.to_dict(config), f"the config of {run}", trusted)
-    return config
+    return account.config(run, trusted)
 
 
 def _describe(

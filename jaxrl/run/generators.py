@@ -70,12 +70,19 @@ def open_engine(run: RunContext, config: Config) -> Open:
     return fleet.engine
 
 
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Has ray take the loopback address for that of this machine, as it does by itself on other systems
+than Linux; an address in the arguments of `ray.init` is replaced by that of the network."""
+
+
 def open_fleet(run: RunContext, config: Config) -> Fleet:
     """The generators of a run, as actors of a cluster, or of this machine where none is named."""
+    address = os.environ.get("RAY_ADDRESS")
+    if not address:
+        os.environ.update(LOOPBACK)  # read as ray is imported
     import ray
 
     if not ray.is_initialized():
-        address = os.environ.get("RAY_ADDRESS")
         here = {} if address else {"num_cpus": config.generators, "include_dashboard": False}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray.init(address=address, log_to_driver=False, namespace=str(run.directory), **here)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxrl import functions
+from jaxrl import untrusted
 from jaxrl.data import tasks
 from jaxrl.data.environments import Token, Turn, Written
 from jaxrl.data.environments.bridges import adapters, agent_program, dialects
@@ -637,11 +637,10 @@ def test_the_weak_sandbox_is_refused_unless_it_is_allowed(program, monkeypatch):
 
 def test_a_command_of_a_config_needs_trust():
     task_args = {"command": "python agent.py", "name": "gsm8k"}
-    assert functions.foreign({"task": "agent_program", "task_args": task_args}) == {
-        "python agent.py"
-    }
+    needed = {"command='python agent.py'"}
+    assert untrusted.foreign({"task": "agent_program", "task_args": task_args}) == needed
     parts = json.dumps({"a": [1, "agent_program", task_args]})
-    assert functions.foreign({"parts": parts}) == {"python agent.py"}
+    assert untrusted.foreign({"parts": parts}) == needed
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl import functions
+from jaxrl import untrusted
 from jaxrl.data import tasks
 from jaxrl.data.environments import play
 from jaxrl.data.environments.tools import definition, mcp_tools
@@ -252,7 +252,7 @@ def test_servers_that_cannot_be_are_refused(server, why):
         tasks.get("with_tools", name="arithmetic", tools="")
     with pytest.raises(ValueError, match="memory_mb=0 must be positive"):
         tasks.get("with_tools", memory_mb=0)
-    assert functions.foreign({"task_args": {"mcp": server}}) == {server}
+    assert untrusted.foreign({"task_args": {"mcp": server}}) == {f"mcp={server!r}"}
 
 
 def test_a_server_that_does_not_start_is_an_error():

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from jaxrl import functions
+from jaxrl import untrusted
 from jaxrl.data import tasks
 from jaxrl.data.rewards import group, named
 from jaxrl.data.scoring import pool as scoring
@@ -381,8 +381,8 @@ def test_prompts_of_bytes_as_tfds_gives_them_are_texts(folder, monkeypatch):
 def test_a_function_in_a_file_is_code_of_others_and_so_is_a_judge(folder):
     for reward in ("my_reward.py:score", "judge?url=http://localhost:1/v1&model=m"):
         spec = named.parse(reward)
-        assert functions.foreign({"task_args": {"rewards": named.written([spec])}})
-    assert not functions.foreign({"rewards": named.written([named.parse("number*2")])})
+        assert untrusted.foreign({"task_args": {"rewards": named.written([spec])}})
+    assert not untrusted.foreign({"rewards": named.written([named.parse("number*2")])})
     for spelling in ("a b:c", "my-reward:score", "os: system"):
         with pytest.raises(ValueError, match=r"write FILE\.py:function"):
             own.load(spelling)

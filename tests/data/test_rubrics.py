@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from jaxrl import functions
+from jaxrl import untrusted
 from jaxrl.data import tasks
 from jaxrl.data.rewards import named
 from jaxrl.data.rewards.judged import rubrics
@@ -170,9 +170,8 @@ def test_a_verifier_sees_the_answer_alone(judge):
 
 def test_judges_of_several_axes(judge, file):
     spec = named.parse(f"style=rubric:{file}*0.5")
-    assert functions.foreign(named.written([spec])) == {
-        judge.url
-    }  # a run that names it needs trust
+    needed = untrusted.foreign({"rewards": named.written([spec])})
+    assert f"url={judge.url!r}" in needed  # a run that names it needs trust
     made = named.combined(named.read(named.written([spec])), {"checks"})
     assert made.slow and not made.pure
     judge.marks = {"correct": 10, "brief": 8, "rude": 5, "check 1": 10}

@@ -8,6 +8,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -691,3 +692,19 @@ def test_models_metrics_and_key(server):
         locked.shutdown()
         locked.server_close()
         thread.join()
+
+
+@pytest.mark.parametrize("length", ["1000000000", "5000", "999999999999"])
+def test_a_body_that_is_announced_too_large_is_answered_at_once(server, length):
+    """Without a byte of it; the thread is then free, whether or not the client goes on."""
+    started = time.monotonic()
+    with socket.create_connection(server.server_address[:2], 30) as raw:
+        raw.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            + f"Content-Length: {length}\r\n\r\n".encode()
+        )
+        assert b" 413 " in raw.recv(4096)
+        assert time.monotonic() - started < 5
+        while raw.recv(4096):  # until the server closes the connection
+            pass
+    assert time.monotonic() - started < 8

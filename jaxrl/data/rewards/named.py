@@ -19,6 +19,7 @@ import inspect
 import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -194,6 +195,7 @@ BUNDLED: dict[str, Callable[..., Reward]] = {
 }
 """Name to the function that makes the reward from its arguments."""
 
+_LARGEST_EXPONENT = 400
 _JUDGED = {"judge", "rubric", "verifier"}
 _PURE = {"number", "exact", "contains", "none", "overlong", "repetition", "think_format"}
 
@@ -433,10 +435,14 @@ def _sum(specs: Sequence[Spec], scores: Sequence[Score], several: bool) -> Score
     return Score(value, parts, texts=texts)
 
 
-def _value(number: str) -> float | str:
-    over, slash, under = number.partition("/")
+def _value(number: str) -> Fraction | str:
+    """The number exactly, as floats round neighbours and very small or large ones to one value."""
+    _, _, exponent = number.lower().partition("e")
     try:
-        return float(over) / float(under) if slash else float(over)
+        if len(exponent) > 5 or abs(int(exponent or 0)) > _LARGEST_EXPONENT:
+            return number  # its digits would take too much memory
+        over, _, under = number.partition("/")
+        return Fraction(over) / Fraction(under or 1)
     except (ValueError, ZeroDivisionError):
         return number
 

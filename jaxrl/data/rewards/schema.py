@@ -18,6 +18,9 @@ def check(text: str, schema: dict[str, Any]) -> tuple[Any, str | None]:
     """The value that strict JSON spells, and why it does not meet the schema, or None.
 
     Repeated keys, NaN, infinities and anything after the value are refused.
+
+    Raises:
+      referencing.exceptions.Unresolvable: the schema refers to what it does not have.
     """
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -49,9 +52,11 @@ def check(text: str, schema: dict[str, Any]) -> tuple[Any, str | None]:
 def _validator(schema: dict[str, Any]) -> Any:
     """The validator of the schema's draft, but with a `uniqueItems` of linear time."""
     import jsonschema
+    import referencing
 
     kind = jsonschema.validators.validator_for(schema)
-    return jsonschema.validators.extend(kind, {"uniqueItems": unique})(schema)
+    known = jsonschema.validators.extend(kind, {"uniqueItems": unique})
+    return known(schema, registry=referencing.Registry())  # which fetches and opens nothing
 
 
 def unique(validator: Any, wanted: Any, items: Any, schema: Any) -> Iterator[Any]:
@@ -84,6 +89,7 @@ def json_schema(schema: dict[str, Any] | None = None) -> Reward:
         is missing.
     """
     import jsonschema
+    from referencing.exceptions import Unresolvable
 
     if schema is not None:
         jsonschema.validators.validator_for(schema).check_schema(schema)
@@ -91,7 +97,11 @@ def json_schema(schema: dict[str, Any] | None = None) -> Reward:
     def reward(problem: Problem, completion: str) -> Score:
         wanted = problem.metadata.get("schema", {}) if schema is None else schema
         text = extract.plain(completion) or ""
-        _, fault = check(extract.fenced(text, "json") or text, wanted)
+        try:
+            _, fault = check(extract.fenced(text, "json") or text, wanted)
+        except Unresolvable as error:
+            why = f"the schema refers to {error.ref!r:.200}, which it does not have itself"
+            return Score(None, error=f"gold: {why}")
         parsed = fault is None or not fault.startswith("parse")
         return Score(float(fault is None), {"schema": float(fault is None), "json": float(parsed)})
 

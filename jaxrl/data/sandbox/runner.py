@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from jaxrl.data import removal
 from jaxrl.data.sandbox import cgroups, processes, seccomp
 
 ALLOW_WEAK = "JAXRL_ALLOW_WEAK_SANDBOX"
@@ -154,6 +155,9 @@ def strongest() -> Isolation:
         groups = [""]
     failures = []
     for isolation in (Isolation(k, own, at) for k in kinds for own in users for at in groups):
+        if isolation.kind == "rlimits" and not isolation.own_user and os.geteuid() == 0:
+            failures.append(f"{sys.executable} as root: refused, as root is held to few limits")
+            continue
         probe = f"{sys.executable} -I -c 'print(6*7)'; :"  # a shell that has to fork
         try:
             outcome = run(["/bin/sh", "-c", probe], isolation=isolation)
@@ -163,7 +167,10 @@ def strongest() -> Isolation:
         if outcome.stdout == "42\n":
             return isolation
         failures.append(f"{isolation}: {outcome}")
-    raise Unavailable("no sandbox works here: " + "; ".join(failures))
+    private = ", or use a Python that other users can read" if os.geteuid() == 0 else ""
+    raise Unavailable(
+        f"no sandbox works here; install bubblewrap{private}: " + "; ".join(failures)
+    )
 
 
 def run(
@@ -175,11 +182,12 @@ def run(
     isolation: Isolation | None = None,
     given: Callable[[Path], None] | None = None,
     cancel: int | None = None,
+    inet: bool = False,
 ) -> Outcome:
     """Run a program in a fresh scratch directory and wait for its end; see `run_each`."""
     return run_each(
         program, [stdin], files=files, limits=limits, isolation=isolation, given=given,
-        cancel=cancel,
+        cancel=cancel, inet=inet,
     )[0]  # fmt: skip
 
 
@@ -194,6 +202,7 @@ def run_each(
     until_failure: bool = False,
     given: Callable[[Path], None] | None = None,
     cancel: int | None = None,
+    inet: bool = False,
 ) -> list[Outcome]:
     """Run a program on each input, one after the other in one fresh scratch directory.
 
@@ -212,6 +221,8 @@ def run_each(
       given: called with the directory of the files before the start, to put there what is no text,
         such as a socket, which is the program's way out.
       cancel: descriptor of a pipe; once it has data or its other end is closed, all is killed.
+      inet: allow sockets of the internet protocols, whose buffers no limit of a process counts; a
+        program that asks a server on loopback needs them.
 
     Returns:
       The outcomes in order; fewer than inputs only with `until_failure`. Runs that `cancel` ended
@@ -235,15 +246,16 @@ def run_each(
         **dataclasses.asdict(limits),
         "bubble": bubble,
         "user": user,
+        "prefixes": sorted({os.path.realpath(sys.base_prefix), os.path.realpath(sys.prefix)}),
         "prepare": commands[:-1],
         "program": commands[-1],
         "stdins": list(stdins),
         "until_failure": until_failure,
-        "filter": seccomp.program().hex(),
+        "filter": seccomp.program(inet=inet).hex(),
         "supervisor": seccomp.SUPERVISOR,
     }
     with (
-        tempfile.TemporaryDirectory(prefix="scratch-") as scratch,
+        _scratch() as scratch,
         tempfile.TemporaryFile() as fed,
         _group(isolation, limits) as group,
     ):
@@ -275,6 +287,27 @@ def run_each(
     stopped = until_failure and any(o.end != "exit" or o.status for o in outcomes)
     lost = Outcome("exit", 137, "", "", 0.0)  # it ended its own supervisor
     return outcomes if stopped else outcomes + [lost] * (len(stdins) - len(outcomes))
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[str]:
+    """A new directory, which is removed in the end, whatever a program has made of it.
+
+    It is in one of this process, so that a program of another user cannot rename or replace it.
+    """
+    outer = tempfile.mkdtemp(prefix="scratch-")
+    os.chmod(outer, 0o711)  # for what knows the name within
+    held = os.open(outer, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        inner = os.path.join(outer, "files")
+        os.mkdir(inner, 0o700)
+        yield inner
+    finally:
+        with contextlib.suppress(OSError):
+            removal.empty(held)
+            os.rmdir(os.readlink(f"/proc/self/fd/{held}"))  # a program of this user can rename it
+        os.close(held)
+        removal.remove(outer)
 
 
 @contextlib.contextmanager

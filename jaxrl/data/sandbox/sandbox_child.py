@@ -23,6 +23,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 1, 4, 22, 24
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 36, 38, 47
 _NEW_MOUNTS, _NOSUID_NODEV = 0x00020000, 6
+_BIND, _PRIVATE = 0x1000 | 0x4000, 0x40000 | 0x4000  # with all mounts below
 _FILE_NODES = 4096
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NOT_RUNNABLE = {errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ETXTBSY}
@@ -40,6 +41,8 @@ def main() -> None:
     else:
         signal.signal(signal.SIGTERM, on_parent_exit)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if spec["user"]:
+            open_interpreter([*spec["prefixes"], os.getcwd()])
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what detaches itself becomes our child, and is ended
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _prctl(_PR_SET_DUMPABLE, 0)  # after the change of user, which resets it
@@ -71,6 +74,38 @@ def mount_scratch(spec: dict) -> None:
         options = f"size={spec['file_mb'] << 20},nr_inodes={_FILE_NODES},mode=0777"
         _LIBC.mount(b"tmpfs", b"/scratch", b"tmpfs", _NOSUID_NODEV, options.encode())
     os.chdir("/scratch")
+
+
+def open_interpreter(paths: list[str]) -> None:
+    """Let other users reach paths in directories that are closed to them, such as root's home.
+
+    In mounts of its own, each closed directory is replaced by an empty one that has these paths and
+    nothing else. Where the kernel refuses that, the interpreter stays out of reach.
+    """
+    closed = {path: _closed(path) for path in paths}
+    if not any(closed.values()) or _LIBC.unshare(_NEW_MOUNTS):
+        return
+    _LIBC.mount(b"none", b"/", None, _PRIVATE, None)
+    held = {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in paths if closed[path]}
+    for place in sorted(set(filter(None, closed.values()))):
+        _LIBC.mount(b"tmpfs", place.encode(), b"tmpfs", _NOSUID_NODEV, b"mode=0755,size=1m")
+    for path, fd in held.items():
+        with contextlib.suppress(OSError):
+            os.makedirs(path, exist_ok=True)
+            source = f"/proc/self/fd/{fd}".encode()
+            _LIBC.mount(source, os.fsencode(path), None, _BIND, None)
+        os.close(fd)
+    os.chdir(paths[-1])
+
+
+def _closed(path: str) -> str:
+    """The topmost directory above a path that others may not search; empty: none."""
+    above, parts = "", path.strip("/").split("/")
+    for part in parts[:-1]:
+        above += "/" + part
+        if not os.stat(above).st_mode & 1:
+            return above
+    return ""
 
 
 def link_given() -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import tempfile
 from pathlib import Path
+
+from jaxrl.data import removal
 
 _PREFIX, _NEW = "jaxrl-scoring-", "new-jaxrl-scoring-"
 
@@ -28,19 +29,25 @@ class Scratch:
         os.rename(made, self.name)  # only now is it one that `sweep` looks at
 
     def cleanup(self) -> None:
-        """Remove it."""
-        shutil.rmtree(self.name, ignore_errors=True)
-        os.close(self._lock)
+        """Remove it, under whatever name a program has given to it."""
+        lock, self._lock = self._lock, -1
+        if lock < 0:  # a second time; the number may be another file's by now
+            return
+        with contextlib.suppress(OSError):
+            removal.empty(lock)
+            os.rmdir(os.readlink(f"/proc/self/fd/{lock}"))
+        removal.remove(self.name)
+        os.close(lock)
 
 
 def sweep() -> None:
     """Remove the directories of this user whose processes have ended."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # locked by a living process, or gone already
+        with contextlib.suppress(Exception):  # locked by a living process, or gone already
             held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 if os.fstat(held).st_uid == os.geteuid():
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path, ignore_errors=True)
+                    removal.remove(path)
             finally:
                 os.close(held)

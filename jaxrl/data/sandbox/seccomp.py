@@ -2,8 +2,8 @@
 
 What is refused: new namespaces and mounts, which would undo the isolation; memory that no limit of
 a process counts (System V segments, memfd, message queues, io_uring, keyrings, bpf); other
-processes' memory; kernel interfaces that ordinary programs do not use; and signals to the
-supervisor that ends the program. The filter is classic BPF: see seccomp(2).
+processes' memory; kernel interfaces that ordinary programs do not use; larger buffers of sockets;
+and signals to the supervisor that ends the program, or another priority for it. The filter is classic BPF: see seccomp(2).
 """
 
 from __future__ import annotations
@@ -36,11 +36,15 @@ _DENIED: dict[str, tuple[int, int]] = {  # name: (x86_64, aarch64)
     "open_by_handle_at": (304, 265), "quotactl": (179, 60), "quotactl_fd": (443, 443),
     "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106),
     "kexec_load": (246, 104), "kexec_file_load": (320, 294), "acct": (163, 89),
-    "reboot": (169, 142), "syslog": (103, 116), "lookup_dcookie": (212, 18),
+    "setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119), "sched_setattr": (314, 274), "reboot": (169, 142), "syslog": (103, 116), "lookup_dcookie": (212, 18),
 }  # fmt: skip
 
 _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
+
+_BUFFERS = [7, 8, 32, 33]
+"""SO_SNDBUF, SO_RCVBUF and both with FORCE: memory of the kernel, of up to megabytes a socket."""
 
 _MINUS_ONE = 0xFFFFFFFF
 
@@ -49,8 +53,13 @@ _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER, _ARCHITECTURE = 0, 4  # offsets in struct seccomp_data; arguments are 8 bytes from 16
 
 
-def program(machine: str = platform.machine()) -> bytes:
-    """The filter for a machine; empty where the machine is not known here."""
+def program(machine: str = platform.machine(), *, inet: bool = False) -> bytes:
+    """The filter for a machine; empty where the machine is not known here.
+
+    Args:
+      machine: its name.
+      inet: whether sockets of the internet protocols are allowed, and not only those of Unix.
+    """
     if machine not in ("x86_64", "aarch64"):
         return b""
     arm = machine == "aarch64"
@@ -77,7 +86,9 @@ def program(machine: str = platform.machine()) -> bytes:
         (number(302, 261), 0, _EQUAL, [0], True),  # prlimit64: of itself alone
         (number(72, 25), 1, _EQUAL, [8, 10, 15], False),  # fcntl F_SETOWN, F_SETSIG, F_SETOWN_EX
         (number(16, 29), 1, _EQUAL, [0x8901, 0x8902], False),  # ioctl FIOSETOWN, SIOCSPGRP
-        (number(41, 198), 0, _EQUAL, [1, 2, 10], True),  # socket: unix, inet and inet6 alone
+        (number(41, 198), 0, _EQUAL, [1, 2, 10] if inet else [1], True),  # socket: unix, inet(6)
+        (number(54, 208), 2, _EQUAL, _BUFFERS, False),  # setsockopt of the size of buffers
+        (number(203, 122), 0, _EQUAL, [0], True),  # sched_setaffinity: of itself alone
         (number(53, 199), 0, _EQUAL, [1], True),  # socketpair: unix alone
     ]:
         lines += _refuse_arguments(call, argument, test, values, wanted)

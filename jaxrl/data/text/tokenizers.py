@@ -18,6 +18,10 @@ from jaxrl.data.text import chat, gguf_vocab, marking, tokenizer_backends
 from jaxrl.data.text.marking import Conversation, Ends
 from jaxrl.data.text.messages import Message
 from jaxrl.data.text.tokenizer_backends import Backend
+from jaxrl.data.text import tokenizer_backends as backends, chat, gguf_vocab
+from jaxrl.data import tokenizer_limits
+from jaxrl.data.text.tokenizer_backends import Backend
+from jaxrl.data.text.chat import Message
 
 END_TOKENS = (
     "<|im_end|>",
@@ -160,6 +164,7 @@ def from_directory(directory: Path) -> Tokenizer:
     ends = {bos, special.get("eos_token")}
     rows = _read_json(directory / "config.json").get("vocab_size")
     if (file := directory / "tokenizer.json").exists():
+        tokenizer_limits.check(file)
         fast = _without_beyond(tokenizers.Tokenizer.from_file(str(file)), directory, rows, ends)
         backend = tokenizer_backends.from_tokenizers(fast)
         leads = bos is not None and fast.encode("a").ids[:1] == [backend.ids(bos)]

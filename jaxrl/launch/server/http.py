@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hmac
@@ -73,6 +74,8 @@ class Server(ThreadingHTTPServer):
 
 _LENGTH = re.compile("[0-9]{1,12}")
 """A Content-Length."""
+_DISCARD_S = 0.5
+"""Seconds for each part of the body of a refused request to arrive."""
 
 
 def _is_loopback(host: str) -> bool:
@@ -134,8 +137,8 @@ class Handler(BaseHTTPRequestHandler):
                 self._check_host()
                 respond()
             except Refused as error:
-                self._discard()
                 self._send(error.status, _error(error.status, str(error)))
+                self._discard()
             except ValueError as error:
                 self._send(400, _error(400, str(error)))
             except (OSError, engines.Gone):
@@ -147,9 +150,15 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _discard(self) -> None:
-        # A client that is cut off while it sends may never see the answer.
+        # A client that is cut off while it sends may never see the answer, so what it has sent is
+        # read, after the answer and for no longer than it takes to arrive.
+        self.close_connection = True
         length = self.headers.get("Content-Length", "")
-        if not self.taken and _LENGTH.fullmatch(length):
+        if self.taken or not _LENGTH.fullmatch(length):
+            return
+        self.wfile.flush()
+        self.connection.settimeout(_DISCARD_S)
+        with contextlib.suppress(OSError):
             self.rfile.read(min(int(length), 1 << 16))
 
     def _check_host(self) -> None:

@@ -19,8 +19,8 @@ from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config
 from jaxrl.launch import recipes
-from jaxrl.launch.settings import course, flags, short, trust
-from jaxrl.record import storage
+from jaxrl.launch.settings import course, flags, short
+from jaxrl.record import account, storage
 from jaxrl.run import begin
 from jaxrl.run import course as courses
 
@@ -103,11 +103,8 @@ def opened(name: str, *, trusted: bool = False) -> tuple[Config, list[str]]:
         return of_values(values_of(path), path)
     if path.suffix == ".py":
         return _of_python(path), []
-    if (saved := storage.locate(name) / "config.json").exists():
-        config = configs.load(saved)
-        if not trusted:
-            known = trust.known(storage.locate(name))
-            functions.check_bundled(configs.to_dict(config), f"the config of {name}", known)
+    if (storage.locate(name) / "config.json").exists():
+        config = account.config(name, None if trusted else ())
         return dataclasses.replace(config, run_dir=name), []
     if "/" in name or path.exists():
         raise ValueError(f"{name!r} is neither a recipe nor a run directory with a config.json")

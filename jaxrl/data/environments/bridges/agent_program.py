@@ -226,6 +226,7 @@ class _Episode:
                     isolation=isolation,
                     given=lambda directory: self._gateway.listen(directory / SOCKET),
                     cancel=alive,
+                    inet=True,  # it asks the relay, on loopback
                 )
             except (sandboxes.StartError, RuntimeError, OSError) as error:
                 self._events.put(_Ended("", f"sandbox: {error}"))

@@ -9,6 +9,7 @@ answer of an equal request whose client has closed its connection, and else that
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hmac
@@ -21,7 +22,7 @@ import threading
 import urllib.parse
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ from jaxrl.data.environments.bridges.dialects import DIALECTS, Answer, Asked, Di
 
 LONGEST = 1 << 22
 """Bytes of a request."""
+MOST = 64
+"""Connections of an episode at once. Each takes a thread and a descriptor of this process."""
+WHOLE_S = 10.0
+"""Until the first request of a connection, which shows that it is the program's, is whole."""
 _LENGTH = re.compile("[0-9]{1,12}")
 _ROLES = ("system", "user", "assistant", "tool")
 RETRIES = "x-stainless-retry-count"
@@ -182,15 +187,41 @@ def _checked(asked: Asked) -> Asked:
     return asked
 
 
-class _Server(ThreadingHTTPServer):
+class _Bounded(socketserver.ThreadingMixIn):
+    """As many connections at once as `MOST`; one more is closed at once."""
+
     daemon_threads = True
+
+    def __init__(self, *args: Any) -> None:
+        self._places = threading.BoundedSemaphore(MOST)
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread of its own, where there is a place for it."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """The thread of a connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+
+class _Server(_Bounded, HTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a program that has ended or was killed while it asked."""
 
 
-class _LocalServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    daemon_threads = True
+class _LocalServer(_Bounded, socketserver.UnixStreamServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """As above."""
@@ -202,7 +233,23 @@ class _Handler(BaseHTTPRequestHandler):
 
     def __init__(self, gateway: Gateway, *args: Any) -> None:
         self._gateway = gateway
+        self._late = threading.Timer(WHOLE_S, self._hang_up)
+        self._late.daemon = True
         super().__init__(*args)
+
+    def setup(self) -> None:
+        """Begin to wait for a request, however slowly it comes."""
+        super().setup()
+        self._late.start()
+
+    def finish(self) -> None:
+        """The end of the connection."""
+        self._late.cancel()
+        super().finish()
+
+    def _hang_up(self) -> None:
+        with contextlib.suppress(OSError):  # which wakes whoever reads from it
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
@@ -233,6 +280,7 @@ class _Handler(BaseHTTPRequestHandler):
             asked = _checked(dialect.read(json.loads(self.rfile.read(int(length)))))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return self._refuse(400, f"the request cannot be read: {error!r:.300}")
+        self._late.cancel()
         try:
             first = self.headers.get(RETRIES) == "0"
             turn = self._gateway.turn(asked, first=first, gone=self._gone)

@@ -10,6 +10,7 @@ import concurrent.futures
 import contextlib
 import importlib.util
 import ipaddress
+import json
 import os
 import shlex
 import shutil
@@ -27,6 +28,9 @@ _KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV",
 
 _PAGES = 100
 """Of tools, that a server may list."""
+
+_TOOLS, _SCHEMA_BYTES = 1000, 1 << 16
+"""Most tools of a server, and bytes that one tool may take to describe."""
 
 _INVALID_PARAMS = -32602
 """Code of JSON-RPC: of the errors of the protocol, only this one is about a call's arguments."""
@@ -71,11 +75,12 @@ def connect(server: str, seconds: float = 30.0, memory_mb: int = 4096) -> list[T
       memory_mb: what the program, and each process that it starts, may take (Linux).
 
     Raises:
-      RuntimeError: the server does not start, does not answer, or lists tools without end.
+      RuntimeError: the server does not start, does not answer, or lists no tools or too many.
     """
     session = _Session(server, seconds, memory_mb)
     try:
         listed = session.wait(_listed(session.client, server))
+        _check_listed(listed, server)
     except TimeoutError:
         session.close()
         raise RuntimeError(
@@ -93,6 +98,25 @@ def connect(server: str, seconds: float = 30.0, memory_mb: int = 4096) -> list[T
         return Tool(each.name, each.description or "", parameters, run, session.close)
 
     return [made(each) for each in listed]
+
+
+def _check_listed(listed: list[Any], server: str) -> None:
+    """Refuse a server without tools, whose session nobody would close, or with too much to read.
+
+    Raises:
+      RuntimeError: it is one.
+    """
+    if not listed:
+        raise RuntimeError(f"the MCP server {server!r} lists no tools")
+    if len(listed) > _TOOLS:
+        raise RuntimeError(f"the MCP server {server!r} lists {len(listed)} tools, over {_TOOLS}")
+    for each in listed:
+        size = len(json.dumps(each.input_schema, default=str)) + len(each.description or "")
+        if size > _SCHEMA_BYTES:
+            raise RuntimeError(
+                f"the MCP server {server!r}: the tool {each.name!r:.80} has a schema of {size} "
+                f"bytes, over {_SCHEMA_BYTES}"
+            )
 
 
 async def _listed(client: Any, server: str) -> list[Any]:

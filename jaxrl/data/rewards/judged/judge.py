@@ -140,6 +140,10 @@ async def ask(endpoint: Endpoint, prompt: str, mark: str = "") -> str:
         "temperature": endpoint.temperature,
         "max_tokens": endpoint.max_tokens,
     }
+    try:
+        _split(endpoint.url)  # before a cache of its replies is made
+    except ValueError as error:
+        raise JudgeError(str(error)) from error
     asked = json.dumps([endpoint.url, body])
     asked = asked.replace(mark, "=====") if mark else asked
     key = hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
@@ -240,13 +244,8 @@ def _connection(endpoint: Endpoint, limit: float) -> tuple[http.client.HTTPConne
     Raises:
       ValueError: the url is no such address, or holds a password.
     """
-    url = urllib.parse.urlsplit(endpoint.url.rstrip("/") + "/chat/completions")
+    url = _split(endpoint.url.rstrip("/") + "/chat/completions")
     kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-    if url.scheme not in kinds or not url.hostname or "@" in url.netloc:
-        raise ValueError(
-            f"url={_shown(endpoint.url)!r} must be an http or https address without a name or "
-            "password; put a key into the environment and name it in key_variable"
-        )
     make, path = kinds[url.scheme], url.path + (f"?{url.query}" if url.query else "")
     proxy = urllib.request.getproxies().get(url.scheme)
     if not proxy or urllib.request.proxy_bypass(url.hostname):
@@ -257,6 +256,28 @@ def _connection(endpoint: Endpoint, limit: float) -> tuple[http.client.HTTPConne
         return connection, f"http://{url.netloc}{path}"
     connection.set_tunnel(url.hostname, url.port)
     return connection, path
+
+
+def _split(address: str) -> urllib.parse.SplitResult:
+    """The parts of an address.
+
+    An address must be written as it is read: a parser leaves out line breaks and control
+    characters, so that another reader of the same text may find no address, or another one.
+
+    Raises:
+      ValueError: it is no http or https address, has a password, or is read as another text.
+    """
+    url = urllib.parse.urlsplit(address)
+    plain = address.isascii() and not any(c <= " " or c in "\\\x7f" for c in address)
+    if not plain or url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
+        raise ValueError(
+            f"url={_shown(address)!r} must be an http or https address without a name or "
+            "password, spaces and control characters; put a key into the environment and name it "
+            "in key_variable"
+        )
+    if url.geturl() != address:
+        raise ValueError(f"url={address!r} is read as {url.geturl()!r}; write it so")
+    return url
 
 
 def _key(endpoint: Endpoint) -> str:

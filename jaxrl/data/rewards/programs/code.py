@@ -64,7 +64,8 @@ def language(name: str) -> Language:
       ValueError: no such language, a field it must not have, or a program missing here.
     """
     path = Path(name) if name.endswith(".yaml") else _LANGUAGES / f"{name}.yaml"
-    if not path.exists():
+    known = path.exists() if name.endswith(".yaml") else name in languages()
+    if not known:
         raise ValueError(
             f"language={name!r}: choose one of {', '.join(languages())}, or name a YAML file"
         )

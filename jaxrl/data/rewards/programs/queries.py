@@ -1,7 +1,8 @@
 """Read-only queries on SQLite in memory, under limits, in this process or in one of its own.
 
-An authorizer refuses all but reading (no ATTACH, no PRAGMA, no extension), and there are limits of
-time, rows and sizes. SQLite looks at the time between its steps alone, and one step may take long:
+The script that makes the database comes from data, and may reach no file and no other database.
+For the query, an authorizer refuses all but reading (no ATTACH, no PRAGMA, no extension), and there
+are limits of time, rows and sizes. SQLite looks at the time between its steps alone, and one step may take long:
 a function of long texts, or many of them. In a process of its own the limits hold for certain.
 
 Run by path with `python -I -S`, and imports nothing of ours. It reads the script and the query as
@@ -27,6 +28,11 @@ _TOGETHER = 1 << 24  # bytes of all rows
 _EACH = 64  # bytes that a value takes beside its text
 _LENGTH = 1 << 16  # bytes of a value, while the query runs too
 _MEMORY = 256 << 20  # bytes that SQLite may take for a query in a process of its own
+_SCRIPT_LENGTH = 1 << 24  # bytes of a value of the database
+_PAGES = 1 << 16  # of 4 KiB, that the database may have
+_PRAGMAS = ("foreign_keys", "encoding", "user_version", "application_id")  # as dumps set them
+SCRIPT_S = 10.0
+"""That the script of a database may take."""
 _STEPS = 1000  # of SQLite, after which it looks at the time
 _READS = (
     sqlite3.SQLITE_SELECT,
@@ -50,7 +56,7 @@ def execute(script: str, query: str) -> list[tuple[Any, ...]]:
     """
     connection = sqlite3.connect(":memory:")
     try:
-        connection.executescript(script)
+        _make(connection, script)
         return _rows(connection, query)
     except _FAULTS as error:
         raise QueryError(str(error)) from error
@@ -86,9 +92,40 @@ def execute_apart(script: str, query: str) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in said]
 
 
+def _make(connection: sqlite3.Connection, script: str) -> None:
+    """Run the script that makes a database, which may reach no other one and no file.
+
+    Raises:
+      QueryError: it attaches a database, or takes too long.
+    """
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute(f"PRAGMA max_page_count = {_PAGES}")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)  # which VACUUM INTO needs too
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _SCRIPT_LENGTH)
+    connection.set_authorizer(_making)
+    deadline = time.monotonic() + SCRIPT_S
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+    try:
+        connection.executescript(script)
+        connection.commit()
+    except sqlite3.OperationalError as error:
+        if time.monotonic() > deadline:
+            raise QueryError(f"the database is not made within {SCRIPT_S:g} s") from error
+        raise
+    finally:
+        connection.set_authorizer(lambda *_: sqlite3.SQLITE_OK)
+
+
+def _making(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+    """What the script may do: all within its own database."""
+    loads = action == sqlite3.SQLITE_FUNCTION and second == "load_extension"
+    sets = action == sqlite3.SQLITE_PRAGMA and first not in _PRAGMAS
+    attaches = action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
+    return sqlite3.SQLITE_DENY if loads or sets or attaches else sqlite3.SQLITE_OK
+
+
 def _rows(connection: sqlite3.Connection, query: str) -> list[tuple[Any, ...]]:
     """The rows of a query on an open database, which nothing can be written to afterwards."""
-    connection.execute("PRAGMA temp_store = MEMORY")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH)
     connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 20_000)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 1000)
@@ -118,7 +155,7 @@ def _main() -> None:
     script, query = json.load(sys.stdin)
     connection = sqlite3.connect(":memory:")
     try:
-        connection.executescript(script)
+        _make(connection, script)
         unit = 1 if sys.platform == "darwin" else 1024
         taken = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         connection.execute(f"PRAGMA hard_heap_limit = {taken + _MEMORY}")

@@ -12,10 +12,12 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import math
 import os
 import re
 import sys
 import threading
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
@@ -211,6 +213,34 @@ SCORERS: dict[str, Scorer] = {
     "polynomial_multiplication": _polynomial,
 }
 """By generator."""
+
+_NUMBERS = re.compile(
+    r"(?<![^\W_])(?:(?:nan|inf(?:inity)?|oo|zoo)[ij]?|[0-9_.]+e\+?[0-9_]+[ij]?|[0-9_]{309,}"
+    r"(?:\.[0-9_]*)?[ij]?)(?![^\W_])",
+    re.IGNORECASE,
+)
+"""Words that are numbers without an end, and numbers that may be too large to be one."""
+
+
+def non_finite(answer: str) -> list[str]:
+    """The numbers of an answer that are not finite, or that no float holds: nan, inf, 1e999.
+
+    Digits of any script count, as Python reads them all. A formula of such a number can be met by
+    any question: min(1, nan) is 1.
+    """
+    plain = "".join(
+        str(unicodedata.digit(c)) if c.isdecimal() else c
+        for c in unicodedata.normalize("NFKC", answer)
+    )
+    return [word for word in _NUMBERS.findall(plain) if not _is_finite(word)]
+
+
+def _is_finite(word: str) -> bool:
+    try:
+        return math.isfinite(float(word.rstrip("ijIJ").replace("_", "")))
+    except ValueError:
+        return False
+
 
 _REFUSED_EVENTS = (
     "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "subprocess.Popen",

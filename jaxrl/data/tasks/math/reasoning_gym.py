@@ -12,6 +12,7 @@ import difflib
 import functools
 import hashlib
 import json
+import math
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -128,12 +129,17 @@ def _score(name: str, dataset: ProceduralDataset, answer: str, item: dict[str, A
     if name == "composite":
         name = item["metadata"]["source_dataset"]
         dataset = dataset.datasets[name]
+    known = str(item["answer"]).lower()
+    if any(word.lower() not in known for word in gym_scorers.non_finite(answer)):
+        return 0.0
     if name in gym_scorers.SCORERS:
         return min(gym_scorers.SCORERS[name](dataset, answer, item), 1.0)
     _settled(dataset, item)
     try:
         with gym_scorers.watched(item):
             value = float(dataset.score_answer(answer, item))
+        if not math.isfinite(value):
+            return 0.0
         # Partial credit summed in floating point can land beside 1 for a wrong answer.
         return value if value == 1.0 else min(value, 0.99)
     except gym_scorers.Evaluated:

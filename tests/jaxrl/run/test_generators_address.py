@@ -1,0 +1,71 @@
+"""Generators on one machine are reached on loopback alone."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+
+from jaxrl.config import Config
+from jaxrl.run import generators
+
+
+@pytest.mark.parametrize("address", ["", "ray://cluster:1"])
+def test_ray_is_told_to_stay_on_this_machine_unless_it_is_a_cluster(monkeypatch, address):
+    ray = pytest.importorskip("ray")
+
+    class Stop(Exception):
+        pass
+
+    def init(**arguments):
+        raise Stop
+
+    (name,) = generators.LOOPBACK
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setenv(name, "")
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    run = types.SimpleNamespace(directory="x", closing=contextlib.ExitStack())
+    with pytest.raises(Stop):
+        generators.open_fleet(run, Config(generators=1))
+    assert os.environ[name] == ("" if address else "0")
+
+
+LISTENING = """
+import os
+import ray
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+def tree(pid):
+    found = [pid]
+    for task in os.listdir(f"/proc/{pid}/task"):
+        for child in open(f"/proc/{pid}/task/{task}/children").read().split():
+            found += tree(int(child))
+    return found
+held = set()
+for pid in tree(os.getpid()):
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try: held.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+            except OSError: pass
+    except OSError: pass
+for kind in ("tcp", "tcp6"):
+    for line in open(f"/proc/net/{kind}").read().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and f"socket:[{fields[9]}]" in held:
+            print("LISTENS", kind, fields[1].partition(":")[0])
+ray.shutdown()
+"""
+
+
+@pytest.mark.broad
+def test_where_ray_listens():
+    pytest.importorskip("ray")
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENING], env=os.environ | generators.LOOPBACK,
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    found = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("LISTENS")]
+    assert found
+    assert {address[-8:] for _, address in found} == {"0100007F"}, found

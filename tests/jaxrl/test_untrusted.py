@@ -1,0 +1,216 @@
+"""A config of others is data: an allow-list of fields, which every parameter is in or out of."""
+
+import dataclasses
+import importlib
+import inspect
+import json
+import pkgutil
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from reasoning_gym.factory import DATASETS
+
+from jaxrl import config as configs
+from jaxrl import functions, untrusted
+from jaxrl.config import Config
+from jaxrl.config.prompts import Domain
+from jaxrl.data import tasks
+from jaxrl.data.rewards import judge, named, rubrics
+from jaxrl.launch import recipes
+from jaxrl.record import account
+
+ALLOWED = (
+    untrusted.PLAIN | untrusted.PROSE | untrusted.JSON | untrusted.LOCAL | untrusted.FREE
+    | untrusted.KEYED | untrusted.CHOSEN.keys()
+)  # fmt: skip
+INNER = frozenset({
+    "task_args", "args", "policy_args", "shaping_args", "advantage_args", "rows_args", "keep_args",
+    "choose_args",
+})  # fmt: skip
+"""Mappings of parameters, which are looked at by their own names."""
+TEXTUAL = ("str", "Any", "Mapping", "dict", "Path", "Literal", "Sequence", "list", "tuple")
+
+
+def is_textual(hint: Any) -> bool:
+    return hint is inspect.Parameter.empty or any(word in str(hint) for word in TEXTUAL)
+
+
+def fields(kind: Any) -> Iterator[str]:
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(hints[field.name]):
+            yield from fields(hints[field.name])
+        elif is_textual(hints[field.name]):
+            yield field.name
+
+
+def parameters(function: Any) -> Iterator[str]:
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is not parameter.VAR_KEYWORD and is_textual(parameter.annotation):
+            yield parameter.name
+
+
+def made(package: str) -> Iterator[Any]:
+    """Functions of a package that return a task, a tool or a reward."""
+    root = importlib.import_module(package)
+    for module in pkgutil.iter_modules(root.__path__):
+        found = importlib.import_module(f"{package}.{module.name}")
+        for name, function in vars(found).items():
+            own = inspect.isfunction(function) and function.__module__ == found.__name__
+            result = str(function.__annotations__.get("return")) if own else ""
+            if own and name[0] != "_" and result in ("Task", "Tool"):
+                yield function
+
+
+def places() -> dict[str, str]:
+    """Every field or parameter that can hold a text, with a place where it does."""
+    found: dict[str, str] = {}
+    for kind in (Config, Domain, judge.Endpoint):
+        found |= dict.fromkeys(fields(kind), kind.__name__)
+    for name in functions.bundled_extensions():
+        settings = functions.settings_type(functions.extension(name))
+        found |= dict.fromkeys(fields(settings), f"extension {name}")
+    for name, module in tasks.BUNDLED.items():
+        task = importlib.import_module(module).task
+        found |= dict.fromkeys(parameters(task), f"task {name}")
+    for name, reward in named.BUNDLED.items():
+        found |= dict.fromkeys(parameters(reward), f"reward {name}")
+    for function in (*made("jaxrl.launch.recipes"), *made("jaxrl.data.tasks")):
+        found |= dict.fromkeys(parameters(function), function.__module__)
+    for name, (_, kind) in DATASETS.items():
+        hints = {f.name: f.type for f in dataclasses.fields(kind)}
+        texts = [n for n, hint in hints.items() if "str" in str(hint) or "Any" in str(hint)]
+        found |= dict.fromkeys(texts, f"reasoning_gym/{name}")
+    for part in (rubrics.Rubric, rubrics.Criterion, rubrics.Checklist, rubrics.Anchor):
+        texts = {n: f.annotation for n, f in part.model_fields.items()}
+        found |= {n: part.__name__ for n, hint in texts.items() if is_textual(hint)}
+    return found
+
+
+PLACES = places()
+
+
+def test_every_parameter_is_allowed_or_refused():
+    assert not untrusted.REFUSED & ALLOWED
+    undecided = PLACES.keys() - untrusted.REFUSED - ALLOWED - INNER
+    undecided = {name for name in undecided if untrusted.foreign({name: "x"}) == set()}
+    assert not undecided
+    assert len(PLACES) > 120
+
+
+def test_a_name_in_the_table_is_a_parameter_of_something():
+    assert not (untrusted.REFUSED | untrusted.PROSE | untrusted.JSON) - PLACES.keys() - {"mcp"}
+
+
+@pytest.mark.parametrize("name", sorted(untrusted.REFUSED & PLACES.keys()))
+@pytest.mark.parametrize("value", ["x", "relative/x", "/etc/passwd", ["x"], {"a": "x"}, 3, 0, True])
+def test_no_value_of_a_refused_parameter_passes(name, value):
+    if name == "models" and isinstance(value, list):
+        pytest.skip("a list has models of this machine")
+    nests = (
+        {name: value},
+        {"task_args": {name: value}},
+        {"task_args": {"args": json.dumps({"args": json.dumps({name: value})})}},
+        {"domains": {"a": {"args": {name: value}}}},
+        {"domains": {name: {"args": {name: value}}}},
+        {"stages": {3: {f"task_args.{name.replace('_', '-')}": value}}},
+        {"course": {0: {"task_args": {name: value}}}},
+        {"course": {0: {"course": {1: {"stages": {2: {f"task_args.{name}": value}}}}}}},
+        {"extensions": {"judge": {name: value}}},
+        {"task_args": {"parts": json.dumps({"a": [1, "math", {name: value}]})}},
+        {"task_args": {"parts": json.dumps({name: [1, "math", {}, {name: value}]})}},
+        {"task_args": {"rewards": json.dumps([["j", "judge", 1, {name: value}]])}},
+        {"task_args": {"rewards": json.dumps([["r", "rubric", 1, {"rubric": {"judges": {
+            "m": {name: value}}}}]])}},
+        {"task_args": {"rubric": json.dumps({"judges": {name: {name: value}}})}},
+        {"objective": {"policy_args": {name: value}}},
+    )  # fmt: skip
+    for nest in nests:
+        assert untrusted.foreign(nest), nest
+
+
+@pytest.mark.parametrize("text", [
+    "http://h/v1", "ht\ntp://h/v1", "\x01http://h", " \thttp://h", "HTTPS://h", "file:///etc/passwd",
+    "gs://bucket/x", "ｈｔｔｐ://h", "h\u200bttp://h", "ws://h", "\u2066http://h", "ftp://h",
+])  # fmt: skip
+@pytest.mark.parametrize(
+    "field", ["task", "model", "name", "template", "system", "answer_format", "new_field", "rewards"]
+)
+def test_no_field_takes_an_address(field, text):
+    for nest in ({field: text}, {field: [text]}, {"task_args": {"args": json.dumps({field: text})}}):
+        assert untrusted.foreign(nest)
+
+
+@pytest.mark.parametrize("code", [0, 7, 8, 0x1B, 0x7F, 0x85, 0x9B, 0x2028, 0x202E, 0x2066, 0xD800])
+@pytest.mark.parametrize("field", sorted(ALLOWED - untrusted.KEYED - untrusted.FREE))
+def test_control_characters_are_refused_in_every_text(field, code):
+    assert untrusted.foreign({field: f"a{chr(code)}b"})
+    assert untrusted.foreign({f"a{chr(code)}b": 1})
+
+
+def test_a_line_break_is_for_texts_that_are_read_as_such():
+    assert not untrusted.foreign({"system": "a\nb", "template": "{question}\n"})
+    assert untrusted.foreign({"recipe": "a\nb"})
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("language", "lang.yaml"), ("language", "../../tmp/x"), ("language", "/tmp/x.yaml"),
+        ("schedule", "recorded:/tmp/run"), ("schedule", "recorded:run"), ("models", "m.jsonl"),
+        ("model", "gs://b/r"), ("model", "//host/share"), ("model", "/net/host/x"),
+        ("model", "/proc/self/fd/0"), ("model", "/a/../net/h"), ("model", "~other/x"),
+        ("fork", "s3://b/r@3"), ("args", "[" * 100_000), ("rewards", "[1, "), ("of", '{"path": "x"}'),
+    ],
+)  # fmt: skip
+def test_texts_of_one_kind(field, text):
+    assert untrusted.foreign({"task_args": {field: text}})
+
+
+def test_what_is_usual_passes():
+    assert not untrusted.foreign(configs.to_dict(Config()))
+    for name in recipes.names():
+        assert not untrusted.foreign(configs.to_dict(recipes.load(name))), name
+    assert not untrusted.foreign({"model": "runs/first", "fork": "runs/a@3", "language": "bash"})
+    assert not untrusted.foreign({"schedule": "lockstep:4", "models": ["runs/reward"]})
+    rubric = {"criteria": {"a": {"text": "two\nlines", "weight": 1}}}
+    spec = ["r", "rubric", 1, {"rubric": rubric}]
+    assert not untrusted.foreign({"rewards": json.dumps([spec, ["n", "number", 1, {}]])})
+
+
+def written(directory, config):
+    (directory / "checkpoints").mkdir(parents=True)
+    plain = configs.to_dict(config)
+    (directory / "config.json").write_text(json.dumps({"config": plain, "command": ["jaxrl"]}))
+    return directory
+
+
+def test_a_run_of_others_does_not_take_the_sandbox_away(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    weak = configs.replaced(Config(task="code"), "sandbox.allow_weak", True)
+    run = written(tmp_path / "run", weak)
+    for trusted in ((), None, {untrusted.WEAK}):
+        assert not account.config(run, trusted).sandbox.allow_weak
+    for name, value in (("stages", {3: {"sandbox.allow_weak": True}}),
+                        ("course", {0: {"sandbox": {"allow_weak": True}}})):  # fmt: skip
+        late = written(tmp_path / name, configs.replaced(Config(), name, value))
+        with pytest.raises(ValueError, match=r"allow_weak=True.*--trust"):
+            account.config(late, ())
+    account.remember(run, untrusted.foreign(configs.to_dict(weak)))
+    assert account.config(run, ()).sandbox.allow_weak  # this account has started it so
+
+
+def test_what_this_account_has_started_is_known(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    config = Config(task="gsm8k", task_args={"path": "mine.jsonl"})
+    run = written(tmp_path / "run", config)
+    with pytest.raises(ValueError, match=r"path='mine\.jsonl'.*--trust"):
+        account.config(run, ())
+    account.remember(run, untrusted.foreign(configs.to_dict(config)))
+    assert account.config(run, ()) == config
+    assert account.config(written(run / "stages" / "0", config), ()) == config
+    beside = written(tmp_path / "run2", config)
+    with pytest.raises(ValueError, match="--trust"):
+        account.config(beside, ())
