@@ -16,8 +16,6 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxrl.data.scoring import user_functions
-from jaxrl.data.sources.parameters import kinds
 from jaxrl.data.sources.parameters import kinds
 from jaxrl.data.tasks import is_function
 

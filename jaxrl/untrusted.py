@@ -14,8 +14,8 @@ import unicodedata
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from jaxrl.data import own
-from jaxrl.data.rewards import code
+from jaxrl.data.rewards.programs import code
+from jaxrl.data.scoring import user_functions as own
 from jaxrl.data.tasks import is_function
 from jaxrl.functions import bundled
 

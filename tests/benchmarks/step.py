@@ -32,7 +32,7 @@ import jax
 import numpy as np
 
 from jaxrl import gguf_file
-from jaxrl.data.text import gguf_vocab
+from jaxrl.data.gguf import gguf_vocab
 from jaxrl.models import catalog, decoder, huggingface, load
 from jaxrl.models.config import DecoderConfig
 

@@ -10,10 +10,12 @@ import time
 
 import pytest
 
-from jaxrl.data import sandbox, tokenizer_limits
-from jaxrl.data.environments import gateway, mcp_tools
-from jaxrl.data.environments.dialects import Answer
-from jaxrl.data.rewards import queries
+from jaxrl.data.environments.bridges import gateway
+from jaxrl.data.environments.bridges.dialects import Answer
+from jaxrl.data.environments.tools import mcp_tools
+from jaxrl.data.rewards.programs import queries
+from jaxrl.data.sandbox import runner as sandbox
+from jaxrl.data.text import tokenizer_limits
 from tests.data.test_agent_program import TOKENS
 from tests.data.test_gateway import Program
 from tests.data.test_sandbox import python
@@ -51,7 +53,9 @@ def test_connections_of_an_episode_are_bounded():
     program.gateway.close()
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST /x", b"POST / HTTP/1.1\r\nContent-Length: 99\r\n\r\n{"])
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST /x", b"POST / HTTP/1.1\r\nContent-Length: 99\r\n\r\n{"]
+)
 def test_a_request_that_is_not_whole_is_given_up(sent, monkeypatch):
     monkeypatch.setattr(gateway, "WHOLE_S", 0.5)
     program = Program(lambda pending: None)

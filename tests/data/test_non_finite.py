@@ -9,9 +9,10 @@ import json
 import pytest
 from reasoning_gym.factory import DATASETS
 
-from jaxrl.data import scoring, tasks
+from jaxrl.data import tasks
 from jaxrl.data.rewards import math, named
-from jaxrl.data.tasks import gym_scorers
+from jaxrl.data.scoring import pool as scoring
+from jaxrl.data.tasks.math import gym_scorers
 from jaxrl.data.types import Problem
 from tests import broad_except
 from tests.data.test_hacks import NAMES, bundled, directory  # noqa: F401
@@ -89,7 +90,7 @@ def test_no_reward_of_ours_credits_them(name, gold):
 
 
 def test_a_reward_of_the_user_that_is_not_finite_is_an_error(tmp_path):
-    from jaxrl.data import own
+    from jaxrl.data.scoring import user_functions as own
 
     for value in (float("nan"), float("inf"), {"a": float("nan")}, {"a": 1e308, "b": 1e308}):
         with pytest.raises((ValueError, OverflowError)):

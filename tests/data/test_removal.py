@@ -8,7 +8,8 @@ import tempfile
 
 import pytest
 
-from jaxrl.data import removal, sandbox, scratch
+from jaxrl.data.sandbox import removal, scratch
+from jaxrl.data.sandbox import runner as sandbox
 
 MESSES = {
     "deep": "import os\nfor i in range(3000): os.mkdir('d'); os.chdir('d')",

@@ -43,7 +43,7 @@ def test_references_out_of_a_schema_are_not_followed(asked, tmp_path, keyword, d
     target = {
         "address": f"{address}/schema",
         "file": (tmp_path / "secret.json").as_uri(),
-        "data": "data:application/json,{\"const\": \"SECRET\"}",
+        "data": 'data:application/json,{"const": "SECRET"}',
     }[where]
     for wanted in (
         {keyword: target},

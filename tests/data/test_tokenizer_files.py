@@ -10,7 +10,8 @@ import pytest
 import sentencepiece
 import tokenizers as library
 
-from jaxrl.data.text import gguf_fields, tokenizer_files, tokenizers
+from jaxrl.data.gguf import gguf_fields
+from jaxrl.data.text import tokenizer_files, tokenizers
 from tests.models import byte_tokenizer
 
 CORPUS = [

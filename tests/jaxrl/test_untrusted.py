@@ -17,7 +17,8 @@ from jaxrl import functions, untrusted
 from jaxrl.config import Config
 from jaxrl.config.prompts import Domain
 from jaxrl.data import tasks
-from jaxrl.data.rewards import judge, named, rubrics
+from jaxrl.data.rewards import named
+from jaxrl.data.rewards.judged import judge, rubrics
 from jaxrl.launch import recipes
 from jaxrl.record import account
 
@@ -136,10 +137,15 @@ def test_no_value_of_a_refused_parameter_passes(name, value):
     "gs://bucket/x", "ｈｔｔｐ://h", "h\u200bttp://h", "ws://h", "\u2066http://h", "ftp://h",
 ])  # fmt: skip
 @pytest.mark.parametrize(
-    "field", ["task", "model", "name", "template", "system", "answer_format", "new_field", "rewards"]
+    "field",
+    ["task", "model", "name", "template", "system", "answer_format", "new_field", "rewards"],
 )
 def test_no_field_takes_an_address(field, text):
-    for nest in ({field: text}, {field: [text]}, {"task_args": {"args": json.dumps({field: text})}}):
+    for nest in (
+        {field: text},
+        {field: [text]},
+        {"task_args": {"args": json.dumps({field: text})}},
+    ):
         assert untrusted.foreign(nest)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.data.text import gguf_fields
+from jaxrl.data.gguf import gguf_fields
 from jaxrl.models import decoder, gguf, gguf_write, head, load
 from jaxrl.models.config import DecoderConfig, Experts, Latent, RopeScaling
 from tests.models import byte_tokenizer

@@ -35,8 +35,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from jaxrl.data import removal
-from jaxrl.data.sandbox import cgroups, processes, seccomp
+from jaxrl.data.sandbox import cgroups, processes, removal, seccomp
 
 ALLOW_WEAK = "JAXRL_ALLOW_WEAK_SANDBOX"
 """Environment variable that allows `rlimits`, for calls that name no isolation, if it is 1."""
@@ -168,9 +167,7 @@ def strongest() -> Isolation:
             return isolation
         failures.append(f"{isolation}: {outcome}")
     private = ", or use a Python that other users can read" if os.geteuid() == 0 else ""
-    raise Unavailable(
-        f"no sandbox works here; install bubblewrap{private}: " + "; ".join(failures)
-    )
+    raise Unavailable(f"no sandbox works here; install bubblewrap{private}: " + "; ".join(failures))
 
 
 def run(

@@ -13,7 +13,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from jaxrl.data import removal
+from jaxrl.data.sandbox import removal
 
 _PREFIX, _NEW = "jaxrl-scoring-", "new-jaxrl-scoring-"
 

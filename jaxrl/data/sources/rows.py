@@ -15,8 +15,8 @@ A prompt or an answer is a text or a list of messages. A preference without a pr
 conversations or two texts, whose common beginning is the prompt; it may have a `margin`, by which
 the chosen answer is better than another pair's. Steps with a reference solution in place of labels
 get those of `jaxrl.data.rewards.steps.aligned`; each line of a step has the label of the step.
-`jaxrl.data.sources.layouts` recognises other names of columns, and what a prompt may have besides: an
-`input`, a `system` message and a `history`.
+`jaxrl.data.sources.layouts` recognises other names of columns, and what a prompt may have besides:
+an `input`, a `system` message and a `history`.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def read(
 
     Args:
       path: a source of `jaxrl.data.sources.records.read`.
-      columns: names in the file by the names of `jaxrl.data.sources.layouts.COLUMNS`; the others are
-        recognised. An empty name says that the file has no such column.
+      columns: names in the file by the names of `jaxrl.data.sources.layouts.COLUMNS`; the others
+        are recognised. An empty name says that the file has no such column.
       bad: `error` refuses the file at its first row that cannot be used; `skip` leaves them out.
       media: a row that holds an image or other media is a bad row as others are; else it refuses
         the file.

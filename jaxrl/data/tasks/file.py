@@ -27,7 +27,8 @@ _ANSWERS = (
     "reward_model.ground_truth", "extra_info.answer",
 )  # fmt: skip
 _BESIDE = ("system", "history", "tools", "images")
-"""Columns of `jaxrl.data.sources.layouts` that a prompt may have besides, and `input` after instruction."""
+"""Columns of `jaxrl.data.sources.layouts` that a prompt may have besides, and `input` after
+instruction."""
 _MOST_HELD_OUT = 1024
 
 

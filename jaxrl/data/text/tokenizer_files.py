@@ -15,7 +15,7 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from jaxrl import gguf_file
-from jaxrl.data.text import gguf_vocab
+from jaxrl.data.gguf import gguf_vocab
 from jaxrl.data.text import tokenizers as read
 
 FILES = (

@@ -14,14 +14,11 @@ import sentencepiece
 import tokenizers
 
 from jaxrl import gguf_file
-from jaxrl.data.text import chat, gguf_vocab, marking, tokenizer_backends
+from jaxrl.data.gguf import gguf_vocab
+from jaxrl.data.text import chat, marking, tokenizer_backends, tokenizer_limits
 from jaxrl.data.text.marking import Conversation, Ends
 from jaxrl.data.text.messages import Message
 from jaxrl.data.text.tokenizer_backends import Backend
-from jaxrl.data.text import tokenizer_backends as backends, chat, gguf_vocab
-from jaxrl.data import tokenizer_limits
-from jaxrl.data.text.tokenizer_backends import Backend
-from jaxrl.data.text.chat import Message
 
 END_TOKENS = (
     "<|im_end|>",

@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple
 from tokenizers import Tokenizer
 
 from jaxrl.config import Config
-from jaxrl.data.text import gguf_fields, tokenizer_files, tokenizers
+from jaxrl.data.gguf import gguf_fields
+from jaxrl.data.text import tokenizer_files, tokenizers
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.publish import model_card
 from jaxrl.launch.settings import flags

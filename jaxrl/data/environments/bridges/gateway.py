@@ -216,13 +216,11 @@ class _Bounded(socketserver.ThreadingMixIn):
 
 
 class _Server(_Bounded, HTTPServer):
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a program that has ended or was killed while it asked."""
 
 
 class _LocalServer(_Bounded, socketserver.UnixStreamServer):
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """As above."""
 

@@ -12,8 +12,9 @@ from gguf import GGUFValueType
 from sentencepiece import sentencepiece_model_pb2 as proto
 
 from jaxrl import gguf_file
-from jaxrl.data.text import gguf_vocab, tokenizers
-from jaxrl.data.text.gguf_vocab import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
+from jaxrl.data.gguf import gguf_vocab
+from jaxrl.data.gguf.gguf_vocab import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
+from jaxrl.data.text import tokenizers
 from jaxrl.data.text.tokenizer_files import PROBES, check
 from jaxrl.gguf_file import Field
 

@@ -1,0 +1,1 @@
+"""Tokenizers as GGUF files hold them."""
