@@ -38,7 +38,7 @@ def markdown(scales: Sequence[str]) -> str:
         f"Measured: {len(known)} of {len(names)} methods. The others have the status `undecided` "
         "until the queue\n(`python -m experiments effects --queue`) reaches them; what was "
         "measured before this "
-        "protocol is in [effects/before](effects/before)\nand counts for nothing here.\n",
+        "protocol is in [before.json](before.json)\nand counts for nothing here.\n",
     ]
     if waiting:
         named = sorted({f"{row['id']} ({row['task']})" for row in waiting})
@@ -100,10 +100,10 @@ def machines_sentence(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def before(identity_: str) -> str:
     """What the table said of a method before the protocol."""
-    path = table.RESULTS / "before" / f"{table.module_name(identity_)}.json"
-    if not path.exists():
+    path = table.RESULTS / "before.json"
+    old = json.loads(path.read_text()).get(table.module_name(identity_)) if path.exists() else None
+    if old is None:
         return ""
-    old = json.loads(path.read_text())
     return f"{old['difference']:+.3f}, {old['status']}"
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.data.sources import batching
+from jaxrl.data import batching
 
 
 @settings(max_examples=25, deadline=None)

@@ -260,7 +260,8 @@ def test_a_script_without_end_is_ended(run, monkeypatch):
 def test_scripts_as_dumps_have_them_run(run):
     script = (
         "PRAGMA foreign_keys=OFF;\nBEGIN TRANSACTION;\nCREATE TABLE t(n INTEGER PRIMARY KEY);\n"
-        "INSERT INTO t VALUES (1), (2);\nCREATE INDEX i ON t(n);\nCREATE VIEW v AS SELECT n FROM t;\n"
+        "INSERT INTO t VALUES (1), (2);\nCREATE INDEX i ON t(n);\n"
+        "CREATE VIEW v AS SELECT n FROM t;\n"
         "COMMIT;"
     )
     assert run(script, "SELECT sum(n) FROM v") == [(3,)]

@@ -168,7 +168,8 @@ def test_a_line_break_is_for_texts_that_are_read_as_such():
         ("schedule", "recorded:/tmp/run"), ("schedule", "recorded:run"), ("models", "m.jsonl"),
         ("model", "gs://b/r"), ("model", "//host/share"), ("model", "/net/host/x"),
         ("model", "/proc/self/fd/0"), ("model", "/a/../net/h"), ("model", "~other/x"),
-        ("fork", "s3://b/r@3"), ("args", "[" * 100_000), ("rewards", "[1, "), ("of", '{"path": "x"}'),
+        ("fork", "s3://b/r@3"), ("args", "[" * 100_000), ("rewards", "[1, "),
+        ("of", '{"path": "x"}'),
     ],
 )  # fmt: skip
 def test_texts_of_one_kind(field, text):
