@@ -28,8 +28,8 @@ FORBIDDEN = [
     and chr(n) not in "\n\t\u200c\u200d"
 ]
 MARKUP = [
-    "[/INST]", "[b]x[/i]", "[/x]", "[red]", "[link=http://evil]click[/link]", "[@click=app.bell]x[/]",
-    "[bold", "[", "]", "[[b]]", "\\[b]", "[/]", "[not a tag]", ":smile:", "[#ff0000]", "[1, 2]",
+    "[/INST]", "[b]x[/i]", "[/x]", "[red]", "[link=http://evil]click[/link]",
+    "[@click=app.bell]x[/]", "[bold", "[", "]", "[[b]]", "\\[b]", "[/]", "[not a tag]", ":smile:", "[#ff0000]", "[1, 2]",
 ]  # fmt: skip
 SEQUENCES = [
     "\x1b]0;OWNED\x07",
@@ -39,9 +39,9 @@ SEQUENCES = [
     "\x1b]8;;http://e\x1b\\",
 ]
 HOSTILE = st.lists(
-    st.one_of(st.sampled_from(FORBIDDEN), st.sampled_from([*MARKUP, *SEQUENCES]), st.text(max_size=4)),
+    st.sampled_from(FORBIDDEN) | st.sampled_from([*MARKUP, *SEQUENCES]) | st.text(max_size=4),
     max_size=8,
-).map("".join)  # fmt: skip
+).map("".join)
 
 
 def forbidden(text: str) -> set[str]:
@@ -136,7 +136,9 @@ def watched(console, text: str, directory: Path) -> None:
 
 PRINTED = {
     "sample": lambda console, text, _: sample.show([text, text], console),
-    "play": lambda console, text, _: play.show([row(text, value=1.0), row(text, value=None, error=text)], console),
+    "play": lambda console, text, _: play.show(
+        [row(text, value=1.0), row(text, value=None, error=text)], console
+    ),
     "eval": lambda console, text, _: console.print(evaluate.table({text: 0.5})),
     "watch": watched,
     "train": trained,
