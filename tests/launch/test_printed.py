@@ -29,7 +29,8 @@ FORBIDDEN = [
 ]
 MARKUP = [
     "[/INST]", "[b]x[/i]", "[/x]", "[red]", "[link=http://evil]click[/link]",
-    "[@click=app.bell]x[/]", "[bold", "[", "]", "[[b]]", "\\[b]", "[/]", "[not a tag]", ":smile:", "[#ff0000]", "[1, 2]",
+    "[@click=app.bell]x[/]", "[bold", "[", "]", "[[b]]", "\\[b]", "[/]", "[not a tag]",
+    ":smile:", "[#ff0000]", "[1, 2]",
 ]  # fmt: skip
 SEQUENCES = [
     "\x1b]0;OWNED\x07",
