@@ -291,6 +291,9 @@ def main() -> int:
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     os.environ |= tiny.environment()
+    # As in the tests: compiling would take most of the time.
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
     multiprocessing.get_context("forkserver").set_forkserver_preload(["tests.jaxrl.tiny"])
     changes = {mode: COMMON | own for mode, own in modes(folder).items()}
     plan = Plan(folder, flags.seed, flags.times, changes, {}, {m: Counter() for m in changes}, [])

@@ -30,8 +30,8 @@ FORBIDDEN = [
 ]
 MARKUP = [
     "[/INST]", "[b]x[/i]", "[/x]", "[red]", "[link=http://evil]click[/link]",
-    "[@click=app.bell]x[/]",
-    "[bold", "[", "]", "[[b]]", "\\[b]", "[/]", "[not a tag]", ":smile:", "[#ff0000]", "[1, 2]",
+    "[@click=app.bell]x[/]", "[bold", "[", "]", "[[b]]", "\\[b]", "[/]", "[not a tag]",
+    ":smile:", "[#ff0000]", "[1, 2]",
 ]  # fmt: skip
 SEQUENCES = [
     "\x1b]0;OWNED\x07",
@@ -41,11 +41,9 @@ SEQUENCES = [
     "\x1b]8;;http://e\x1b\\",
 ]
 HOSTILE = st.lists(
-    st.one_of(
-        st.sampled_from(FORBIDDEN), st.sampled_from([*MARKUP, *SEQUENCES]), st.text(max_size=4)
-    ),
+    st.sampled_from(FORBIDDEN) | st.sampled_from([*MARKUP, *SEQUENCES]) | st.text(max_size=4),
     max_size=8,
-).map("".join)  # fmt: skip
+).map("".join)
 
 
 def forbidden(text: str) -> set[str]:
