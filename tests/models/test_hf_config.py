@@ -102,7 +102,8 @@ def test_a_window_is_where_the_family_has_one():
     typed = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}
     windows = {
         "llama": (),
-        "mistral": (True, True),
+        "mistral": (True, False),
+        "phi3": (True, True),
         "gemma2": (True, False),
         "qwen2": (),  # whose windows are off unless `use_sliding_window` says otherwise
     }
