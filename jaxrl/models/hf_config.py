@@ -18,6 +18,31 @@ FAMILIES: Mapping[str, Family] = {**FIRST, **GROUPED, **RECENT}
 ALIASES: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
 """Names of a `model_type` that are another's architecture, and that other."""
 
+_RECURRENT = "its layers keep a recurrent state"
+
+_INDEXED = "an indexer chooses the keys that a query sees"
+
+LACKING: Mapping[str, str] = {
+    "gpt_oss": "attention sinks, biases of experts and routers, clamped SwiGLU, and MXFP4 files",
+    "qwen3_next": _RECURRENT,
+    "qwen3_5_text": _RECURRENT,
+    "qwen3_5_moe_text": _RECURRENT,
+    "olmo_hybrid": _RECURRENT,
+    "kimi_linear": _RECURRENT,
+    "nemotron_h": _RECURRENT,
+    "granitemoehybrid": _RECURRENT,
+    "falcon_h1": _RECURRENT,
+    "lfm2": "short convolutions keep a state",
+    "lfm2_moe": "short convolutions keep a state",
+    "gemma3n_text": "layers share keys and values, and embeddings enter every layer",
+    "gemma4_text": "heads differ in size by layer, and layers share keys and values",
+    "deepseek_v32": _INDEXED,
+    "glm_moe_dsa": _INDEXED,
+    "llama4_text": "attention within chunks, and dense layers between ones with experts",
+    "granite": "factors on embeddings, residuals and logits",
+}
+"""What models have that the decoder has not, by their `model_type`."""
+
 COMMON = {
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",
@@ -61,6 +86,10 @@ def find(model_type: str, inner: Raw | None = None) -> Family:
     model_type = ALIASES.get(model_type, model_type)
     if model_type not in FAMILIES:
         text = (inner or {}).get("model_type")
+        if why := LACKING.get(model_type):
+            raise ValueError(
+                f"model_type={model_type!r} is not supported: {why}; name another model"
+            )
         known = "one that is read where it comes alone" if text in FAMILIES else "not read either"
         hint = f" (its text_config is of {text!r}, {known})" if text else ""
         raise ValueError(

@@ -65,6 +65,13 @@ def test_what_is_refused(raw, message):
         hf_config.read(raw)
 
 
+@pytest.mark.parametrize("model_type", sorted(hf_config.LACKING))
+def test_a_family_that_the_decoder_lacks_something_for_is_refused_with_that(model_type):
+    assert model_type not in hf_config.FAMILIES
+    with pytest.raises(ValueError, match=hf_config.LACKING[model_type]):
+        hf_config.read({**RAW, "model_type": model_type})
+
+
 def test_soft_caps_are_those_of_the_family_unless_they_are_null():
     caps = ("attention_softcap", "logit_softcap")
     keys = ("attn_logit_softcapping", "final_logit_softcapping")
@@ -95,7 +102,8 @@ def test_a_window_is_where_the_family_has_one():
     typed = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}
     windows = {
         "llama": (),
-        "mistral": (True, True),
+        "mistral": (True, False),
+        "phi3": (True, True),
         "gemma2": (True, False),
         "qwen2": (),  # whose windows are off unless `use_sliding_window` says otherwise
     }
