@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from jaxrl.config import Config
-from jaxrl.data import stream
+from jaxrl.data import examples, stream
 from jaxrl.data.types import Problem, Task
 from jaxrl.record.metrics import Timer
 from jaxrl.record.rundir import best_effort
@@ -173,6 +173,7 @@ def check_prompts(config: Config, actor: Policy) -> None:
       ValueError: naming the field.
     """
     selection.check(config)
+    examples.end(actor.tokenizer)  # else no completion would end
     tasks.dialogue(tasks.named(config), actor.tokenizer, config.rollout)
     tasks.arrays(tasks.named(config), actor.tokenizer, config.rollout)
     if config.rollout.on_device and config.generators:

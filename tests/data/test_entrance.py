@@ -390,7 +390,7 @@ def test_what_is_learned_are_the_words_of_the_assistant(template, eos, learned, 
 
 def test_a_turn_without_the_end_that_others_have_is_refused(tmp_path):
     tokenizer = loaded(tmp_path / "model", LAST_ONLY)
-    with pytest.raises(ValueError, match="ends (some turns|a turn) of the assistant with"):
+    with pytest.raises(ValueError, match=r"ends (some turns|a turn) of the assistant with"):
         encoded(tokenizer, saved(tmp_path, {"messages": TURNS}))
     (text,) = encoded(tokenizer, saved(tmp_path, {"messages": TURNS[:2]}))
     assert text.endswith(f"[[yo{END}]]")
