@@ -54,6 +54,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 _NEEDED = ("messages", "prompt", "completion", "chosen", "rejected", "text")
 """Columns that are looked for even where they are null in all rows, so that the rows are bad."""
 _CONVERSATION = ("system", "history", "tools", "variables")
+_GROUND_TRUTH = "reward_model.ground_truth"
+"""Path of the answer in the layout of verl."""
 _ALWAYS = ("weight", "images")
 _OPTIONAL: dict[Kind, tuple[str, ...]] = {
     "messages": _CONVERSATION,
@@ -138,6 +140,8 @@ def recognise(
         return Layout(kind, used, unused(present, used.values()))
     if prompts and "prompt" in names:
         used = {c: names[c] for c in ("prompt", "input", *_CONVERSATION, *_ALWAYS) if c in names}
+        if _reaches(records, _GROUND_TRUTH):
+            used["answer"] = _GROUND_TRUTH
         return Layout("prompt", used, unused(present, used.values()))
     kinds = "; ".join(f"{kind} ({', '.join(choices[0])})" for kind, choices in KINDS.items())
     raise ValueError(
