@@ -11,6 +11,7 @@ import jax
 
 from jaxrl.config import Config
 from jaxrl.data.sources import stream
+from jaxrl.data.text import examples
 from jaxrl.data.types import Problem, Task
 from jaxrl.record.metrics import Timer
 from jaxrl.record.rundir import best_effort
@@ -173,6 +174,7 @@ def check_prompts(config: Config, actor: Policy) -> None:
       ValueError: naming the field.
     """
     selection.check(config)
+    examples.end(actor.tokenizer)  # else no completion would end
     tasks.dialogue(tasks.named(config), actor.tokenizer, config.rollout)
     tasks.arrays(tasks.named(config), actor.tokenizer, config.rollout)
     if config.rollout.on_device and config.generators:

@@ -13,7 +13,6 @@ name of one of `BUNDLED`, `FILE.py:function`, `module:function` or `rubric:FILE.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import difflib
 import inspect
 import json
@@ -23,7 +22,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from jaxrl.data.rewards import group, math, schema, shape, text, verifier
+from jaxrl.data.rewards import group, math, references, schema, shape, text, verifier
 from jaxrl.data.rewards.judged import judge, rubrics
 from jaxrl.data.scoring import user_functions
 from jaxrl.data.sources import extract
@@ -81,7 +80,7 @@ def number() -> Reward:
         right = found is not None and _value(found) == _value(wanted)
         return Score(float(right), {"correct": float(right), "format": float(found is not None)})
 
-    return _any_of(reward)
+    return references.any_of(reward)
 
 
 def exact(answer_format: str = "text") -> Reward:
@@ -97,7 +96,7 @@ def exact(answer_format: str = "text") -> Reward:
         right = found is not None and text.exact_match(found, str(problem.answer)) == 1
         return Score(float(right))
 
-    return _answered(reward)
+    return references.answered(reward)
 
 
 def contains() -> Reward:
@@ -106,7 +105,7 @@ def contains() -> Reward:
     def reward(problem: Problem, completion: str) -> Score:
         return Score(float(str(problem.answer) in (extract.after_thought(completion) or "")))
 
-    return _answered(reward)
+    return references.answered(reward)
 
 
 def equivalent(answer_format: str = "boxed") -> Reward:
@@ -115,7 +114,7 @@ def equivalent(answer_format: str = "boxed") -> Reward:
     Args:
       answer_format: where the answer is in the completion, see `jaxrl.data.sources.extract`.
     """
-    return _any_of(math.equivalent(answer_format))
+    return references.any_of(math.equivalent(answer_format))
 
 
 def closeness(name: str, answer_format: str = "text", longest: int = 10_000) -> Reward:
@@ -126,7 +125,7 @@ def closeness(name: str, answer_format: str = "text", longest: int = 10_000) -> 
       answer_format: where the answer is in the completion, see `jaxrl.data.sources.extract`.
       longest: characters scored; an answer over it scores 0.
     """
-    return _answered(text.closeness(name, answer_format, longest))
+    return references.answered(text.closeness(name, answer_format, longest))
 
 
 def nothing() -> Reward:
@@ -341,44 +340,6 @@ def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
             [spec.function for spec in specs if spec.function not in BUNDLED]
         ),
     )
-
-
-def _any_of(reward: Reward) -> Reward:
-    """The reward, where an answer may be a list: each of its elements is right."""
-
-    def best(problem: Problem, completion: str) -> Score | Awaitable[Score]:
-        answer = problem.answer
-        if isinstance(answer, Mapping):
-            return Score(
-                None,
-                error=f"gold: the answer is {answer!r:.80}, an object; name what is meant in it, "
-                "as in --answer-column COLUMN.KEY",
-            )
-        if not isinstance(answer, list | tuple):
-            return reward(problem, completion)
-        if str(list(answer)) in completion:  # a copy of the whole list is no answer
-            return Score(0.0)
-        scores = [
-            reward(dataclasses.replace(problem, answer=element), completion) for element in answer
-        ]
-        valid = [score for score in scores if score.error is None]
-        if not valid:
-            return scores[0] if scores else Score(None, error="gold: the list of answers is empty")
-        return max(valid, key=lambda score: score.value)
-
-    return best
-
-
-def _answered(reward: Reward) -> Reward:
-    """The reward, of rows that have an answer: it would take `None`, `nan` or nothing for one."""
-
-    def checked(problem: Problem, completion: str) -> Score | Awaitable[Score]:
-        answer = problem.answer
-        if answer is None or answer != answer or not str(answer).strip():  # NaN is not itself
-            return Score(None, error=f"gold: the row has no answer, it is {answer!r:.80}")
-        return reward(problem, completion)
-
-    return _any_of(checked)
 
 
 def _endpoints(spec: Spec) -> list[Mapping[str, Any]]:

@@ -12,8 +12,9 @@ from typing import Any, Literal, NamedTuple
 from jaxrl.data.sources import records as sources
 
 Kind = Literal[
-    "messages", "completion", "preference", "ranking", "label", "stepwise", "referenced", "text"
-]
+    "messages", "completion", "preference", "ranking", "label", "stepwise", "referenced", "text",
+    "prompt",
+]  # fmt: skip
 
 KINDS: dict[Kind, tuple[tuple[str, ...], ...]] = {
     "preference": (("chosen", "rejected"),),
@@ -53,6 +54,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 _NEEDED = ("messages", "prompt", "completion", "chosen", "rejected", "text")
 """Columns that are looked for even where they are null in all rows, so that the rows are bad."""
 _CONVERSATION = ("system", "history", "tools", "variables")
+_GROUND_TRUTH = "reward_model.ground_truth"
+"""Path of the answer in the layout of verl."""
 _ALWAYS = ("weight", "images")
 _OPTIONAL: dict[Kind, tuple[str, ...]] = {
     "messages": _CONVERSATION,
@@ -94,7 +97,11 @@ class Layout(NamedTuple):
 
 
 def recognise(
-    records: Sequence[Mapping[str, Any]], columns: Mapping[str, str], path: str
+    records: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, str],
+    path: str,
+    *,
+    prompts: bool = False,
 ) -> Layout:
     """The layout of a file.
 
@@ -103,6 +110,7 @@ def recognise(
       columns: names in the file by the names of `COLUMNS`; an empty name says that the file has no
         such column.
       path: of the file, for the message.
+      prompts: whether a prompt alone, which a policy is to answer, is a kind too.
 
     Raises:
       ValueError: none of the kinds, or a name that no row has.
@@ -130,6 +138,11 @@ def recognise(
             optional = tuple(column for column in optional if column != "messages")
         used = {column: names[column] for column in (*needed, *optional) if column in names}
         return Layout(kind, used, unused(present, used.values()))
+    if prompts and "prompt" in names:
+        used = {c: names[c] for c in ("prompt", "input", *_CONVERSATION, *_ALWAYS) if c in names}
+        if _reaches(records, _GROUND_TRUTH):
+            used["answer"] = _GROUND_TRUTH
+        return Layout("prompt", used, unused(present, used.values()))
     kinds = "; ".join(f"{kind} ({', '.join(choices[0])})" for kind, choices in KINDS.items())
     raise ValueError(
         f"{path} has the columns {', '.join(present)}, which is none of the kinds {kinds}; name "

@@ -100,6 +100,8 @@ def parse(fields: Mapping[str, Any], layout: Layout, where: str) -> Row:
         label = (_label(record.value("label"), record),)
         return Row(where, turns[:-1], (turns[-1:],), label, tools, variables)
     prompt = _prompt(record)
+    if kind == "prompt":
+        return Row(where, prompt, (), (), tools, variables)
     if kind == "ranking":
         answers = _several(record.value("ranking"), record.label("ranking"), least=2)
         worst = len(answers) - 1

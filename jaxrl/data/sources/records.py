@@ -13,18 +13,16 @@ import io
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from jaxrl.data import listed
+from jaxrl.data.listed import OnBroken
 from jaxrl.data.sources import compressed, shards
 
 Records = Sequence[Mapping[str, Any]]
-
-
-OnBroken = Callable[[str, str], None]
-"""Called with the place of a line that is no record, `FILE:LINE`, and the reason."""
 
 
 def read(spec: str, skip: OnBroken | None = None) -> Records:
@@ -82,7 +80,7 @@ def _file(path: Path, skip: OnBroken | None) -> Records:
     if ending in (".jsonl", ".ndjson") or (ending == ".json" and _in_lines(path)):
         return Jsonl(path, skip)
     if ending == ".json":
-        return elements(path, skip)
+        return listed.elements(path, skip)
     return Table([path]) if ending in shards.TABLES else delimited(path)
 
 
@@ -99,25 +97,6 @@ def _in_lines(path: Path) -> bool:
     except ValueError:
         return False
     return True
-
-
-class Listed(Sequence[Mapping[str, Any]]):
-    """Records in memory, with the number of each in its file."""
-
-    def __init__(
-        self, path: Path, records: Sequence[Mapping[str, Any]], numbers: Sequence[int]
-    ) -> None:
-        self._path, self._records, self._numbers = path, records, numbers
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __getitem__(self, index: int) -> Mapping[str, Any]:
-        return self._records[index]
-
-    def where(self, index: int) -> str:
-        """The place of a record."""
-        return f"{self._path}:{self._numbers[index]}"
 
 
 class Joined(Sequence[Mapping[str, Any]]):
@@ -143,34 +122,6 @@ class Joined(Sequence[Mapping[str, Any]]):
         index = range(len(self))[index]
         number = bisect.bisect_right(self._starts, index) - 1
         return self._parts[number], index - self._starts[number]
-
-
-def elements(path: Path, skip: OnBroken | None = None) -> Records:
-    """The objects of a `.json` file that holds a list.
-
-    Raises:
-      ValueError: it holds something else.
-    """
-    try:
-        with compressed.opened(path) as file:
-            records = json.loads(file.read().decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(records, list):
-        raise ValueError(
-            f"{path} holds {type(records).__name__}; a .json file is a list of rows, or has one "
-            "row a line"
-        )
-    numbers: list[int] = []
-    for number, record in enumerate(records, 1):
-        if isinstance(record, dict):
-            numbers.append(number)
-            continue
-        why = f"{record!r:.60} is not an object"
-        if skip is None:
-            raise ValueError(f"{path}:{number}: {why}")
-        skip(f"{path}:{number}", why)
-    return Listed(path, [records[number - 1] for number in numbers], numbers)
 
 
 LONGEST_LINE = 256 << 20
@@ -358,7 +309,7 @@ def delimited(path: Path) -> Records:
                 f"{path}, after line {reader.line_num}: not UTF-8 ({error.reason}); save it as "
                 "UTF-8"
             ) from error
-    return Listed(path, rows, lines)
+    return listed.Listed(path, rows, lines)
 
 
 @contextlib.contextmanager

@@ -92,6 +92,7 @@ def read(
     *,
     bad: Literal["error", "skip"] = "error",
     media: bool = True,
+    prompts: bool = False,
 ) -> Rows:
     """The rows of a file, each of which is read once and checked.
 
@@ -102,6 +103,7 @@ def read(
       bad: `error` refuses the file at its first row that cannot be used; `skip` leaves them out.
       media: a row that holds an image or other media is a bad row as others are; else it refuses
         the file.
+      prompts: read a file of prompts without answers too.
 
     Raises:
       ValueError: no such file, a kind that is not recognised, a bad row, or no good one.
@@ -111,7 +113,7 @@ def read(
         raise unusable(broken[0])
     if not len(records):
         raise ValueError(f"data.path={path!r} has no rows")
-    layout = layouts.recognise(records, columns or {}, path)
+    layout = layouts.recognise(records, columns or {}, path, prompts=prompts)
     good, keys = array("Q"), list[bytes]()
     for index in range(len(records)):
         place = sources.where(records, index, path)

@@ -46,6 +46,8 @@ def encode(
     Raises:
       ValueError: messages for a model without a chat template, or that its template refuses.
     """
+    if not row.answers:
+        return [Example(_asked(tokenizer, row, chat, system), (), ())]
     if row.stepwise:
         return [_steps(tokenizer, row)]
     return [_example(tokenizer, row, answer, chat, system) for answer in row.answers]
@@ -159,6 +161,23 @@ def _example(tokenizer: Tokenizer, row: Row, answer: Text, chat: bool, system: s
         raise ValueError(f"{row.id}: the chat template leaves no token of the assistant to learn")
     first = learned.index(True)
     return Example(tuple(ids[:first]), tuple(ids[first:]), tuple(learned[first:]))
+
+
+def _asked(tokenizer: Tokenizer, row: Row, chat: bool, system: str) -> tuple[int, ...]:
+    """A prompt that a policy is to answer."""
+    if isinstance(row.prompt, str) and not chat:
+        return tuple(_encoded(tokenizer.prompt, row.prompt, row))
+    if tokenizer.chat is None:
+        raise ValueError(f"{row.id}: it holds messages, but this model has no chat template")
+    import jinja2
+
+    turns = _turns(row.prompt, "user")
+    lead = [{"role": "system", "content": system}]
+    lead = lead if system and turns[0]["role"] != "system" else []
+    try:
+        return tuple(tokenizer.chat([*lead, *turns], row.tools, **row.variables))
+    except jinja2.TemplateError as error:
+        raise ValueError(f"{row.id}: the chat template refuses it: {error}") from error
 
 
 def _encoded(encode: Callable[[str], list[int]], text: str, row: Row) -> list[int]:

@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     usage = "jaxrl data FILE"
     try:
         path, view = flags.named(DataView(), argv, usage=usage, what="a file of rows")
-        found = rows.read(path, view.columns, bad="skip", media=False)
+        found = rows.read(path, view.columns, bad="skip", media=False, prompts=True)
         tokenizer = policy.describe(policy.named(view.model))[1] if view.model else None
         if tokenizer is not None:
             tokenizer = tokenizers.with_variables(tokenizer, view.template_args)
@@ -76,7 +76,8 @@ def summary(found: Rows, view: DataView, tokenizer: Tokenizer | None) -> dict[st
         encode = functools.partial(_examples, view=view, tokenizer=tokenizer)
         found = encoding.usable(found, encode, bad="skip")
     warnings = found.layout.warnings(found.path)
-    written = view.chat or any(not isinstance(found[i].answers[0], str) for i in range(len(found)))
+    answers = (found[index].answers[:1] for index in range(len(found)))
+    written = view.chat or any(answer and not isinstance(answer[0], str) for answer in answers)
     if tokenizer is not None and written and not examples.learns_to_stop(tokenizer):
         warnings.append(marking.NO_END)
     shown = [found[index] for index in range(min(view.rows, len(found)))]
@@ -107,6 +108,10 @@ def _row(row: Row, view: DataView, tokenizer: Tokenizer | None) -> dict[str, Any
         answers = [{"reward": reward, "answer": answer} for answer, reward in pairs]
         return report | {"prompt": row.prompt, "answers": answers}
     made = _examples(row, view, tokenizer)
+    if not row.answers:
+        (alone,) = made
+        prompt = {"reward": 0.0, "tokens": [*alone.prompt], "mask": [0] * len(alone.prompt)}
+        return report | {"answers": [prompt]}
     fitted = examples.fitting(made, view.max_tokens, "truncate", row.id)
     # steps are one answer, whose reward is the share of good ones
     rewards = (sum(row.rewards) / len(row.rewards),) if row.stepwise else row.rewards

@@ -8,16 +8,15 @@ say nothing about the text (`user`, `metadata`, `store` and their like) are read
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
-import json
 import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jsonschema
 
+from jaxrl.data.text import messages
 from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.sampling import search
 from jaxrl.types import Request
@@ -358,14 +357,13 @@ def _texts(prompts: list[str] | list[list[float]], n: int, tokenizer: Tokenizer)
 def _chat_prompt(body: Json, tokenizer: Tokenizer) -> tuple[int, ...]:
     if tokenizer.chat is None:
         raise ValueError("messages: this model has no chat template; use /v1/completions")
-    tools = body.get("tools") or None
-    if body.get("tool_choice") == "none":
-        tools = None
+    offered = None if body.get("tool_choice") == "none" else body.get("tools")
     variables = dict(body.get("chat_template_kwargs", {}))
     if "reasoning_effort" in body:
         variables["reasoning_effort"] = body["reasoning_effort"]
     try:
-        prompt = tuple(tokenizer.chat([_message(m) for m in body["messages"]], tools, **variables))
+        turns = [messages.normal(message, strict=False) for message in body["messages"]]
+        prompt = tuple(tokenizer.chat(turns, messages.tools(offered), **variables))
     except Exception as error:  # a template may fail in any way on what it did not foresee
         raise ValueError(
             f"messages: the chat template refuses them: {type(error).__name__}: {str(error)[:300]}"
@@ -373,25 +371,3 @@ def _chat_prompt(body: Json, tokenizer: Tokenizer) -> tuple[int, ...]:
     if not prompt:
         raise ValueError("messages: the chat template makes no text of them; add one with content")
     return prompt
-
-
-def _message(message: Json) -> Json:
-    """A message as chat templates expect it: its content a text, arguments of calls an object."""
-    out = {name: value for name, value in message.items() if value is not None}
-    content = out.get("content", "")
-    if isinstance(content, list):
-        content = "\n".join(part[part["type"]] for part in content)
-    out["content"] = content
-    if out["role"] == "developer":
-        out["role"] = "system"
-    if "tool_calls" in out:
-        out["tool_calls"] = [_call(call) for call in out["tool_calls"]]
-    return out
-
-
-def _call(call: Json) -> Json:
-    arguments = call["function"]["arguments"]
-    if isinstance(arguments, str):
-        with contextlib.suppress(ValueError):  # the model wrote it, and may read it again
-            arguments = json.loads(arguments)
-    return {**call, "type": "function", "function": {**call["function"], "arguments": arguments}}

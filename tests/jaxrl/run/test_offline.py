@@ -10,6 +10,7 @@ import pytest
 
 from jaxrl.extensions import label_smoothing, mismatched
 from jaxrl.record import checkpoint, metrics
+from jaxrl.rollout import files as files_of_rows
 from jaxrl.rollout import policy, written
 from jaxrl.run import begin, loop
 from jaxrl.training import packing
@@ -165,7 +166,7 @@ def test_rows_come_in_a_new_order_each_epoch_and_each_once(files, tmp_path):
     config = tiny.config(tmp_path, **changes(files, SFT, **{"data.batch_size": 10}))
     origin, actor, _ = begin.check(config)
     assert origin.figure == "loss" and origin.held_out == "5 held-out rows"
-    found = offline.files.read(config.data, config.data.path)
+    found = files_of_rows.read(config.data, config.data.path)
     made = offline.batches(config, actor, found, range(20))
     drawn = [made.step(None, 0, loop.Timer())[0].problems for _ in range(4)]
     epochs = [[p.id for p in (*drawn[i], *drawn[i + 1])] for i in (0, 2)]
@@ -189,7 +190,7 @@ def test_long_texts_become_several_rows(tmp_path):
     given |= {"task": "", "data.path": str(path), "warm_start.steps": 0, "data.batch_size": 3}
     config = tiny.config(tmp_path / "run", **given)
     _, actor, _ = begin.check(tiny.config("", **given | {"data.eval_share": 0.34}))
-    found = offline.files.read(config.data, config.data.path)
+    found = files_of_rows.read(config.data, config.data.path)
     counts = [len(written.groups(actor, config, found, i)) for i in range(3)]
     assert counts == [4, 1, 2]  # of 21, 6 and 10 tokens, the end included
     made = offline.batches(config, actor, found, range(3))
@@ -216,7 +217,7 @@ def test_long_texts_become_several_rows(tmp_path):
         ({"data.kinds": ["label"]}, "this recipe learns from label"),
         ({"data.kinds": []}, "this recipe samples"),
         ({"data.max_tokens": 4096}, "exceeds the model's 2048 positions"),
-        ({"data.max_tokens": 2}, "data.max_tokens=2 leaves no held-out row"),
+        ({"data.max_tokens": 2}, "data.max_tokens=2 leaves no row"),
         ({"warm_start.steps": 2}, "set it to 0"),
         ({"updates_per_batch": 3}, "does not divide data.batch_size=4"),
         ({"data.eval_share": 1.0}, "data.eval_share=1.0"),
@@ -301,3 +302,21 @@ def test_exchanged_answers_may_need_longer_rows_than_training(tmp_path):
 def test_the_newest_checkpoint_holds_the_position(straight):
     saved = checkpoint.path(straight, checkpoint.steps(straight)[-1])
     assert json.loads((saved / "host.json").read_text())["rollouts"]["position"] == 24
+
+
+@pytest.mark.parametrize(("rows", "batch", "epochs"), [(20, 16, 1), (20, 7, 3), (11, 16, 3)])
+def test_epochs_use_each_row_so_many_times(rows, batch, epochs, files, tmp_path):
+    """The last batch ends early; a run that goes on after it begins another pass."""
+    from jaxrl.run import offline
+
+    given = changes(files, SFT, **{"data.batch_size": batch, "data.epochs": epochs})
+    config = tiny.config(tmp_path, **given)
+    _, actor, _ = begin.check(config)
+    found = files_of_rows.read(config.data, config.data.path)
+    made = offline.batches(config, actor, found, range(rows))
+    steps = -(-rows * epochs // batch)
+    drawn = [made.step(None, 0, loop.Timer()) for _ in range(steps)]
+    ids = [problem.id for experience, _ in drawn for problem in experience.problems]
+    assert len(ids) == rows * epochs and {ids.count(each) for each in ids} == {epochs}
+    assert drawn[-1][1]["epoch"] == epochs
+    assert made.step(None, 0, loop.Timer())[0].problems
