@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxrl.data import compressed
+from jaxrl.data.sources import compressed
 
 OnBroken = Callable[[str, str], None]
 """Called with the place of what is no record, `FILE:LINE`, and the reason."""

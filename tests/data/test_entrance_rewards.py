@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from jaxrl.data import backends, scoring, tasks
+from jaxrl.data import tasks
 from jaxrl.data.rewards import named
+from jaxrl.data.scoring import pool as scoring
+from jaxrl.data.text import tokenizer_backends as backends
 
 FUNCTIONS = """
 import asyncio, time

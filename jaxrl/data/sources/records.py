@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.data import listed
-from jaxrl.data.listed import OnBroken
 from jaxrl.data.sources import compressed, shards
+from jaxrl.data.sources.records.listed import OnBroken
 
 Records = Sequence[Mapping[str, Any]]
 
