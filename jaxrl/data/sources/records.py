@@ -18,8 +18,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from jaxrl.data import listed
-from jaxrl.data.sources import compressed, shards
+from jaxrl.data.sources import compressed, listed, shards
 from jaxrl.data.sources.records.listed import OnBroken
 
 Records = Sequence[Mapping[str, Any]]
