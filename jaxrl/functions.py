@@ -16,8 +16,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxrl.data.sources.parameters import kinds
 from jaxrl.data.tasks import is_function
+from jaxrl.data.tasks.parameters import kinds
 
 BUNDLED = (
     "jaxrl.losses.", "jaxrl.launch.recipes.",

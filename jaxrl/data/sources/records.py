@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl.data.sources import compressed, listed, shards
-from jaxrl.data.sources.records.listed import OnBroken
+from jaxrl.data.sources.listed import OnBroken
 
 Records = Sequence[Mapping[str, Any]]
 

@@ -16,7 +16,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl.data.sources import parameters
+from jaxrl.data.tasks import parameters
 from jaxrl.data.types import Task
 
 BUNDLED: dict[str, str] = {

@@ -22,7 +22,8 @@ from reasoning_gym.composite import DatasetSpec
 from reasoning_gym.dataset import ProceduralDataset
 from reasoning_gym.factory import CURRICULA, DATASETS
 
-from jaxrl.data.sources import extract, generate, parameters
+from jaxrl.data.sources import extract, generate
+from jaxrl.data.tasks import parameters
 from jaxrl.data.tasks.math import gym_scorers
 from jaxrl.data.types import Problem, Score, Task
 
