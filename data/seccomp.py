@@ -2,8 +2,8 @@
 
 What is refused: new namespaces and mounts, which would undo the isolation; memory that no limit of
 a process counts (System V segments, memfd, message queues, io_uring, keyrings, bpf); other
-processes' memory; kernel interfaces that ordinary programs do not use; larger buffers of sockets;
-and signals to the supervisor that ends the program, or another priority for it. The filter is classic BPF: see seccomp(2).
+processes' memory; kernel interfaces that ordinary programs do not use; larger buffers of
+sockets; and signals to the supervisor that ends the program, or another priority for it. The filter is classic BPF: see seccomp(2).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _DENIED: dict[str, tuple[int, int]] = {  # name: (x86_64, aarch64)
     "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106),
     "kexec_load": (246, 104), "kexec_file_load": (320, 294), "acct": (163, 89),
     "setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setparam": (142, 118),
-    "sched_setscheduler": (144, 119), "sched_setattr": (314, 274), "reboot": (169, 142), "syslog": (103, 116), "lookup_dcookie": (212, 18),
+    "sched_setscheduler": (144, 119), "sched_setattr": (314, 274), "reboot": (169, 142),
+    "syslog": (103, 116), "lookup_dcookie": (212, 18),
 }  # fmt: skip
 
 _NEW_NAMESPACES = 0x7E020000

@@ -1,9 +1,10 @@
 """Read-only queries on SQLite in memory, under limits, in this process or in one of its own.
 
-The script that makes the database comes from data, and may reach no file and no other database.
-For the query, an authorizer refuses all but reading (no ATTACH, no PRAGMA, no extension), and there
-are limits of time, rows and sizes. SQLite looks at the time between its steps alone, and one step may take long:
-a function of long texts, or many of them. In a process of its own the limits hold for certain.
+The script that makes the database comes from data, and may reach no file and no other database. For
+the query, an authorizer refuses all but reading (no ATTACH, no PRAGMA, no extension), and there are
+limits of time, rows and sizes. SQLite looks at the time between its steps alone, and one step may
+take long: a function of long texts, or many of them. In a process of its own the limits hold for
+certain.
 
 Run by path with `python -I -S`, and imports nothing of ours. It reads the script and the query as
 JSON from standard input, and writes the rows or an error to standard output.

@@ -51,7 +51,9 @@ def test_connections_of_an_episode_are_bounded():
     program.gateway.close()
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST /x", b"POST / HTTP/1.1\r\nContent-Length: 99\r\n\r\n{"])
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST /x", b"POST / HTTP/1.1\r\nContent-Length: 99\r\n\r\n{"]
+)
 def test_a_request_that_is_not_whole_is_given_up(sent, monkeypatch):
     monkeypatch.setattr(gateway, "WHOLE_S", 0.5)
     program = Program(lambda pending: None)
@@ -256,7 +258,8 @@ def test_a_script_without_end_is_ended(run, monkeypatch):
 def test_scripts_as_dumps_have_them_run(run):
     script = (
         "PRAGMA foreign_keys=OFF;\nBEGIN TRANSACTION;\nCREATE TABLE t(n INTEGER PRIMARY KEY);\n"
-        "INSERT INTO t VALUES (1), (2);\nCREATE INDEX i ON t(n);\nCREATE VIEW v AS SELECT n FROM t;\n"
+        "INSERT INTO t VALUES (1), (2);\nCREATE INDEX i ON t(n);\n"
+        "CREATE VIEW v AS SELECT n FROM t;\n"
         "COMMIT;"
     )
     assert run(script, "SELECT sum(n) FROM v") == [(3,)]

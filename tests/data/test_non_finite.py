@@ -100,7 +100,8 @@ SANDBOXED = {"code", "guarded", "patches", "polyglot", "micro_ml", "mixture"}
 
 
 @pytest.mark.parametrize(
-    "name", broad_except(("arithmetic", "gsm8k", "math", "fractions", "random_calculation", "bounds"),
+    "name",
+    broad_except(("arithmetic", "gsm8k", "math", "fractions", "random_calculation", "bounds"),
                          [n for n in NAMES if n not in SANDBOXED])
 )  # fmt: skip
 def test_no_bundled_task_credits_them(name, directory):  # noqa: F811

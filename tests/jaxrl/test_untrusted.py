@@ -136,10 +136,12 @@ def test_no_value_of_a_refused_parameter_passes(name, value):
     "gs://bucket/x", "ｈｔｔｐ://h", "h\u200bttp://h", "ws://h", "\u2066http://h", "ftp://h",
 ])  # fmt: skip
 @pytest.mark.parametrize(
-    "field", ["task", "model", "name", "template", "system", "answer_format", "new_field", "rewards"]
+    "field",
+    ["task", "model", "name", "template", "system", "answer_format", "new_field", "rewards"],
 )
 def test_no_field_takes_an_address(field, text):
-    for nest in ({field: text}, {field: [text]}, {"task_args": {"args": json.dumps({field: text})}}):
+    deep = {"task_args": {"args": json.dumps({field: text})}}
+    for nest in ({field: text}, {field: [text]}, deep):
         assert untrusted.foreign(nest)
 
 
@@ -162,7 +164,8 @@ def test_a_line_break_is_for_texts_that_are_read_as_such():
         ("schedule", "recorded:/tmp/run"), ("schedule", "recorded:run"), ("models", "m.jsonl"),
         ("model", "gs://b/r"), ("model", "//host/share"), ("model", "/net/host/x"),
         ("model", "/proc/self/fd/0"), ("model", "/a/../net/h"), ("model", "~other/x"),
-        ("fork", "s3://b/r@3"), ("args", "[" * 100_000), ("rewards", "[1, "), ("of", '{"path": "x"}'),
+        ("fork", "s3://b/r@3"), ("args", "[" * 100_000), ("rewards", "[1, "),
+        ("of", '{"path": "x"}'),
     ],
 )  # fmt: skip
 def test_texts_of_one_kind(field, text):

@@ -700,7 +700,8 @@ def test_a_body_that_is_announced_too_large_is_answered_at_once(server, length):
     started = time.monotonic()
     with socket.create_connection(server.server_address[:2], 30) as raw:
         raw.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\n"
             + f"Content-Length: {length}\r\n\r\n".encode()
         )
         assert b" 413 " in raw.recv(4096)
