@@ -3,7 +3,8 @@
 What is refused: new namespaces and mounts, which would undo the isolation; memory that no limit of
 a process counts (System V segments, memfd, message queues, io_uring, keyrings, bpf); other
 processes' memory; kernel interfaces that ordinary programs do not use; larger buffers of
-sockets; and signals to the supervisor that ends the program, or another priority for it. The filter is classic BPF: see seccomp(2).
+sockets; and signals to the supervisor that ends the program, or another priority for it. The filter
+is classic BPF: see seccomp(2).
 """
 
 from __future__ import annotations
