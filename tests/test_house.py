@@ -25,7 +25,7 @@ VAGUE_SHARE = {
     "training": 6.6,
 }  # fmt: skip
 """Per cent of the names bound in a package. The aim is 0.5."""
-MODULES = {"rollout": 29, "models": 25, "extensions": 23, "run": 21}
+MODULES = {"rollout": 29, "models": 20, "extensions": 23, "run": 21}
 """Modules of a folder that has more than 15, `__init__` aside."""
 SAME_NAMES = 70
 """Module names that the library has twice or more."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from jaxrl.models import catalog, gguf, huggingface, lora, peft
+from jaxrl.models import catalog, lora
+from jaxrl.models.checkpoints import gguf, huggingface, peft
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import Params
 from jaxrl.models.linear import Kind

@@ -16,7 +16,8 @@ from jaxrl import config as configs
 from jaxrl.config import Config, EvalConfig, RolloutConfig, RolloutLogConfig
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.launch.planning import roofline
-from jaxrl.models import huggingface, load
+from jaxrl.models import load
+from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import DecoderConfig
 from jaxrl.record import jsonl
 from jaxrl.record.writer import Writer

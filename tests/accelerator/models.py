@@ -78,7 +78,7 @@ def fill(folder: Path) -> Path:
     import ml_dtypes
     import safetensors.numpy
 
-    from jaxrl.models import huggingface
+    from jaxrl.models.checkpoints import huggingface
 
     path = folder / "model.safetensors"
     if path.exists():

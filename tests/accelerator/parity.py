@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
-from jaxrl.models import huggingface
+from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
 from jaxrl.sampling import sampler

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxrl.launch.planning import roofline
-from jaxrl.models import huggingface
+from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
 from jaxrl.sampling import sampler

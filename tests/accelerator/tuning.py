@@ -12,7 +12,7 @@ from typing import Any
 from jaxrl.config import Config
 from jaxrl.launch.planning import roofline
 from jaxrl.launch.settings import configs
-from jaxrl.models import huggingface
+from jaxrl.models.checkpoints import huggingface
 from jaxrl.run import loop
 from jaxrl.run.context import Callbacks
 from tests.accelerator import grpo, models

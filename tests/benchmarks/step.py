@@ -33,7 +33,8 @@ import numpy as np
 
 from jaxrl import gguf_file
 from jaxrl.data.gguf import gguf_vocab
-from jaxrl.models import catalog, decoder, huggingface, load
+from jaxrl.models import catalog, decoder, load
+from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import DecoderConfig
 
 SMALL = DecoderConfig(

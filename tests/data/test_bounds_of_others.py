@@ -305,7 +305,7 @@ def test_a_tokenizer_as_they_are_passes(tmp_path):
      ("num_hidden_layers", 10**400)],
 )  # fmt: skip
 def test_sizes_that_no_model_has_are_refused(key, value):
-    from jaxrl.models import hf_config
+    from jaxrl.models.checkpoints import hf_config
 
     raw = {"model_type": "llama", "vocab_size": 10, "hidden_size": 8, "intermediate_size": 8,
            "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 4}  # fmt: skip

@@ -215,7 +215,7 @@ def test_every_family(tiny_model, variant, tmp_path):  # noqa: F811
 @pytest.fixture(scope="module")
 def hugging_face(tmp_path_factory):
     """A tiny Llama with a tokenizer and a chat template."""
-    from jaxrl.models import huggingface
+    from jaxrl.models.checkpoints import huggingface
     from tests.models.test_gguf_write import LLAMA, _random
 
     directory = tmp_path_factory.mktemp("hf") / "model"
@@ -271,7 +271,7 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 def _reward_model(directory, pad):
     """A reward model on the byte tokenizer, whose ends are 0 and 2; `pad` is -1 for none."""
-    from jaxrl.models import huggingface
+    from jaxrl.models.checkpoints import huggingface
     from tests.models.test_gguf_write import LLAMA, _random
 
     model = dataclasses.replace(LLAMA, labels=1)

@@ -10,7 +10,8 @@ import pytest
 
 from jaxrl.launch import cli, recipes
 from jaxrl.launch.settings import configs, flags, short
-from jaxrl.models import decoder, huggingface
+from jaxrl.models import decoder
+from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import DecoderConfig
 from tests.data import words
 

@@ -10,7 +10,8 @@ import pytest
 from jaxrl.data.rewards.judged import questions, rubrics
 from jaxrl.data.types import Problem
 from jaxrl.launch import cli
-from jaxrl.models import decoder, huggingface
+from jaxrl.models import decoder
+from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import DecoderConfig
 from tests.data import words
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from jaxrl.launch import cli
-from jaxrl.models import decoder, huggingface
+from jaxrl.models import decoder
+from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import DecoderConfig
 from tests.data import words
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jaxrl.models import huggingface
+from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import DecoderConfig
 from tests.models import tiny
 

@@ -10,9 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl.models import decoder, head, huggingface
+from jaxrl.models import decoder, head
+from jaxrl.models.checkpoints import huggingface
+from jaxrl.models.checkpoints.families import Family, Raw
 from jaxrl.models.config import DecoderConfig
-from jaxrl.models.families import Family, Raw
 from tests.models import tiny
 
 

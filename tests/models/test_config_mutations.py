@@ -14,7 +14,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl.models import decoder, head, huggingface
+from jaxrl.models import decoder, head
+from jaxrl.models.checkpoints import huggingface
 from tests.models import tiny
 from tests.models.mutations import mutations
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.models import decoder, head, huggingface
+from jaxrl.models import decoder, head
+from jaxrl.models.checkpoints import huggingface
 from tests.models import tiny
 
 pytestmark = pytest.mark.parity

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from jaxrl import gguf_file
 from jaxrl.data.text import tokenizers
 from jaxrl.models import catalog, decoder, load
-from jaxrl.models import gguf as ours
+from jaxrl.models.checkpoints import gguf as ours
 from jaxrl.models.config import DecoderConfig
 
 LLAMA = DecoderConfig(

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from jaxrl.data.gguf import gguf_fields
-from jaxrl.models import decoder, gguf, gguf_write, head, load
+from jaxrl.models import decoder, head, load
+from jaxrl.models.checkpoints import gguf, gguf_write
 from jaxrl.models.config import DecoderConfig, Experts, Latent, RopeScaling
 from tests.models import byte_tokenizer
 

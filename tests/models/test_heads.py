@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.models import decoder, head, huggingface, linear, remat, reward, value
+from jaxrl.models import decoder, head, linear, remat, reward, value
+from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.value import ValueConfig
 from tests.models import tiny

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.models import decoder, hf_config, huggingface, rope
+from jaxrl.models import decoder, rope
+from jaxrl.models.checkpoints import hf_config, huggingface
 from jaxrl.models.config import Experts
 from tests.models.test_huggingface import RAW
 

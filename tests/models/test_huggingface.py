@@ -16,7 +16,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from safetensors import numpy as files
 
-from jaxrl.models import decoder, hf_config, huggingface, load, quantize
+from jaxrl.models import decoder, load, quantize
+from jaxrl.models.checkpoints import hf_config, huggingface
 from jaxrl.models.config import DecoderConfig, Experts, Latent, RopeScaling
 from tests.models import tiny
 

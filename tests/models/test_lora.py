@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.models import decoder, head, linear, lora, peft, quantize
+from jaxrl.models import decoder, head, linear, lora, quantize
+from jaxrl.models.checkpoints import peft
 from jaxrl.models.config import DecoderConfig, Experts, Latent
 from jaxrl.models.lora import LoraConfig
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from safetensors import numpy as files
 
-from jaxrl.models import decoder, huggingface
+from jaxrl.models import decoder
+from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import DecoderConfig, Experts
 
 CONFIG = DecoderConfig(

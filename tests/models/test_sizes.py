@@ -7,7 +7,8 @@ import math
 import jax
 import pytest
 
-from jaxrl.models import decoder, hf_config
+from jaxrl.models import decoder
+from jaxrl.models.checkpoints import hf_config
 
 _KEYS = (
     "model_type",

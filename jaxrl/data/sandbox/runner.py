@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from jaxrl.data.sandbox import cgroups, processes, removal, seccomp
+from jaxrl.data.sandbox import bubblewrap, cgroups, processes, removal, seccomp
 
 ALLOW_WEAK = "JAXRL_ALLOW_WEAK_SANDBOX"
 """Environment variable that allows `rlimits`, for calls that name no isolation, if it is 1."""
@@ -48,9 +48,7 @@ _OWN_MB, _OWN_PROCESSES = 64, 8  # what bubblewrap and the supervisor take of a 
 START_S = 20.0
 """Beyond the program's own time, how long the sandbox may take."""
 
-_CHILD, _CHILD_INSIDE = Path(__file__).with_name("sandbox_child.py"), "/supervisor.py"
 _USERS = range(20_000, 60_000)  # ids of no user, and that a container's map still holds
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,7 +261,9 @@ def run_each(
             given(Path(scratch))
         runs = len(stdins) + len(commands) - 1
         supervisor = (
-            _bubble(scratch, limits, user) if bubble else [sys.executable, "-I", "-S", str(_CHILD)]
+            bubblewrap.command(scratch, limits.file_mb, user)
+            if bubble
+            else [sys.executable, "-I", "-S", str(bubblewrap.CHILD)]
         )
         reported, errors = _supervised(
             cgroups.entering(group, supervisor) if group else supervisor,
@@ -390,42 +390,6 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-
-
-def _bubble(scratch: str, limits: Limits, user: int) -> list[str]:
-    """The supervisor in namespaces of its own; it gives up the capabilities it is started with."""
-    wrapped = [
-        shutil.which("bwrap") or "bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net",
-        "--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox", "--die-with-parent",
-        "--new-session", "--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN",
-        "--proc", "/proc", "--dev", "/dev",
-    ]  # fmt: skip
-    if user:  # the child changes user; in a user namespace of root's, no process limit would hold
-        wrapped += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-    else:
-        wrapped += ["--unshare-user", "--uid", "65534", "--gid", "65534", *_no_more_users()]
-    wrapped += ["--perms", "0755", "--dir", "/etc"]
-    for path in _SYSTEM:
-        if os.path.islink(path):
-            wrapped += ["--symlink", os.readlink(path), path]
-        elif os.path.exists(path):
-            wrapped += ["--ro-bind", path, path]
-    for path in sorted({sys.base_prefix, sys.prefix}):
-        if not path.startswith("/usr/"):
-            for parent in reversed(Path(path).parents[:-1]):  # else made readable by root alone
-                wrapped += ["--perms", "0755", "--dir", str(parent)]
-            wrapped += ["--ro-bind", path, path]
-    wrapped += ["--ro-bind", str(_CHILD), _CHILD_INSIDE, "--ro-bind", scratch, "/given"]
-    wrapped += ["--perms", "0777", "--size", str(limits.file_mb << 20), "--tmpfs", "/scratch"]
-    wrapped += ["--remount-ro", "/", "--remount-ro", "/dev"]  # no other place to fill with data
-    return [*wrapped, "--", sys.executable, "-I", "-S", _CHILD_INSIDE]
-
-
-@functools.cache
-def _no_more_users() -> list[str]:
-    """The option against nested user namespaces, where bubblewrap has it (0.8)."""
-    options = subprocess.run(["bwrap", "--help"], capture_output=True, text=True, check=False)
-    return ["--disable-userns"] if "--disable-userns" in options.stdout + options.stderr else []
 
 
 def _write(scratch: Path, files: Mapping[str, str], user: int) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxrl.models import catalog, hf_config
+from jaxrl.models import catalog
+from jaxrl.models.checkpoints import hf_config
 from jaxrl.models.config import DecoderConfig
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model")

@@ -21,7 +21,8 @@ from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.publish import model_card
 from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
-from jaxrl.models import catalog, gguf_write, huggingface, lora, peft
+from jaxrl.models import catalog, lora
+from jaxrl.models.checkpoints import gguf_write, huggingface, peft
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
 from jaxrl.record import storage

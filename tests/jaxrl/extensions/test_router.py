@@ -11,7 +11,8 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl.models import decoder, huggingface
+from jaxrl.models import decoder
+from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import Experts, Latent
 from jaxrl.record import checkpoint, metrics
 from jaxrl.run import begin

@@ -13,7 +13,8 @@ from jaxrl.data.text import tokenizers
 from jaxrl.extensions import teacher
 from jaxrl.extensions.teacher import TeacherConfig
 from jaxrl.losses.imitation import distillation
-from jaxrl.models import decoder, huggingface
+from jaxrl.models import decoder
+from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import DecoderConfig
 from jaxrl.run import begin
 from tests.data import words

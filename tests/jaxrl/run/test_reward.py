@@ -16,7 +16,8 @@ from jaxrl.extensions.reward_model import RewardModelConfig
 from jaxrl.launch import cli, recipes
 from jaxrl.launch.settings import short
 from jaxrl.mesh import mesh
-from jaxrl.models import decoder, huggingface, reward
+from jaxrl.models import decoder, reward
+from jaxrl.models.checkpoints import huggingface
 from jaxrl.rollout import experience, files, written
 from jaxrl.rollout.experience import Experience
 from jaxrl.run import begin

@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax
 import pytest
 
-from jaxrl.models import decoder, hf_config
+from jaxrl.models import decoder
+from jaxrl.models.checkpoints import hf_config
 from jaxrl.sampling import sampler
 from jaxrl.types import Request
 from tests.jaxrl import sampler_oracle as oracle

@@ -16,13 +16,13 @@ import numpy as np
 import safetensors.numpy
 from flax import nnx
 
-from jaxrl.models import hf_config, quantized_files, tensor_files
+from jaxrl.models.checkpoints import hf_config, quantized_files, tensor_files
+from jaxrl.models.checkpoints.families import LAYER, OUTSIDE, ROUTED, Family
+from jaxrl.models.checkpoints.tensor_files import listed
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import STACKS, Leaf, Params, layout
-from jaxrl.models.families import LAYER, OUTSIDE, ROUTED, Family
 from jaxrl.models.linear import Kind
 from jaxrl.models.stream import Shardings, assemble, places
-from jaxrl.models.tensor_files import listed
 
 
 class Piece(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.models.families import Raw
+from jaxrl.models.checkpoints.families import Raw
 
 _FP8: Mapping[str, Any] = {"F8_E4M3": jnp.float8_e4m3fn, "F8_E5M2": jnp.float8_e5m2}
 """Types that NumPy does not have, by the name that safetensors gives them."""

@@ -11,10 +11,11 @@ import numpy as np
 import safetensors.numpy
 from flax import nnx
 
-from jaxrl.models import huggingface, lora
+from jaxrl.models import lora
+from jaxrl.models.checkpoints import huggingface
+from jaxrl.models.checkpoints.families import Family
+from jaxrl.models.checkpoints.huggingface import Piece
 from jaxrl.models.config import DecoderConfig
-from jaxrl.models.families import Family
-from jaxrl.models.huggingface import Piece
 from jaxrl.models.lora import Adapters, LoraConfig
 
 _SUFFIX = {"a": "lora_A.weight", "b": "lora_B.weight", "magnitude": "lora_magnitude_vector"}

@@ -13,9 +13,9 @@ from flax import nnx
 
 from jaxrl.gguf_file import Field
 from jaxrl.models import rope
+from jaxrl.models.checkpoints.gguf import ARCHITECTURES, FREQUENCIES, describe, tensors, to_file
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import Leaf, Params, layout
-from jaxrl.models.gguf import ARCHITECTURES, FREQUENCIES, describe, tensors, to_file
 
 _KINDS = {
     "float32": (gguf.GGMLQuantizationType.F32, gguf.LlamaFileType.ALL_F32),

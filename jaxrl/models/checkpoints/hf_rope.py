@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from jaxrl.models.checkpoints.families import Family, Raw
 from jaxrl.models.config import DecoderConfig, RopeScaling
-from jaxrl.models.families import Family, Raw
 
 _KINDS = ("full_attention", "sliding_attention")
 """Kinds of layers that may have a RoPE each: those that see everything, and local ones."""

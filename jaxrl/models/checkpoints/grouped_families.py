@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxrl.models.checkpoints.families import NEXT_LAYER, Family, Raw
 from jaxrl.models.config import DecoderConfig, Experts, Latent
-from jaxrl.models.families import NEXT_LAYER, Family, Raw
 
 _LATENT = {
     "attention/q_down": "self_attn.q_a_proj.weight",

@@ -1,13 +1,13 @@
-"""Families of 2024 to 2026 whose mechanisms the decoder has; see `jaxrl.models.families`."""
+"""Families of 2024 to 2026 whose mechanisms the decoder has; see `families`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl.models import families
+from jaxrl.models.checkpoints import families
+from jaxrl.models.checkpoints.families import Family, Raw
 from jaxrl.models.config import DecoderConfig, Experts
-from jaxrl.models.families import Family, Raw
 
 _BLOCK = "block_sparse_moe"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl.models import hf_rope
+from jaxrl.models.checkpoints import hf_rope
+from jaxrl.models.checkpoints.families import FAMILIES as FIRST
+from jaxrl.models.checkpoints.families import Family, Raw
+from jaxrl.models.checkpoints.grouped_families import GROUPED
+from jaxrl.models.checkpoints.recent_families import RECENT
 from jaxrl.models.config import DecoderConfig
-from jaxrl.models.families import FAMILIES as FIRST
-from jaxrl.models.families import Family, Raw
-from jaxrl.models.grouped_families import GROUPED
-from jaxrl.models.recent_families import RECENT
 
 FAMILIES: Mapping[str, Family] = {**FIRST, **GROUPED, **RECENT}
 """By the `model_type` of config.json."""
@@ -94,7 +94,7 @@ def find(model_type: str, inner: Raw | None = None) -> Family:
         hint = f" (its text_config is of {text!r}, {known})" if text else ""
         raise ValueError(
             f"model_type={model_type!r} is not one of {sorted({*FAMILIES, *ALIASES})}{hint}; add a "
-            "record to models/families.py"
+            "record to jaxrl/models/checkpoints/families.py"
         )
     return FAMILIES[model_type]
 
