@@ -1,7 +1,7 @@
 """Opening a GGUF file of unknown origin, and a cache of what takes long to read.
 
-The weights (`jaxrl.models.checkpoints.gguf`) and the vocabulary (`jaxrl.data.gguf.gguf_vocab`) are in
-one file. This module imports nothing of jaxrl, so that both packages can use it.
+The weights (`jaxrl.models.checkpoints.gguf`) and the vocabulary (`jaxrl.data.gguf.gguf_vocab`)
+are in one file. This module imports nothing of jaxrl, so that both packages can use it.
 """
 
 from __future__ import annotations
