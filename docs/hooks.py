@@ -19,8 +19,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         if "://" in target or target.startswith("mailto:"):
             return link.group()
         file = posixpath.normpath(posixpath.join(here, target))
-        inside = file.startswith("docs/") and not file.endswith(_NO_PAGE)
-        if inside and not file.startswith("docs/runs"):
+        if file.startswith("docs/") and not file.endswith(_NO_PAGE):
             return link.group()
         return text if text.strip("`") == file else f"{text} (`{file}`)"
 

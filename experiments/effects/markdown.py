@@ -78,7 +78,7 @@ def markdown(scales: Sequence[str]) -> str:
         doc = inspect.getdoc(table.module(name)) or ""
         identity = table.identity(name)
         cells = [
-            f"[{identity}]({name}.py)", table.field(doc, "Paper"),
+            f"[{identity}](../../{table.source(name)})", table.field(doc, "Paper"),
             doc.partition("\n")[0].rstrip("."), families.RECIPES[name][0],
             "yes" if identity in known else "not yet", "; ".join(table.regime(name)),
         ]  # fmt: skip

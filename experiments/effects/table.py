@@ -290,6 +290,11 @@ def module(name: str) -> ModuleType:
     return recipes.module(name)
 
 
+def source(name: str) -> str:
+    """The file of a recipe, from the root of the repository."""
+    return f"{module(name).__name__.replace('.', '/')}.py"
+
+
 def describe(row: dict[str, Any]) -> str:
     """A measured row in words and figures."""
     low, high = row["interval"]

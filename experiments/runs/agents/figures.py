@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.lab import statistics
 
-IMAGE = Path(__file__).parents[2] / "images/agents.png"
+IMAGE = Path(__file__).parents[3] / "docs/images/agents.png"
 TIMES = (("five seeds, not tuned", "tab:gray", 0.14), ("12 other seeds, tuned", "tab:blue", -0.14))
 
 

@@ -42,7 +42,7 @@ def main() -> None:
     axis.set(xlabel="step of RL", ylabel="share right", ylim=(-0.05, 1.05))
     axis.legend(fontsize=8)
     figure.tight_layout()
-    figure.savefig(HERE.parents[1] / "images/calculator.png", dpi=110)
+    figure.savefig(HERE.parents[2] / "docs/images/calculator.png", dpi=110)
     texts = {when: (HERE / f"{step:06d}.jsonl").read_text() for step, when in held.items()}
     episodes = {when: list(map(json.loads, text.splitlines())) for when, text in texts.items()}
     wrong = [n for n, row in enumerate(episodes["before"]) if row["reward"] < 1]

@@ -47,7 +47,7 @@ def main() -> None:
     axis.set(xlabel="step", ylabel="mean reward (dots: door open, held out)", ylim=(-0.05, 1.05))
     axis.legend(fontsize=8)
     figure.tight_layout()
-    figure.savefig(HERE.parents[1] / "images/keydoor.png", dpi=110)
+    figure.savefig(HERE.parents[2] / "docs/images/keydoor.png", dpi=110)
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def main() -> None:
     found = measure(given.results, given.seeds, arms())
     for rate in RATES:
         print(f"\n## Learning rate {rate:g}\n\n{report(found, rate)}")
-    picture(found, Path(__file__).parents[2] / "images/lag.png")
+    picture(found, Path(__file__).parents[3] / "docs/images/lag.png")
 
 
 if __name__ == "__main__":

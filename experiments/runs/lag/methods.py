@@ -97,7 +97,7 @@ def main() -> None:
     given = parser.parse_args()
     found = experiment.measure(given.results, given.seeds, arms())
     print(report(found))
-    picture(found, Path(__file__).parents[2] / "images/lag-methods.png")
+    picture(found, Path(__file__).parents[3] / "docs/images/lag-methods.png")
 
 
 if __name__ == "__main__":

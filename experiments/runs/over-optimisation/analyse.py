@@ -66,7 +66,7 @@ def main(path: Path) -> None:
     axes[0].legend(frameon=False)
     figure.tight_layout()
     name = "over-optimisation" if path.stem == "results" else f"over-optimisation-{path.stem}"
-    figure.savefig(HERE.parents[1] / f"images/{name}.png", dpi=110)
+    figure.savefig(HERE.parents[2] / f"docs/images/{name}.png", dpi=110)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def main() -> None:
         axis.plot([row["step"] for row in rows], [row[name] for row in rows], color="tab:blue")
         axis.set(title=recipe, xlabel="step", ylabel=label)
     figure.tight_layout()
-    figure.savefig(HERE.parents[1] / "images/smollm2-course.png", dpi=110)
+    figure.savefig(HERE.parents[2] / "docs/images/smollm2-course.png", dpi=110)
 
 
 if __name__ == "__main__":
