@@ -96,7 +96,7 @@ def regime(config: Config, method: Arm, stands_for: str = "") -> list[str]:
         lines.append(f"staleness {lab} in the lab, {recipe} in the recipe")
     if method.rewards is not None:
         module, name = method.rewards.__module__, method.rewards.__qualname__
-        own = f"{module.removeprefix('jaxrl.launch.')}:{name}"
+        own = f"{module.removeprefix('experiments.')}:{name}"
         lines.append(f"rewards of {own} in the lab, of {stands_for or config.task} in the recipe")
     mine, other = len(method.weights), len(config.domains)
     if mine != other:

@@ -15,6 +15,8 @@ import pytest
 
 from experiments import __main__ as laboratory
 from experiments import lab
+from experiments.claims import aepo as aepo_claim
+from experiments.claims import raft as raft_claim
 from experiments.effects import claims_page, markdown, real, scales
 from experiments.effects import command as effects
 from experiments.effects import page as effects_page
@@ -37,7 +39,7 @@ from experiments.lab import (
 )
 from experiments.lab.tasks import EOS, FILLER, FIRST
 from experiments.lab.variants import WRONG, sums, variants, wrong_verdicts
-from jaxrl.launch import cli, recipes
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
 from tests.launch.fakes import Fake, git, play
@@ -150,7 +152,7 @@ def test_check_exits_with_1_where_something_differs(capsys, monkeypatch):
     assert "2 methods, 0 problems" in capsys.readouterr().out
     wrong = dataclasses.replace(EFFECTS["raft"].method, updates_per_batch=3)
     made = dataclasses.replace(EFFECTS["raft"], method=wrong)
-    monkeypatch.setattr(effects_table.module("raft"), "effect", lambda: made)
+    monkeypatch.setattr(raft_claim, "effect", lambda: made)
     assert laboratory.main(["effects", "--check", "raft"]) == 1
     assert "updates_per_batch" in capsys.readouterr().out
 
@@ -164,7 +166,7 @@ def test_check_names_where_the_regime_differs(capsys):
     assert "areal: regime differs: staleness 16 in the lab, up to 4 in the recipe\n" in said
     assert "karl: regime differs: staleness up to 19 in the lab, 0 in the recipe\n" in said
     assert "a_lol: regime differs: data sampled once before training in the lab" in said
-    assert "par: regime differs: rewards of recipes.par:likes_fillers in the lab, of " in said
+    assert "par: regime differs: rewards of claims.par:likes_fillers in the lab, of " in said
     own = "ring_1t_icepop_c3po: regime differs: "
     assert f"{own}sampling.weights trained in the lab, int8 in the recipe\n" in said
     assert f"{own}rollout.in_flight 1.0 in the lab, 1.5 in the recipe\n" in said
@@ -417,7 +419,7 @@ def test_nothing_is_measured_without_a_committed_plan(repository, monkeypatch, c
     with monkeypatch.context() as changed:
         slower = dataclasses.replace(EFFECTS["aepo"].method, steps=61)
         other = dataclasses.replace(EFFECTS["aepo"], method=slower)
-        changed.setattr(effects_table.module("aepo"), "effect", lambda: other)
+        changed.setattr(aepo_claim, "effect", lambda: other)
         assert laboratory.main(["effects", "aepo"]) == 2
         assert "the arm 'method' is another" in capsys.readouterr().err
     with monkeypatch.context() as changed:
@@ -425,7 +427,7 @@ def test_nothing_is_measured_without_a_committed_plan(repository, monkeypatch, c
         judge = dataclasses.replace(right, reward=lambda answer, c: 1 - right.reward(answer, c))
         assert judge.digest() == right.digest()
         other = dataclasses.replace(EFFECTS["aepo"], task=judge)
-        changed.setattr(effects_table.module("aepo"), "effect", lambda: other)
+        changed.setattr(aepo_claim, "effect", lambda: other)
         assert laboratory.main(["effects", "aepo"]) == 2
         assert "the task's verifier judges otherwise" in capsys.readouterr().err
     assert len(fake.ran) == tuned and not (repository / "aepo.json").exists()
@@ -523,7 +525,7 @@ def test_a_second_measurement_stays_as_a_look(repository, monkeypatch):
     monkeypatch.setattr(effects.os, "nice", lambda more: 0)
     effects.queue(["aepo"], lambda line: None)
     again = dataclasses.replace(EFFECTS["aepo"], claim="another one")
-    monkeypatch.setattr(effects_table.module("aepo"), "effect", lambda: again)
+    monkeypatch.setattr(aepo_claim, "effect", lambda: again)
     effects.write_plan("aepo", lambda line: None)
     files.commit([repository / "aepo.plan.json"], "Another plan")
     assert not any(row["measured"] for row in effects_table.rows(["aepo"]))
@@ -540,7 +542,7 @@ def test_the_queue_names_a_plan_whose_arm_has_changed(repository, monkeypatch):
     own, count = EFFECTS["aepo"], len(fake.ran)
     longer = dataclasses.replace(own.method, steps=own.method.steps + 1)
     changed = dataclasses.replace(own, method=longer)
-    monkeypatch.setattr(effects_table.module("aepo"), "effect", lambda: changed)
+    monkeypatch.setattr(aepo_claim, "effect", lambda: changed)
     effects.queue(["aepo"], said.append)
     named = [line for line in said if "aepo.plan.json is not what would be measured" in line]
     assert len(named) == 1 and "the arm 'method' is another" in named[0]
@@ -555,7 +557,7 @@ def test_a_task_that_is_added_leaves_the_others_as_measured(repository, monkeypa
     every = EFFECTS["aepo"]
     with monkeypatch.context() as changed:
         fewer = dataclasses.replace(every, on_real_model=False)
-        changed.setattr(effects_table.module("aepo"), "effect", lambda: fewer)
+        changed.setattr(aepo_claim, "effect", lambda: fewer)
         effects.queue(["aepo"], lambda line: None)
         before, path = effects_table.rows(["aepo"]), repository / "aepo.plan.json"
         planned = json.loads(path.read_text())["tasks"]
@@ -661,9 +663,9 @@ def test_the_command_of_a_row_runs_its_two_arms(repository, monkeypatch, capsys)
     effects.queue(["aepo"], lambda line: None)
     row = next(row for row in effects_table.rows(["aepo"]) if row["against"] == "ablation")
     command = shlex.split(row["command"])
-    assert command[0] == "jaxrl"
+    assert command[:3] == ["python", "-m", "experiments"]
     fake.ran.clear()
-    assert cli.main(command[1:]) == 0
+    assert laboratory.main(command[3:]) == 0
     assert len(fake.ran) == 2 and len({seeds for _, _, seeds in fake.ran}) == 1
     assert len(fake.ran[0][2]) == row["seeds"]
     (repository / "arms" / f"{row['arms'][1][0]}.json").unlink()
@@ -1067,6 +1069,7 @@ def test_ids_are_those_of_the_catalogue(capsys):
     assert {row["id"] for row in json.loads(capsys.readouterr().out)} == {"1_shot_rlvr"}
     assert laboratory.main(["effects", "--check", "1_shot_rlvr"]) == 0
     assert "one_shot" not in capsys.readouterr().out
-    assert {row["name"] for row in recipes.rows()} >= {"1_shot_rlvr", "aepo"}
+    assert {row["id"] for row in recipes.rows()} >= {"1_shot_rlvr", "aepo"}
     for name in recipes.names():
-        assert recipes.load(name).recipe == recipes.identity(name)
+        assert recipes.load(name).recipe in (name, recipes.identity(name))
+        assert recipes.load(recipes.identity(name)) == recipes.load(name)

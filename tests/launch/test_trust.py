@@ -146,7 +146,7 @@ def test_no_recipe_needs_trust():
         assert policy.named_functions(recipes.load(name)) == set(), name
 
 
-PICKLED = {"distributed.py", "scoring.py", "scoring_process.py"}
+PICKLED = {"distributed.py", "pool.py", "scoring_process.py"}
 """What the processes of one run tell each other; nothing that is read from a file."""
 LOADERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "imp", "code"}
 
