@@ -15,7 +15,7 @@ from jaxrl.launch import cli
 COMMANDS = {
     "effects": "experiments.effects.command",
     "pack": "experiments.lab.archive",
-    "control": "experiments.control_claims.bench",
+    "control": "experiments.bench",
 }
 """Command -> the module whose `main(argv)` it is."""
 

@@ -14,7 +14,7 @@ from jaxrl.data import tasks
 from jaxrl.data.environments import Turn
 from jaxrl.data.environments.tools.formats import Call, written
 from jaxrl.data.rewards.programs import code, queries, sql
-from jaxrl.data.sandbox import runner
+from jaxrl.data.sandbox import bubblewrap
 from jaxrl.data.sandbox.runner import Limits
 from jaxrl.data.scoring import pool as scoring
 from jaxrl.data.scoring.pool import score_completion
@@ -122,7 +122,7 @@ def test_in_the_pool_a_slow_right_program_passes_and_one_that_never_ends_fails()
 def test_what_could_not_start_is_an_error_and_not_a_wrong_program(monkeypatch):
     problem = Problem("p", "", None, metadata={"tests": [("3\n", "6\n")]})
     task = dataclasses.replace(CODE, reward=code.passes_tests())
-    monkeypatch.setattr(runner, "_CHILD", Path("/no/such.py"))
+    monkeypatch.setattr(bubblewrap, "CHILD", Path("/no/such.py"))
     score = score_completion(task, problem, fenced("print(6)"))
     assert score.value is None and "did not start" in score.error
 

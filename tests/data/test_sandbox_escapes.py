@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl.data.sandbox import runner, seccomp
+from jaxrl.data.sandbox import bubblewrap, runner, seccomp
 from jaxrl.data.sandbox.runner import Isolation, Limits
 from tests.data.test_sandbox import (
     BUBBLES,
@@ -267,7 +267,7 @@ def test_until_failure_and_what_is_prepared():
 def test_what_could_not_start_is_an_error(isolation, monkeypatch):
     with pytest.raises(runner.StartError, match="no/such"):
         runner.run(["/no/such"], isolation=isolation)
-    monkeypatch.setattr(runner, "_CHILD", Path("/no/such.py"))
+    monkeypatch.setattr(bubblewrap, "CHILD", Path("/no/such.py"))
     with pytest.raises(runner.StartError, match="did not start"):
         runner.run(["/bin/true"], isolation=isolation)
 

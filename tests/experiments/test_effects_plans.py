@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments import __main__ as laboratory
+from experiments.claims import aepo as aepo_claim
 from experiments.effects import command, table
 from experiments.lab import arms, families, files, plans, statistics, stores, tuning
 from experiments.lab.variants import variants
@@ -231,12 +232,12 @@ def test_the_command_refuses_a_switch(repository, monkeypatch, capsys):
     files.commit([path, repository / "arms"], "Plan")
     effect = table.effect_of("aepo")
     other = dataclasses.replace(effect, measure=other_measure, portable=True)
-    monkeypatch.setattr(table.module("aepo"), "effect", lambda: other)
+    monkeypatch.setattr(aepo_claim, "effect", lambda: other)
     assert laboratory.main(["effects", "aepo"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "aepo.plan.json is not what would be measured" in said and "are not kept" in said
     assert not (repository / "aepo.json").exists()
-    monkeypatch.setattr(table.module("aepo"), "effect", lambda: effect)
+    monkeypatch.setattr(aepo_claim, "effect", lambda: effect)
     assert laboratory.main(["effects", "aepo"]) == 0
 
 

@@ -1,6 +1,7 @@
 """The lab's verifiers, its sampler against its trainer, its update, and its statistics."""
 
 import dataclasses
+import importlib
 import itertools
 import json
 
@@ -673,7 +674,7 @@ def test_further_arms_are_others_and_leave_a_plan_as_it_is(name):
 
 def test_an_arm_may_have_its_own_sizes_and_figures():
     """RL of the large model begins where that model stands after its demonstrations."""
-    module = effects_table.module("rast")
+    module = importlib.import_module("experiments.claims.rast")
     effect, given = module.effect(), module.of_the_large(module.effect().method)
     figures = experiment.run_arm(effect, given, (0,), steps=1)
     task = effect.task.over((0,))

@@ -541,11 +541,11 @@ def test_a_full_disk_ends_the_run_at_the_next_step():
 
 
 def test_a_run_that_was_stopped_says_what_is_kept(run, tmp_path, capsys):
-    train._tell_kept(Console(), run, False)
+    train._tell_kept(Console(), run)
     assert f"jaxrl train {run}" in capsys.readouterr().out
     (tmp_path / "new").mkdir()
-    train._tell_kept(Console(), tmp_path / "new", True)
-    assert "nothing is kept" in capsys.readouterr().out and not (tmp_path / "new").exists()
+    train._tell_kept(Console(), tmp_path / "new")
+    assert "nothing is kept" in capsys.readouterr().out
 
 
 def test_the_time_left_is_seen_at_every_width():

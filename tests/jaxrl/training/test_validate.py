@@ -54,7 +54,8 @@ ADVANTAGES = [name for name in NAMED if is_resolved("advantage", name)]
 @functools.cache
 def data() -> Trajectory:
     made = episodes_of(batch(6, groups=3, size=5))
-    return made.replace(proximal_logp=made.behavior_logp)
+    stopped = np.arange(len(made.tokens)) % 3 != 0
+    return made.replace(proximal_logp=made.behavior_logp, stopped=stopped)
 
 
 def whole_of(advantage: str) -> objective.Whole:
