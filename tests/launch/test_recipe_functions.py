@@ -16,6 +16,7 @@ from experiments.claims import (
     rubicon_rubric_anchors,
     simplerl_zoo,
 )
+from experiments.claims import post_training_for_vulnerability_detectio as vulnerability
 from experiments.lab import (
     Sampled,
     causes,
@@ -37,7 +38,6 @@ from jaxrl.data.types import Problem, Score
 from jaxrl.launch.recipes.game_agents import gtr
 from jaxrl.launch.recipes.length import campo, kimi_k1_5
 from jaxrl.launch.recipes.objectives import dph_rl, rast, scalerl
-from jaxrl.launch.recipes.rewards import vulnerability_detection
 from jaxrl.launch.recipes.search_agents import masksearch, ur2, zerosearch
 from jaxrl.losses.policy import mixed
 from jaxrl.losses.preference import reward_model
@@ -293,7 +293,6 @@ def test_causes_are_part_of_what_is_right():
     tokens[1, 0], tokens[2, 1], tokens[3, 2] = FILLER, causes.SAFE, PAD
     verdicts = jax.vmap(task.reward)(problems.answer, tokens)
     batch = sampled(tokens, rewards=verdicts, problems=problems)
-    vulnerability = vulnerability_detection
     np.testing.assert_array_equal(verdicts, [1, 0, 0, 0])
     np.testing.assert_array_equal(vulnerability.label(batch), [1, 1, 0, 0])
     for made in (task.train, task.test):

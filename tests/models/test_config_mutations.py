@@ -82,6 +82,13 @@ class Sides:
             return model.eval()(torch.tensor(TOKENS, dtype=torch.long)).logits[0].numpy()
 
 
+@pytest.fixture(autouse=True)
+def _reference():
+    """The library that says what a config means."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+
+
 def _check(variant, directory, count):
     """Try changes, all or so many of them; returns how many were compared."""
     name, arguments = tiny.VARIANTS[variant]
