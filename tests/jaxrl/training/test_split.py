@@ -50,8 +50,8 @@ STEP, BUDGET = 3, 9
 ORDINARY = [
     f"jaxrl.losses.{name}"
     for name in (
-        "policy:ppo_clip", "sequence:gspo", "surrogates:clip_cov", "off_policy:vcpo",
-        "mirror:opmd_pairwise", "pairs:labelled_kto",
+        "policy.objectives:ppo_clip", "policy.sequence:gspo", "policy.surrogates:clip_cov",
+        "policy.off_policy:vcpo", "policy.mirror:opmd_pairwise", "preference.pairs:labelled_kto",
     )
 ]  # fmt: skip
 """An objective of each kind: by token, by sequence, of a group, of a pair, with a statistic of the
@@ -186,8 +186,8 @@ def test_an_aggregation_does_not_depend_on_the_split(name, aggregation):
     check(name, aggregation, "several, in chunks")
 
 
-@pytest.mark.parametrize("name", ["policy:ppo_clip", "sequence:gspo", "mirror:opmd_pairwise"])
+@pytest.mark.parametrize("name", ["objectives:ppo_clip", "sequence:gspo", "mirror:opmd_pairwise"])
 def test_one_micro_batch_needs_no_second_pass(name, monkeypatch):
     """And gives the same."""
     monkeypatch.setattr(train_step, "all_logprobs", None)
-    check(f"jaxrl.losses.{name}", "prompt-mean", "one micro-batch")
+    check(f"jaxrl.losses.policy.{name}", "prompt-mean", "one micro-batch")
