@@ -45,10 +45,14 @@ def test_sigterm_saves_and_the_run_continues(tmp_path):
 
 
 def child(code, *, send):
-    """Exit code of a small process that is sent signals after its first line."""
+    """Exit code of a small process that is sent signals after its first line.
+
+    It heeds SIGHUP also where these tests run under `nohup`, whose children ignore it.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=tiny.ROOT, stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-c", code], cwd=tiny.ROOT, stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    )  # fmt: skip
     assert process.stdout.readline() == "ready\n"
     for number in send:
         process.send_signal(number)
