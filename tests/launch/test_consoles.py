@@ -172,8 +172,9 @@ def test_a_lost_terminal_saves_the_run(stage, tmp_path):
     run, (reader, writer) = tmp_path / "run", os.pipe()
     more = ["--steps", "4000", "--run-dir", str(run), "--score-workers", "2", "--eval.every", "1"]
     process = subprocess.Popen(
-        [*COMMAND, *more], cwd=ROOT, stdout=writer, stderr=writer, start_new_session=True
-    )
+        [*COMMAND, *more], cwd=ROOT, stdout=writer, stderr=writer, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # else nohup is heeded
+    )  # fmt: skip
     os.close(writer)
     deadline = time.monotonic() + 300
     while not (beat(run).startswith(stage) and (run / "metrics.jsonl").exists()):
