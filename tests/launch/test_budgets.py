@@ -1,20 +1,18 @@
 """What arms took: the tokens and the updates that are recorded of them."""
 
-import json
-
 import jax
 import numpy as np
 import pytest
 
 from experiments import lab
 from experiments.effects import table
-from experiments.lab import policy, train
+from experiments.lab import archive, policy, train
 from jaxrl.models import decoder
 from jaxrl.training.objective import ObjectiveConfig
 
 TASK = lab.cipher(problems=16)
 MODEL = policy.shape(TASK.vocabulary, TASK.prompt_length + TASK.budget)
-ARMS = {path.stem: json.loads(path.read_text()) for path in table.RESULTS.glob("arms/*.json")}
+ARMS = dict(archive.read_all(table.RESULTS))
 
 
 @pytest.mark.parametrize(

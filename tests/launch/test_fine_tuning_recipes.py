@@ -16,10 +16,6 @@ from experiments.claims import vb_vs_vf_scaling
 from experiments.lab import arms, operations, skills
 from experiments.lab.policy import all_logprobs, shape
 from experiments.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
-from jaxrl.launch.recipes.imitation import donod, tram
-from jaxrl.launch.recipes.imitation import three_gate_theory as off_principals
-from jaxrl.launch.recipes.objectives import echo_chamber
-from jaxrl.launch.recipes.skills import past_skill_transfer
 from jaxrl.models import decoder
 
 
@@ -35,7 +31,7 @@ def test_weights_that_double_have_shifted_spectra_and_equal_directions(policies,
     """Singular values that double move by their own norm; what is multiplied keeps its span."""
     model, start = policies
     figures = {"pass@1": np.array([0.25, 0.75])}
-    monkeypatch.setattr(off_principals, "held_out", lambda *_, **__: figures)
+    monkeypatch.setattr(off_principals_claims, "held_out", lambda *_, **__: figures)
     doubled = jax.tree.map(lambda a: 2 * a, start)
     same = off_principals_claims.drift(model, None, None, start, start)
     moved = off_principals_claims.drift(model, None, None, doubled, start)
@@ -78,7 +74,7 @@ def test_the_commonest_format_is_counted_among_right_answers(monkeypatch):
     tokens[0, 0, 0] = written[0][0]
     rewards = np.array([[[1.0, 1, 1, 0]] * 2])
     given = SimpleNamespace(tokens=tokens)
-    monkeypatch.setattr(echo_chamber, "attempts", lambda *_, **__: (given, rewards))
+    monkeypatch.setattr(echo_chamber_claims, "attempts", lambda *_, **__: (given, rewards))
     shown = SimpleNamespace(test=SimpleNamespace(answer=answer[None]))
     got = echo_chamber_claims.formats(None, shown, None, None, None)
     np.testing.assert_allclose(got["dominance"], [3 / 6])
@@ -107,10 +103,10 @@ def test_a_skill_is_added_to_what_was_read(policies, monkeypatch):
     problems = SimpleNamespace(prompt=texts[..., :4], gold=texts[..., 4:], domain=np.ones((2, 4)))
     task = SimpleNamespace(train=problems)
     reader = jax.tree.map(lambda a: a + 0.5, start)
-    monkeypatch.setattr(past_skill_transfer, "read", lambda *_: reader)
+    monkeypatch.setattr(past_claims, "read", lambda *_: reader)
     seen = []
     monkeypatch.setattr(
-        past_skill_transfer, "held_out", lambda m, t, a, params, *_, **__: seen.append(params) or {}
+        past_claims, "held_out", lambda m, t, a, params, *_, **__: seen.append(params) or {}
     )
     got = past_claims.injected(model, task, None, jax.tree.map(lambda a: a - 0.5, start), start)
     np.testing.assert_allclose(got["cosine"], [-1, -1], rtol=1e-4)
@@ -164,10 +160,10 @@ def test_two_fifths_of_the_solutions_are_wrong_and_counted_where_they_are_kept(m
     right = np.asarray(reward(task.train.answer, task.train.gold))
     assert 0.5 < right.mean() < 0.7
     assert (reward(task.test.answer, task.test.gold) == 1).all()
-    monkeypatch.setattr(donod, "held_out", lambda *_, **__: {"pass@1": np.ones(2)})
+    monkeypatch.setattr(donod_claims, "held_out", lambda *_, **__: {"pass@1": np.ones(2)})
     for sign, wanted in ((1, 1.0), (-1, 0.0)):
         score = lambda task, model, place, params, problems, s=sign: s * right[place]  # noqa: E731
-        monkeypatch.setattr(donod.prompts, "closeness", score)
+        monkeypatch.setattr(donod_claims.prompts, "closeness", score)
         np.testing.assert_array_equal(
             donod_claims.kept(None, task, None, None, None)["clean"], wanted
         )
@@ -177,7 +173,7 @@ def test_two_fifths_of_the_solutions_are_wrong_and_counted_where_they_are_kept(m
 def test_sharpness_is_the_rise_of_the_loss_uphill(policies, monkeypatch):
     """To first order, the radius times the norm of the scaled gradient."""
     model, start = policies
-    monkeypatch.setattr(tram, "RADIUS", 1e-3)
+    monkeypatch.setattr(tram_claims, "RADIUS", 1e-3)
     tokens = np.random.default_rng(0).integers(FIRST, 12, (2, 5, 8))
     got = jax.jit(functools.partial(tram_claims.rise.__wrapped__, model, 4))(start, tokens)
 

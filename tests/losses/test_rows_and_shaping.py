@@ -195,3 +195,8 @@ def test_episodic_looks_at_the_nearest_prompts():
     np.testing.assert_allclose(got, [0.5, 0.0, 1.0], atol=1e-5)
     alone = shaping.episodic(jnp.array([1.0]), tokens[:1], mask[:1], age=jnp.zeros(1, int))
     np.testing.assert_allclose(alone, [1.0])
+
+
+def test_completions_that_were_cut_off_are_left_out():
+    mask = rows.stopped(jnp.asarray([True, False, True]))
+    assert mask.dtype == bool and mask.tolist() == [True, False, True]
