@@ -45,7 +45,7 @@ def test_the_recorded_recipes_exist_and_learn():
         # ends no match, changes no app as asked, finds no goal; in so few episodes of dreamgym it
         # makes none
         never = ("apps", "board_game", "game24", "keydoor", "html_form")
-        hard = config.task in never or name in ("dreamgym", "tig_grid")
+        hard = config.task in never or name in ("dreamgym", "think_in_games_grid")
         if not config.data.kinds and not hard:
             assert any(row["reward/std"] > 0 for row in recorded["metrics"]), name
 

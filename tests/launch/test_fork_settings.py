@@ -1,6 +1,7 @@
 """`jaxrl train --fork RUN`: the settings of that run, and what is said of others."""
 
 import dataclasses
+import shutil
 
 import pytest
 
@@ -54,10 +55,12 @@ def test_a_fork_of_a_fork_names_its_own_source(tmp_path):
 
 
 def test_functions_of_others_are_refused_as_those_of_a_run_that_continues(tmp_path):
-    saved(tmp_path / "a", task="somebody.elses:task")
+    saved(tmp_path / "own", task="somebody.elses:task")
+    shutil.copytree(tmp_path / "own", tmp_path / "a")  # no run that this account has started
     with pytest.raises(ValueError, match="somebody"):
         resolve(["--fork", str(tmp_path / "a")])
     assert resolve(["--fork", str(tmp_path / "a"), "--trust"])[0].task == "somebody.elses:task"
+    assert resolve(["--fork", str(tmp_path / "own")])[0].task == "somebody.elses:task"
 
 
 @pytest.mark.parametrize("fork", ["nowhere", "nowhere@3", "@3", "."])

@@ -103,7 +103,7 @@ WRITTEN = {
     "guimid": 20,
     "magic_token_co_training": 10,
     "octothinker": 12,
-    "ra3": 20,
+    "ra3_plans": 20,
     "wethink": 8,
 }
 """Recipes whose solutions are longer, and the response's budget."""
@@ -158,7 +158,7 @@ def small_extensions(config):
 
 
 MECHANISMS = (
-    "chord", "delethink_markovian_thinker", "dump", "quickstart", "remix", "rl4lms_grue_nlpo",
+    "chord", "delethink", "dump", "quickstart", "remix", "nlpo",
     "rlpr",
 )  # fmt: skip
 """Recipes that differ most in extensions, rollouts and curricula. The others are broad tests; runs

@@ -2,9 +2,9 @@
 
 Paper: Liao et al. 2025, "Think in Games: Learning to Reason in Games via Reinforcement Learning
 with Large Language Models"
-Idea: that of `tig`, in a game where a thought is a statement about the state: row and column of the
+Idea: that of `think_in_games`, in a game where a thought is a statement about the state: row and column of the
 walker and of the goal.
-Formula: that of `tig`
+Formula: that of `think_in_games`
 Claim: as good as conventional RL at a small part of its data, with explanations.
 Reading: the grid is ours. Every problem has walls of its own, and those of held-out problems are
 never trained on. A turn is `21>43D`: the walker is in row 2, column 1, the goal in row 4, column 3,
@@ -12,7 +12,7 @@ and the walker goes down. Demonstrations are shortest paths with true thoughts. 
 the goal, within eight moves; nothing rewards the thought, and `thoughts` is the share of turns with
 a true one. That GRPO raises what the demonstrations gave is not shown: in the 12 steps that were
 looked at, held-out success fell from 0.75 to 0.53. Flags that begin from nothing or leave thoughts
-out are those of `tig`.
+out are those of `think_in_games`.
 """
 
 import dataclasses
