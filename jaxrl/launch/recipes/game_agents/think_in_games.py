@@ -15,9 +15,9 @@ thinks of what is at stake: `w5` wins with cell 5, `b5` stops the other, `-5` is
 rewards the thought itself. A few demonstrations of perfect play take the place of the paper's
 distilled reasoning. `--warm-start.steps 0 --objective.entropy-coef 0.05 --optimizer.learning-rate
 2e-3` begins from nothing, and `--task-args.think false --rollout.turn-tokens 1` has no thoughts.
-`think_in_games_grid` is the same on a grid. `experiments/runs/agents/games.py` trains DQN on the features of
-either game for as many moves. Neither the paper's reward for the action that players took is here,
-nor its relabelling of that action.
+`think_in_games_grid` is the same on a grid. `experiments/runs/agents/games.py` trains DQN on the
+features of either game for as many moves. Neither the paper's reward for the action that players
+took is here, nor its relabelling of that action.
 """
 
 import dataclasses

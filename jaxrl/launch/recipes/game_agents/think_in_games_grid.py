@@ -2,8 +2,8 @@
 
 Paper: Liao et al. 2025, "Think in Games: Learning to Reason in Games via Reinforcement Learning
 with Large Language Models"
-Idea: that of `think_in_games`, in a game where a thought is a statement about the state: row and column of the
-walker and of the goal.
+Idea: that of `think_in_games`, in a game where a thought is a statement about the state: row and
+column of the walker and of the goal.
 Formula: that of `think_in_games`
 Claim: as good as conventional RL at a small part of its data, with explanations.
 Reading: the grid is ours. Every problem has walls of its own, and those of held-out problems are

@@ -17,7 +17,7 @@ from jaxrl.config import Config
 from jaxrl.launch.recipes.ready import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 
-NAME = "rec_red_off_policy_group_reinforce"
+NAME = "rec_group_reinforce"
 
 
 def config() -> Config:
