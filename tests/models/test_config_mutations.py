@@ -131,7 +131,7 @@ def test_a_sample_of_changed_keys(variant, tmp_path):
     assert _check(variant, tmp_path, SAMPLE) > 0
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_every_changed_key(variant, tmp_path):
     assert _check(variant, tmp_path, None) > 20
