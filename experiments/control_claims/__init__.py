@@ -20,7 +20,7 @@ class Arm(NamedTuple):
 
     label: str
     algorithm: str
-    """Of `launch/control`."""
+    """Of `jaxrl/control/algorithms`."""
     config: Mapping[str, Any] = {}
     """Fields that differ from the algorithm's own."""
     data: str = ""

@@ -1,4 +1,4 @@
-"""The command line of the experiments of docs/runs that train policies of the lab."""
+"""The command line of the experiments of experiments/runs that train policies of the lab."""
 
 from __future__ import annotations
 

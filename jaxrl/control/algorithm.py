@@ -29,7 +29,7 @@ def _online(key: jax.Array, ring: replay.Replay, size: int) -> Batch:
 
 
 class Algorithm(NamedTuple):
-    """A learner of control. Each module of `launch/control` has one."""
+    """A learner of control. Each module of `jaxrl/control/algorithms` has one."""
 
     init: Callable[[jax.Array], TrainState]
     """key -> the whole state; `params` and `opt_state` are dicts by the name of each network."""

@@ -1,1 +1,1 @@
-"""The command `jaxrl`, the recipes, and the experiments that measure them."""
+"""The command `jaxrl` and the recipes."""

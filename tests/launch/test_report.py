@@ -606,8 +606,8 @@ def test_hostile_completions_do_no_harm(page, written, number):
     detail = "document.querySelector('#detail')"
     page.until(f"{detail}.querySelector('h3').textContent.endsWith('evil{number}')")
     text = page.js(f"{detail}.querySelector('.answer .block').textContent")
-    shown = HOSTILE[number].replace(ESC, "␛").replace(chr(7), "␇").replace("\x00", "␀")
-    assert text[:15] == shown[:15] or text.startswith("⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+200F⟩")
+    shown = HOSTILE[number].replace(ESC, "\\x1b").replace(chr(7), "\\x07").replace("\x00", "\\x00")
+    assert text[:15] == shown[:15] or text.startswith("\\u202egnp.exe\\u2066\\u200f")
     assert not any(c in text for c in f"{ESC}\x00\x85‮⁦​\u2028")
     if len(shown) > 20_000:
         assert len(text) < 21_000 and "980,000 further characters" in text
