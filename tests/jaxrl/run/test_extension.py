@@ -132,10 +132,15 @@ def test_the_run_reports_it(killed_and_continued):
 
 
 @pytest.mark.broad
-def test_a_later_command_runs_the_file_only_if_it_is_trusted(killed_and_continued, at_home):
+def test_a_later_command_runs_the_file_only_if_it_is_trusted(
+    killed_and_continued, at_home, tmp_path
+):
+    """The copy stands for a run that came from elsewhere."""
+    shutil.copytree(killed_and_continued, tmp_path / "copy")
     with pytest.raises(ValueError, match=r"my_file:entropy_target.*--trust"):
-        replay.replay(killed_and_continued, STEPS)
-    assert replay.replay(killed_and_continued, STEPS, trust=True).differs == {}
+        replay.replay(tmp_path / "copy", STEPS)
+    assert replay.replay(tmp_path / "copy", STEPS, trust=True).differs == {}
+    assert replay.replay(killed_and_continued, STEPS).differs == {}
 
 
 def test_the_command_shows_it(at_home, capsys):
