@@ -35,12 +35,6 @@ LONGEST = 440
 """Lines of a module."""
 TRACKED = 1700
 """Files of a clone."""
-CIRCLES = frozenset(
-    {
-        frozenset({"jaxrl.data.types", "jaxrl.data.environments"}),
-    }
-)
-"""Modules that import each other, for types alone."""
 
 
 def modules() -> list[Path]:

@@ -20,8 +20,6 @@ PACKAGES = {
 """Package today, as a pattern -> package in plans."""
 MODULES = {
     "jaxrl.data.selection.sampling_rounds": "jaxrl.data.rounds",
-    "jaxrl.launch.recipes.data_selection.limr": "jaxrl.launch.recipes.limr_lim",
-    "jaxrl.launch.recipes.data_selection.rulereasoner": "jaxrl.launch.recipes.rulereasoner_dads",
     "jaxrl.losses.advantages.groups": "jaxrl.losses.advantages",
     "jaxrl.losses.divergence.kl": "jaxrl.losses.divergence",
     "jaxrl.losses.policy.objectives": "jaxrl.losses.policy",
@@ -29,6 +27,8 @@ MODULES = {
 }
 """Module today -> module in plans, where the name of the module has changed too."""
 
+_IDS = {recipe: id_ for id_, recipe in recipes.IDS.items() if id_.isidentifier()}
+"""Recipe -> the name of its module in plans, where it has changed."""
 _REFERENCE = re.compile(r"((?:jaxrl|experiments)(?:\.\w+)+):(\w+)")
 
 
@@ -43,7 +43,6 @@ def recorded(reference: str) -> str:
     package, _, module = path.rpartition(".")
     for pattern, planned in PACKAGES.items():
         if re.fullmatch(pattern, package):
-            ids = {recipe: id_ for id_, recipe in recipes.IDS.items() if id_ != "1_shot_rlvr"}
-            name = ids.get(module, module) if package.startswith("jaxrl.launch") else module
+            name = _IDS.get(module, module) if package.startswith("jaxrl.launch") else module
             return f"{planned}.{name}:{function}"
     return reference
