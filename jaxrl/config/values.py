@@ -97,7 +97,14 @@ def extended(config: Config, reference: str, **fields: Any) -> Config:
 
 def _value(hint: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(hint):
-        return from_dict(typing.cast(type, hint), value) if isinstance(value, dict) else value
+        kind = typing.cast(type, hint)
+        if isinstance(value, kind):
+            return value
+        if not isinstance(value, dict):
+            raise ValueError(f"a {kind.__name__} holds fields, and this is {value!r}")
+        return from_dict(kind, value)
+    if typing.get_origin(hint) in (dict, tuple) and not isinstance(value, (Mapping, list, tuple)):
+        raise ValueError(f"{value!r} stands where there must be several values")
     if typing.get_origin(hint) is dict:
         key, inner = typing.get_args(hint)
         return {key(k): _value(inner, v) for k, v in value.items()}  # JSON's keys are all strings
@@ -166,8 +173,16 @@ def checked(hint: Any, value: Any, name: str) -> Any:
 
 
 def load(path: Path) -> Config:
-    """The config saved at `path`."""
-    return from_dict(Config, json_file.field(path, "config"))
+    """The config saved at `path`.
+
+    Raises:
+      ValueError: the file is damaged, or holds no config of this version; it names the file.
+    """
+    values = json_file.field(path, "config")
+    try:
+        return from_dict(Config, values)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _plain(settings: Any) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl.data.sandbox import runner
+from jaxrl.data.sandbox import bubblewrap, runner
 from jaxrl.data.sandbox.runner import Isolation, Limits
 
 PYTHON = [sys.executable, "-I"]
@@ -165,7 +165,7 @@ def test_files_outside_are_hidden_or_read_only_and_links_lead_nowhere(isolation,
         str(tmp_path / "x"),
     ):
         assert shell(f"echo x > {path}", isolation).status != 0 and not Path(path).exists()
-    source = f"import os; os.chmod({runner._CHILD_INSIDE!r}, 0o777)"
+    source = f"import os; os.chmod({bubblewrap.CHILD_INSIDE!r}, 0o777)"
     assert python(source, isolation).status != 0
     with pytest.raises(ValueError, match="without"):
         python("", isolation, files={"../escape": ""})

@@ -197,7 +197,37 @@ def tempfile_of(content):
         yield path
 
 
-@pytest.mark.parametrize("damage", [half, nul, empty, flip, not_utf8, folder])
+def bracket(path):
+    """One bit of the first character is wrong."""
+    path.write_bytes(b"\x3a" + path.read_bytes()[1:])
+
+
+@pytest.mark.parametrize("field", ["steps", "prompts", "curriculum", "learning_rate"])
+def test_a_config_with_a_damaged_field_name_is_refused_by_its_file(field, short, tmp_path):
+    directory = tmp_path / "run"
+    shutil.copytree(short, directory)
+    path = directory / "config.json"
+    saved = path.read_text()
+    assert f'"{field}"' in saved
+    path.write_text(saved.replace(f'"{field}"', f'"{field[:-1]}#"'))
+    with pytest.raises(ValueError, match=re.escape(str(path))):
+        rundir.prepare(tiny.config(directory, steps=6), print)
+
+
+@pytest.mark.parametrize("value", ["3", '"x"', "null", "[]", "[1]", "true"])
+@pytest.mark.parametrize("field", ["rollout", "curriculum", "extensions"])
+def test_a_config_with_a_damaged_section_is_refused_by_its_file(field, value, short, tmp_path):
+    directory = tmp_path / "run"
+    shutil.copytree(short, directory)
+    path = directory / "config.json"
+    saved = json.loads(path.read_text())
+    saved["config"][field] = json.loads(value)
+    path.write_text(json.dumps(saved))
+    with pytest.raises(ValueError, match=re.escape(str(path))):
+        rundir.prepare(tiny.config(directory, steps=6), print)
+
+
+@pytest.mark.parametrize("damage", [half, nul, empty, bracket, not_utf8, folder])
 def test_a_damaged_config_is_refused_by_its_name(damage, short, tmp_path):
     directory = tmp_path / "run"
     shutil.copytree(short, directory)
