@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.off_policy.a_lol import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """On samples of the initial policy alone, advantage against raw reward."""
-    method = arm(config(), steps=60, sync_every=10**6)
+    method = arm(recipes.load("a_lol"), steps=60, sync_every=10**6)
     raw = {"scale": "none", "baseline": "none"}
     return Effect(
         claim="offline, the advantage learns faster than the raw reward",

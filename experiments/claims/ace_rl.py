@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from experiments.lab import Effect, Sampled, arm, cipher
-from jaxrl.launch.recipes.rewards.ace_rl import ITEMS, config
+from jaxrl.launch import recipes
+from jaxrl.launch.recipes.rewards.ace_rl import ITEMS
 
 WRONG = 0.1
 """Share of the verdicts that are wrong."""
@@ -29,7 +30,7 @@ def whole(batch: Sampled) -> jax.Array:
 
 def effect() -> Effect:
     """A verdict for each item against one for the whole, by judges that err equally often."""
-    method = arm(config(), steps=80, rewards=checklist)
+    method = arm(recipes.load("ace_rl"), steps=80, rewards=checklist)
     return Effect(
         claim="verdicts on single constraints teach what one verdict on the whole does not",
         task=cipher(((12, 0.6), (6, 0.3)), (((2, 1), 1.0),), partial=True),

@@ -7,12 +7,12 @@ import dataclasses
 from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.config import CurriculumConfig
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.demonstrations.adcl_egsr import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Both parts against neither, at equal samples."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("adcl_egsr"), steps=60)
     unaided = GuidanceConfig("inpaint", {"rows": 1, "low": 0.0, "high": 0.0})
     return Effect(
         claim="sorted prompts and reformulated solutions solve what samples fail",

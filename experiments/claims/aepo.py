@@ -7,7 +7,7 @@ import dataclasses
 import jax
 
 from experiments.lab import Effect, arm, cipher, with_objective
-from jaxrl.launch.recipes.objectives.aepo import config
+from jaxrl.launch import recipes
 from jaxrl.losses.policy.objectives import Objective, ppo_clip
 from jaxrl.losses.reduce.masking import entropy_share
 from jaxrl.training.objective import ObjectiveConfig
@@ -32,7 +32,7 @@ def hard_clip(
 
 def effect() -> Effect:
     """Where the right code is rare, against the hard clip, on data 4 steps old."""
-    method = arm(config(), steps=60, delay=4)
+    method = arm(recipes.load("aepo"), steps=60, delay=4)
     hard = ObjectiveConfig(policy_args={"clip_high": 0.28})
     without = {
         "entropy factor": with_objective(

@@ -6,13 +6,13 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.refusals import refusals, refused, safe, safe_and_helpful
-from jaxrl.launch.recipes.rewards.alphaalign import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """Both rewards against the safety reward alone."""
-    method = arm(config(), steps=80, rewards=safe_and_helpful)
+    method = arm(recipes.load("alphaalign"), steps=80, rewards=safe_and_helpful)
     return Effect(
         claim="a reward for helpful answers beside that for due refusals keeps both",
         task=refusals(),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.off_policy.areal import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """On data 16 steps old, against PPO that clips around the sampler."""
-    method = arm(config(), steps=80, delay=16)
+    method = arm(recipes.load("areal"), steps=80, delay=16)
     return Effect(
         claim="on data 16 steps old, decoupled PPO learns more than PPO",
         task=cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)),

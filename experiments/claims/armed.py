@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from experiments.lab import Effect, Sampled, arm, cipher
-from jaxrl.launch.recipes.reward_models.armed import config
+from jaxrl.launch import recipes
 
 LOW, BAND, NOISE = 0.80, 0.05, 0.01
 """Of the judge's scores: the least, how much more the best answer gets, and their deviation."""
@@ -23,7 +23,7 @@ def narrow(batch: Sampled) -> jax.Array:
 
 def effect() -> Effect:
     """The judge's score in units of its history, and as it is."""
-    method = arm(config(), steps=80, rewards=narrow)
+    method = arm(recipes.load("armed"), steps=80, rewards=narrow)
     return Effect(
         claim="a judge's score in a narrow band teaches once it is in units of its history",
         task=cipher(((12, 0.5), (6, 0.3)), partial=True),

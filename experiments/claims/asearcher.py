@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, lookup
-from jaxrl.launch.recipes.search_agents.asearcher import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """On episodes of a sampler 8 steps old, against PPO that clips around it."""
-    method = arm(config(), steps=60, delay=8)
+    method = arm(recipes.load("asearcher"), steps=60, delay=8)
     args = {"clip_low": 0.4, "clip_high": 0.4}
     ppo = dataclasses.replace(method.objective, policy="ppo_clip", policy_args=args)
     return Effect(

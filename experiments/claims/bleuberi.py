@@ -11,7 +11,7 @@ import numpy as np
 from experiments.lab import Effect, Sampled, arm, cipher
 from experiments.lab.tasks import EOS
 from jaxrl.data.rewards import text
-from jaxrl.launch.recipes.rewards.bleuberi import config
+from jaxrl.launch import recipes
 
 
 def overlap(batch: Sampled) -> jax.Array:
@@ -38,7 +38,7 @@ def exact(batch: Sampled) -> jax.Array:
 
 def effect() -> Effect:
     """Overlap against identity, as a verifier that takes every right answer sees it."""
-    method = arm(config(), steps=80, rewards=overlap)
+    method = arm(recipes.load("bleuberi"), steps=80, rewards=overlap)
     return Effect(
         claim="overlap with one reference teaches what identity with it cannot",
         task=cipher(((6, 0.8), (6, 0.4)), (((3, 2), 1.0),), modes=2),

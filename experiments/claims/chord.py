@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, hard_prompts, with_objective
-from jaxrl.launch.recipes.demonstrations.chord import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """With and without learning from the experts, on prompts that hardly any sample passes."""
-    method = arm(config(), sizes={"objective.policy_args.decay_steps": 60}, steps=60)
+    method = arm(recipes.load("chord"), sizes={"objective.policy_args.decay_steps": 60}, steps=60)
     alone = ObjectiveConfig(advantage="sampled_advantages")
     constant = ObjectiveConfig(
         policy="chord", policy_args={"mu": 0.1}, advantage="sampled_advantages"

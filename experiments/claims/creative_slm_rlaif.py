@@ -6,12 +6,12 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.greetings import by_pairs, by_principles, greetings
-from jaxrl.launch.recipes.reward_models.creative_slm_rlaif import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Corrected principles against a reward model, from the same comparisons."""
-    method = arm(config(), steps=80, rewards=by_principles)
+    method = arm(recipes.load("creative_slm_rlaif"), steps=80, rewards=by_principles)
     return Effect(
         claim="from few comparisons, a list of principles learns more of quality than a model",
         task=greetings(),

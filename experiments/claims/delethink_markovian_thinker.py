@@ -6,14 +6,19 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.chains import walk
-from jaxrl.launch.recipes.length.delethink import config
+from jaxrl.launch import recipes
 from jaxrl.sampling.chunks import WHOLE, Chunks
 
 
 def effect() -> Effect:
     """Chunks against whole contexts, on problems that take longer than any of training."""
     chunks = Chunks(size=6, carry=2)
-    method = arm(config(), sizes={"chunks.size": 6, "chunks.carry": 2}, steps=80, max_new_tokens=10)
+    method = arm(
+        recipes.load("delethink"),
+        sizes={"chunks.size": 6, "chunks.carry": 2},
+        steps=80,
+        max_new_tokens=10,
+    )
     whole = walk(chunks, whole=True)
     return Effect(
         claim="thinking in chunks goes on where training stopped",

@@ -6,7 +6,8 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.corpora import BASE, corpora, general
-from jaxrl.launch.recipes.skills.domain_upsampling import LAST, RAISED, config
+from jaxrl.launch import recipes
+from jaxrl.launch.recipes.skills.domain_upsampling import LAST, RAISED
 
 
 def effect() -> Effect:
@@ -14,7 +15,12 @@ def effect() -> Effect:
     steps = 150
     raised = (round((1 - LAST) * steps), {"weights": RAISED})
     method = arm(
-        config(), steps=steps, prompts=64, group_size=1, weights=BASE, stages=((0, {}), raised)
+        recipes.load("domain_upsampling"),
+        steps=steps,
+        prompts=64,
+        group_size=1,
+        weights=BASE,
+        stages=((0, {}), raised),
     )
     return Effect(
         claim="with the domain upsampled at the end, a model is better on web and domain together",

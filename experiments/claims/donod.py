@@ -12,7 +12,8 @@ from experiments.lab import Arm, Effect, Splits, Task, arm, cipher, held_out, pr
 from experiments.lab.tasks import FIRST, of_seed
 from jaxrl.config import CurriculumConfig
 from jaxrl.data.types import Problem
-from jaxrl.launch.recipes.imitation.donod import SHARE, WRONG, config
+from jaxrl.launch import recipes
+from jaxrl.launch.recipes.imitation.donod import SHARE, WRONG
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 
@@ -52,7 +53,7 @@ def kept(
 
 def effect() -> Effect:
     """The best 30% of the solutions against 30% at random, where 40% are wrong."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("donod"), steps=60)
     random = CurriculumConfig("jaxrl.data.selection.curriculum:uniform", prompts=round(SHARE * 256))
     return Effect(
         claim="fine-tuned on what DONOD keeps, a policy is better than on as many at random",

@@ -6,14 +6,15 @@ import dataclasses
 import functools
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.objectives.dph_rl import PRESAMPLE, config
+from jaxrl.launch import recipes
+from jaxrl.launch.recipes.objectives.dph_rl import PRESAMPLE
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """Forward against reverse KL where three answers to each symbol are right, and half of the
     prompts are easy."""
-    method = arm(config(), steps=80 + PRESAMPLE)
+    method = arm(recipes.load("dph_rl"), steps=80 + PRESAMPLE)
     reverse = ObjectiveConfig(kl_coef=0.05, kl="k2")
     task = functools.partial(cipher, ((12, 1.0), (6, 0.4)), (((3, 0), 0.5), ((2, 1), 0.5)))
     return Effect(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.objectives.dr_irl_grpo_s import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """Scaled and plain advantages, where one prompt in five is of the weak category."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("dr_irl_grpo_s"), steps=60)
     plain = ObjectiveConfig(advantage="sampled_advantages")
     return Effect(
         claim="a scale by difficulty raises the rare and weak category",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.lab import Arm, Effect, Task, arm, attempts, cipher
-from jaxrl.launch.recipes.objectives.echo_chamber import config
+from jaxrl.launch import recipes
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 
@@ -50,7 +50,7 @@ def formats(
 
 def effect() -> Effect:
     """The commonest format after expert iteration, and before it."""
-    method = arm(config(), steps=80)
+    method = arm(recipes.load("echo_chamber"), steps=80)
     return Effect(
         claim="RL leaves one of the formats that pre-training has shown",
         task=two_formats(),

@@ -6,12 +6,12 @@ import dataclasses
 
 from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.demonstrations.expo import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Second attempts that see the solution against second attempts that do not."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("expo"), steps=60)
     unaided = GuidanceConfig("inpaint", {"rows": 2, "low": 0.0, "high": 0.0})
     return Effect(
         claim="learning its own explanations solves prompts that it fails",

@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.lab import Arm, Effect, Task, arm, attempts, held_out
 from experiments.lab.locks import Trace, backtracking, locks
-from jaxrl.launch.recipes.skills.four_habits import config
+from jaxrl.launch import recipes
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 
@@ -25,7 +25,7 @@ def habits(
 def effect() -> Effect:
     """Priming by traces that go back against traces of equal length that wait."""
     traces = (Trace(mistakes=2), Trace(mistakes=0, waits=2))
-    method = arm(config(), steps=120, weights=(1.0, 0.0))
+    method = arm(recipes.load("four_habits"), steps=120, weights=(1.0, 0.0))
     return Effect(
         claim="a policy primed to go back improves by RL beyond one that was not",
         task=locks(traces),

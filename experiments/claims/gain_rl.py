@@ -6,13 +6,13 @@ import dataclasses
 
 from experiments.lab import Effect, arm, cipher
 from jaxrl.config import CurriculumConfig
-from jaxrl.launch.recipes.data_selection.gain_rl import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """The order against none, on prompts of many lengths and difficulties."""
     small = {"curriculum.args.width": 40.0, "curriculum.args.speed": 20.0}
-    method = arm(config(), sizes=small, steps=60)
+    method = arm(recipes.load("gain_rl"), sizes=small, steps=60)
     mix = tuple((counts, 0.2) for counts in ((2, 0), (1, 1), (2, 1), (1, 2), (3, 1)))
     return Effect(
         claim="prompts in the order of their angles are learned faster",

@@ -9,7 +9,7 @@ import jax
 from experiments.lab import Effect, Sampled, arm
 from experiments.lab.surfaces import accepted, same, surfaces, verified
 from jaxrl.data.rewards.verifier import verified as rewarded
-from jaxrl.launch.recipes.reward_models.general_reasoner import config
+from jaxrl.launch import recipes
 
 
 def by_verifier(batch: Sampled) -> jax.Array:
@@ -26,7 +26,7 @@ def by_text(batch: Sampled) -> jax.Array:
 
 def effect() -> Effect:
     """A trained verifier against identity with the reference."""
-    method = arm(config(), steps=80, rewards=by_verifier)
+    method = arm(recipes.load("general_reasoner"), steps=80, rewards=by_verifier)
     return Effect(
         claim="a trained verifier teaches what a comparison of texts refuses",
         task=surfaces(),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, hard_prompts
-from jaxrl.launch.recipes.imitation.generalised_ntp import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """A precise prior against that of cross-entropy, under the same RL."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("generalised_ntp"), steps=60)
     plain = dataclasses.replace(method.objective, policy_args={"priming_steps": 20, "beta": 0.0})
     return Effect(
         claim="RL after precise pre-training ends higher than after cross-entropy",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, hard_prompts
-from jaxrl.launch.recipes.demonstrations.ghpo import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Second attempts with a hint against second attempts without."""
-    method = arm(config(), steps=60)
-    plain = dataclasses.replace(config().extensions["guidance"], args={"help": 0.0})
+    method = arm(recipes.load("ghpo"), steps=60)
+    plain = dataclasses.replace(recipes.load("ghpo").extensions["guidance"], args={"help": 0.0})
     return Effect(
         claim="hints for failed groups beat sampling them again",
         task=hard_prompts(),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, hard_prompts
-from jaxrl.launch.recipes.demonstrations.grao import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """With and without the reference, on prompts that samples fail."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("grao"), steps=60)
     alone = ObjectiveConfig(advantage="sampled_advantages", aggregation="seq-mean-token-sum")
     return Effect(
         claim="references in the loss beat GRPO beside them",

@@ -6,7 +6,8 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.navigation import navigation
-from jaxrl.launch.recipes.skills.guimid import MID, MIXTURE, TARGET, config
+from jaxrl.launch import recipes
+from jaxrl.launch.recipes.skills.guimid import MID, MIXTURE, TARGET
 
 
 def effect() -> Effect:
@@ -14,7 +15,7 @@ def effect() -> Effect:
     steps = 240
     target = {"weights": TARGET}
     method = arm(
-        config(),
+        recipes.load("guimid"),
         steps=steps,
         prompts=48,
         group_size=1,

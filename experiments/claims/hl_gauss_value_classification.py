@@ -7,13 +7,13 @@ import dataclasses
 import jax
 
 from experiments.lab import Effect, Sampled, arm, cipher
-from jaxrl.launch.recipes.critics.hl_gauss_critic import config
+from jaxrl.launch import recipes
 from jaxrl.models.value import ValueConfig
 
 
 def effect() -> Effect:
     """Bins against a scalar, under noisy rewards within the range of the bins, mostly."""
-    method = arm(config(), steps=80, rewards=noisy)
+    method = arm(recipes.load("hl_gauss_critic"), steps=80, rewards=noisy)
     scalar = dataclasses.replace(method.critic, head=ValueConfig(), clip=0.0)
     return Effect(
         claim="under noisy rewards, a critic that classifies learns faster than one that regresses",

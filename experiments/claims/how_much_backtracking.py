@@ -7,12 +7,12 @@ import dataclasses
 from experiments.claims import four_habits_of_highly_effective_stars as habits
 from experiments.lab import Effect, arm
 from experiments.lab.locks import Trace, locks
-from jaxrl.launch.recipes.skills.how_much_backtracking import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Traces that go back three times against traces that go back once."""
-    method = arm(config(), steps=120, weights=(1.0, 0.0))
+    method = arm(recipes.load("how_much_backtracking"), steps=120, weights=(1.0, 0.0))
     traces = (Trace(mistakes=3), Trace(mistakes=1))
     return Effect(
         claim="RL ends higher after traces that go back more often",

@@ -6,12 +6,12 @@ import dataclasses
 
 from experiments.lab import Effect, arm, hard_prompts
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.demonstrations.igpo import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Second attempts around a given piece against second attempts without one."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("igpo"), steps=60)
     unaided = GuidanceConfig("inpaint", {"low": 0.0, "high": 0.0})
     return Effect(
         claim="inpainted successes solve prompts that a group fails",

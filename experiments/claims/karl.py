@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.off_policy.karl import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """With a sampler renewed every 20 steps, the regression against the policy gradient."""
-    method = arm(config(), steps=80, sync_every=20)
+    method = arm(recipes.load("karl"), steps=80, sync_every=20)
     gradient = ObjectiveConfig(
         policy="reinforce",
         advantage_args={"scale": "none"},

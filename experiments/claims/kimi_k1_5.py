@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.length.kimi_k1_5 import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Demonstrations with fillers: with the length reward and without."""
-    method = arm(config(), steps=40)
+    method = arm(recipes.load("kimi_k1_5"), steps=40)
     plain = dataclasses.replace(method.objective, shaping="")
     return Effect(
         claim="the length reward shortens answers sooner",

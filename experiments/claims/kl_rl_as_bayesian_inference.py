@@ -12,13 +12,8 @@ import numpy as np
 from experiments.lab import Arm, Effect, Problems, Splits, Task, arm, split
 from experiments.lab.policy import logprobs
 from experiments.lab.tasks import Verifier, as_problems
-from jaxrl.launch.recipes.objectives.kl_rl_as_bayesian_inference import (
-    BETA,
-    LENGTH,
-    SYMBOLS,
-    WORDS,
-    config,
-)
+from jaxrl.launch import recipes
+from jaxrl.launch.recipes.objectives.kl_rl_as_bayesian_inference import BETA, LENGTH, SYMBOLS, WORDS
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 
@@ -86,7 +81,7 @@ def distance(
 
 def effect() -> Effect:
     """Exact distance to the posterior, with the KL term and without."""
-    method = arm(config(), steps=150)
+    method = arm(recipes.load("kl_rl_as_bayesian_inference"), steps=150)
     bare = dataclasses.replace(method.objective, kl_coef=0.0)
     return Effect(
         claim="with its KL term, RL comes to the posterior",

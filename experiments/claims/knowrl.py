@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from experiments.lab import Effect, Sampled, arm
 from experiments.lab.facts import claimed, factuality, form, support
 from jaxrl.data.rewards.judged.claims import factual
-from jaxrl.launch.recipes.rewards.knowrl import config
+from jaxrl.launch import recipes
 
 
 def knowledgeable(batch: Sampled) -> jax.Array:
@@ -28,7 +28,7 @@ def answers(batch: Sampled) -> jax.Array:
 
 def effect() -> Effect:
     """Claims looked up against answers alone."""
-    method = arm(config(), steps=80, rewards=knowledgeable)
+    method = arm(recipes.load("knowrl"), steps=80, rewards=knowledgeable)
     return Effect(
         claim="rewards for supported claims make fewer claims false, at equal accuracy",
         task=claimed(),

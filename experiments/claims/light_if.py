@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.demonstrations.light_if import COLD_START, config
+from jaxrl.launch import recipes
+from jaxrl.launch.recipes.demonstrations.light_if import COLD_START
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """Both phases with the entropy in mind and without, on four constraints, rewarded in part."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("light_if"), steps=60)
     plain = ObjectiveConfig("primed", COLD_START, advantage="sampled_advantages")
     return Effect(
         claim="phases that keep entropy meet all constraints more often than plain ones",

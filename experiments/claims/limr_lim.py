@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from experiments.lab import Arm, Effect, arm, cipher
 from jaxrl.config import CurriculumConfig
-from jaxrl.launch.recipes.data_selection.limr import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """One prompt in six, by alignment or by chance, where many are solved already or never."""
     before = Arm(steps=80, curriculum=CurriculumConfig("passes"))
-    method = arm(config(), sizes={"curriculum.keep": 42}, steps=60, before=before)
+    method = arm(recipes.load("limr"), sizes={"curriculum.keep": 42}, steps=60, before=before)
     chance = dataclasses.replace(method.curriculum, score="at_random")
     others = {"solvable, by chance": "solvable_at_random", "middle": "within_reach"}
     mix = (((3, 0, 0), 0.3), ((1, 2, 0), 0.4), ((0, 0, 3), 0.3))

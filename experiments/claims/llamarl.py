@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.off_policy.llamarl import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """On data 16 steps old, against the gradient without a weight."""
-    method = arm(config(), steps=80, delay=16)
+    method = arm(recipes.load("llamarl"), steps=80, delay=16)
     return Effect(
         claim="on data 16 steps old, the truncated weight learns more than none",
         task=cipher(((12, 0.8), (6, 0.2)), (((2, 1), 1.0),)),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, lookup
-from jaxrl.launch.recipes.tool_agents.loop_leave_one_out import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Ratios by token against ratios by trajectory, in a world to be asked twice."""
-    method = arm(config(), steps=40)
+    method = arm(recipes.load("loop_leave_one_out"), steps=40)
     whole = dataclasses.replace(method.objective, policy="ppo_trajectory")
     return Effect(
         claim="over 4 updates of a batch, ratios by token beat ratios by trajectory",

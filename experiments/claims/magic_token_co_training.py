@@ -7,14 +7,14 @@ import dataclasses
 from experiments.lab import Effect, arm
 from experiments.lab.modes import MODES, leaking, modes
 from experiments.lab.variants import dealt
-from jaxrl.launch.recipes.skills.magic_token_co_training import config
+from jaxrl.launch import recipes
 
 STEPS = 60
 
 
 def effect() -> Effect:
     """All modes at once against one after the other."""
-    method = arm(config(), steps=STEPS, weights=(1.0,) * MODES)
+    method = arm(recipes.load("magic_token_co_training"), steps=STEPS, weights=(1.0,) * MODES)
     each = (
         (m * STEPS // MODES, {"weights": tuple(float(m == n) for n in range(MODES))})
         for m in range(MODES)

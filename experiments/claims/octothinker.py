@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from experiments.lab import Effect, arm
 from experiments.lab.operations import formats
-from jaxrl.launch.recipes.skills.octothinker import DECAY, STABLE, config
+from jaxrl.launch import recipes
+from jaxrl.launch.recipes.skills.octothinker import DECAY, STABLE
 
 BRANCHES = {"answers": (0.0, 1.0, 0.0, 0.0, 0.0), "hybrid": (0.0, 0.0, 0.5, 0.5, 0.0)}
 """Weights of the effect's domains in the decay."""
@@ -16,7 +17,7 @@ def effect() -> Effect:
     first, last = (0, {}), (STABLE + DECAY, target)
     method, ablation = (
         arm(
-            config(),
+            recipes.load("octothinker"),
             steps=90,
             weights=(1.0, 0.0, 0.0, 0.0, 0.0),
             stages=(first, (STABLE, {"weights": BRANCHES[name]}), last),

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from experiments.lab import Arm, Effect, Task, arm, cipher, held_out
-from jaxrl.launch.recipes.imitation.three_gate_theory import config
+from jaxrl.launch import recipes
 from jaxrl.models import changes
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
@@ -37,7 +37,7 @@ def drift(
 
 def effect() -> Effect:
     """GRPO against imitation on the same prompts."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("three_gate_theory"), steps=60)
     imitating = dataclasses.replace(method.objective, policy="chord", policy_args={"mu": 1.0})
     return Effect(
         claim="at no lower accuracy, RL moves the spectra of the weights less than imitation",

@@ -7,13 +7,13 @@ import dataclasses
 from experiments.claims.limr_lim import scored_by
 from experiments.lab import Arm, Effect, arm, cipher
 from jaxrl.config import CurriculumConfig
-from jaxrl.launch.recipes.data_selection.one_shot_rlvr import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """One example by its variance against one by chance."""
     before = Arm(steps=40, curriculum=CurriculumConfig("passes"))
-    method = arm(config(), steps=60, before=before)
+    method = arm(recipes.load("one_shot_rlvr"), steps=60, before=before)
     chance = dataclasses.replace(method.curriculum, score="at_random")
     return Effect(
         claim="the example whose accuracy varied most teaches more than one by chance",

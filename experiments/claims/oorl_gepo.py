@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.preferences.oorl_gepo import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """With and without GEPO, where each symbol can be written in three ways."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("oorl_gepo"), steps=60)
     alone = ObjectiveConfig(aggregation="seq-mean-token-mean")
     return Effect(
         claim="preferences between sets of equivalent answers add to the verdicts",

@@ -6,12 +6,18 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.shop import hits, shop
-from jaxrl.launch.recipes.skills.p5_recommendation import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """All tasks at once against what is bought next alone, in a template that is new to it."""
-    method = arm(config(), steps=240, prompts=64, group_size=1, weights=(1.0, 1.0, 1.0))
+    method = arm(
+        recipes.load("p5_recommendation"),
+        steps=240,
+        prompts=64,
+        group_size=1,
+        weights=(1.0, 1.0, 1.0),
+    )
     return Effect(
         claim="trained on all tasks, a policy finds what is bought next in a new template",
         task=shop(),

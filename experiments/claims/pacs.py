@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.objectives.pacs import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """Against the actor term alone."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("pacs"), steps=60)
     actor = ObjectiveConfig(
         policy="reinforce",
         advantage="rloo",

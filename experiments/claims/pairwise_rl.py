@@ -6,12 +6,12 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.preferences import compared, preferred, scored
-from jaxrl.launch.recipes.critics.pairwise_rl import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """A pair model against a scalar one, both from the same comparisons."""
-    method = arm(config(), steps=40, rewards=preferred)
+    method = arm(recipes.load("pairwise_rl"), steps=40, rewards=preferred)
     return Effect(
         claim="a pair model and an anchor resist constants that a scalar model leaves open",
         task=compared(),

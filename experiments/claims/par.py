@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 from experiments.lab import Effect, Sampled, arm, cipher, with_objective
 from experiments.lab.tasks import FILLER
-from jaxrl.launch.recipes.reward_models.par import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Shaped against raw scores of a reward model that fillers impress without bound."""
-    method = arm(config(), steps=80, rewards=likes_fillers)
+    method = arm(recipes.load("par"), steps=80, rewards=likes_fillers)
     raw = dataclasses.replace(method.objective, shaping="")
     others = {
         name: with_objective(dataclasses.replace(raw, shaping=f"{__name__}:{shaping.__name__}"))

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.lab import Arm, Effect, Task, arm, held_out
 from experiments.lab.skills import domains, read
-from jaxrl.launch.recipes.skills.past_skill_transfer import config
+from jaxrl.launch import recipes
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 
@@ -42,7 +42,7 @@ def injected(
 
 def effect() -> Effect:
     """The target's reader with the skill of the source, and without."""
-    method = arm(config(), steps=60, weights=(1.0, 0.0))
+    method = arm(recipes.load("past_skill_transfer"), steps=60, weights=(1.0, 0.0))
     return Effect(
         claim="a skill that RL has taught on one domain serves another that was only read",
         task=domains(),

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from experiments.lab import Effect, Sampled, arm, cipher
-from jaxrl.launch.recipes.reward_models.pf_ppo import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """Filtered against whole groups, under a reward model that cannot tell half right answers."""
-    method = arm(config(), steps=60, rewards=unsure_in_the_middle)
+    method = arm(recipes.load("pf_ppo"), steps=60, rewards=unsure_in_the_middle)
     return Effect(
         claim="the ends of the ranking teach better than all of it",
         task=cipher(((12, 0.8), (8, 0.3)), (((1, 2), 1.0),), partial=True),

@@ -6,19 +6,21 @@ import dataclasses
 from collections.abc import Callable
 
 from experiments.lab import Arm, Effect, arm, hard_prompts
-from jaxrl.launch.recipes.demonstrations.pope import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """Second attempts from a prefix against second attempts from nothing."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("pope"), steps=60)
     others = {
         "clip-higher": ObjectiveConfig(policy_args={"clip_high": 0.28}),
         "entropy bonus": ObjectiveConfig(entropy_coef=0.01),
         "pass@k": ObjectiveConfig(advantage="pass_at_k", advantage_args={"k": 4}),
     }
-    plain = dataclasses.replace(config().extensions["guidance"], args={"rows": 4, "help": 0.0})
+    plain = dataclasses.replace(
+        recipes.load("pope").extensions["guidance"], args={"rows": 4, "help": 0.0}
+    )
     return Effect(
         claim="guided exploration solves prompts that more samples do not",
         task=hard_prompts(),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, hard_prompts
-from jaxrl.launch.recipes.demonstrations.prefixrl import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """With and without prefixes, at equal samples."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("prefixrl"), steps=60)
     return Effect(
         claim="prefixes of solutions make hard prompts learnable, without a prefix too",
         task=hard_prompts(),

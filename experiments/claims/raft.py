@@ -8,13 +8,13 @@ from collections.abc import Callable
 import jax
 
 from experiments.lab import Arm, Effect, Sampled, arm, cipher, with_objective
-from jaxrl.launch.recipes.objectives.raft import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """Best of 8 against any of 8, at equal samples."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("raft"), steps=60)
     samples = method.prompts * method.group_size
     sizes = {f"best of {k}": groups_of(k, samples) for k in (4, 16)}
     rest = ObjectiveConfig(policy="expert_iteration", aggregation="seq-mean-token-sum")

@@ -13,7 +13,7 @@ import numpy as np
 from experiments.lab import Arm, Effect, Sampled, Splits, Task, arm, cipher
 from experiments.lab.effect import SAMPLES, held_out
 from experiments.lab.variants import wrong_verdicts
-from jaxrl.launch.recipes.rewards.randomcalculation import config
+from jaxrl.launch import recipes
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 
@@ -31,7 +31,7 @@ def by_chance(batch: Sampled) -> jax.Array:
 
 def effect() -> Effect:
     """Partial credit, as in the continuous reward, against coins."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("randomcalculation"), steps=60)
     return Effect(
         claim="on clean problems a true reward teaches and a random one does not",
         task=cipher(SKILLS, MIX, partial=True),

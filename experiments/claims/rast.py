@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from experiments.lab import Arm, Effect, Task, arm, cipher, imitate, steering
-from jaxrl.launch.recipes.objectives.rast import config
+from jaxrl.launch import recipes
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 
@@ -55,7 +55,7 @@ def of_the_large(method: Arm) -> Arm:
 
 def effect() -> Effect:
     """A large model steered by a small one, with RL of the small one and without."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("rast"), steps=60)
     return Effect(
         claim="what RL changed in a small model serves a large one that had none",
         task=cipher(((12, 0.8), (6, 0.3)), (((2, 1), 1.0),)),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.off_policy.rec_group_reinforce import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """On data up to 20 steps old, with the clip and without."""
-    method = arm(config(), steps=80, sync_every=20)
+    method = arm(recipes.load("rec_group_reinforce"), steps=80, sync_every=20)
     free = dataclasses.replace(method.objective, policy_args={"side": "none"})
     return Effect(
         claim="on data up to 20 steps old, the clip keeps REINFORCE from collapse",

@@ -6,12 +6,12 @@ import dataclasses
 
 from experiments.lab import Arm, Effect, arm, cipher
 from jaxrl.config import BanditConfig
-from jaxrl.launch.recipes.data_selection.recap import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Two domains that the policy knows and a new one, with moving shares and with even ones."""
-    method = arm(config(), steps=80, weights=(1.0,) * 3)
+    method = arm(recipes.load("recap"), steps=80, weights=(1.0,) * 3)
     skills, mix = ((24, 0.9), (24, 0.9), (24, 0.3)), ((2, 0, 0), (0, 2, 0), (0, 0, 2))
     return Effect(
         claim="shares that follow convergence and instability do better over all domains than even",

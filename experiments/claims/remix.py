@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.off_policy.remix import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Each rollout used again and again against once, at equal rollouts."""
-    method = arm(config(), steps=80)
+    method = arm(recipes.load("remix"), steps=80)
     return Effect(
         claim="replayed rollouts learn faster from as many fresh ones",
         task=cipher(((12, 0.8), (6, 0.3)), (((2, 1), 1.0),)),

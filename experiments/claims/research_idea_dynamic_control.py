@@ -6,12 +6,12 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.tradeoffs import controlled, even, tradeoffs
-from jaxrl.launch.recipes.skills.dynamic_control import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Weights of the prompt against even ones, read at one of them."""
-    method = arm(config(), steps=80, weights=(1.0, 1.0, 1.0))
+    method = arm(recipes.load("dynamic_control"), steps=80, weights=(1.0, 1.0, 1.0))
     return Effect(
         claim="one policy that is told the weights reaches what a policy of one weight reaches",
         task=tradeoffs(),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.off_policy.icepop import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """On data 16 steps old, with the mask and without."""
-    method = arm(config(), steps=80, delay=16)
+    method = arm(recipes.load("icepop"), steps=80, delay=16)
     weighted = ObjectiveConfig(policy="decoupled_ppo")
     return Effect(
         claim="on data 16 steps old, leaving out tokens of discrepancy helps",

@@ -6,12 +6,12 @@ import dataclasses
 import functools
 
 from experiments.lab import Effect, arm, cipher, held_out
-from jaxrl.launch.recipes.critics.nlpo import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """The mask against none, where most words never fit."""
-    method = arm(config(), steps=80)
+    method = arm(recipes.load("nlpo"), steps=80)
     return Effect(
         claim="among the likely words of an earlier policy, PPO learns faster",
         task=cipher(((16, 0.8), (8, 0.4)), (((3, 1), 1.0),)),

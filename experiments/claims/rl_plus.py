@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, hard_prompts
-from jaxrl.launch.recipes.demonstrations.rl_plus import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """With and without the external term: what 8 samples can solve."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("rl_plus"), steps=60)
     alone = dataclasses.replace(
         method.objective,
         policy="ppo_clip",

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from experiments.lab import Effect, Sampled, arm
 from experiments.lab.confidence import SOURCES, calibration, confidence, uncertain
-from jaxrl.launch.recipes.rewards.rlcr import config
+from jaxrl.launch import recipes
 from jaxrl.losses.regularizers import calibrated_reward
 
 
@@ -21,7 +21,7 @@ def right_and_honest(batch: Sampled) -> jax.Array:
 
 def effect() -> Effect:
     """Calibration with the Brier term in the reward and without."""
-    method = arm(config(), steps=100, rewards=right_and_honest)
+    method = arm(recipes.load("rlcr"), steps=100, rewards=right_and_honest)
     return Effect(
         claim="the Brier term makes stated confidences true",
         task=uncertain(),

@@ -6,12 +6,12 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.thoughts import own_domain, preferred, sums_aloud
-from jaxrl.launch.recipes.reward_models.rlmt import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Answers after a thought against answers at once, by a reward model that sees the answer."""
-    method = arm(config(), steps=80, rewards=preferred, weights=(1.0, 0.0))
+    method = arm(recipes.load("rlmt"), steps=80, rewards=preferred, weights=(1.0, 0.0))
     at_once = dataclasses.replace(method, weights=(0.0, 1.0))
     return Effect(
         claim="under one reward model, answers after a thought are right more often",

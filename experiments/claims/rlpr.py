@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from experiments.lab import Effect, Sampled, arm
 from experiments.lab.chains import LENGTH, phrased
-from jaxrl.launch.recipes.rewards.rlpr import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
@@ -33,7 +33,7 @@ def likelihood(batch: Sampled) -> jax.Array:
 
 def effect() -> Effect:
     """Mean probability against likelihood, as a verifier that neither has heard sees it."""
-    method = arm(config(), steps=80, rewards=probability)
+    method = arm(recipes.load("rlpr"), steps=80, rewards=probability)
     return Effect(
         claim="the mean probability of a reference teaches more than its likelihood",
         task=phrased(),

@@ -11,7 +11,7 @@ from experiments.lab import Arm, Effect, Sampled, Task, arm
 from experiments.lab.chains import LENGTH, cut_text, is_prefix
 from experiments.lab.policy import probabilities
 from experiments.lab.tasks import FIRST
-from jaxrl.launch.recipes.rewards.rlpt import config
+from jaxrl.launch import recipes
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 
@@ -35,7 +35,7 @@ def derivation(
 
 def effect() -> Effect:
     """Any beginning of what follows against the segment itself."""
-    method = arm(config(), steps=60, rewards=prefix)
+    method = arm(recipes.load("rlpt"), steps=60, rewards=prefix)
     return Effect(
         claim="a reward for any beginning of the text teaches it sooner than one for the segment",
         task=cut_text(),

@@ -12,7 +12,7 @@ import numpy as np
 from experiments.lab import Arm, Effect, Sampled, Task, arm, attempts, cipher, held_out, neutral
 from experiments.lab.tasks import EOS, FILLER
 from jaxrl.data.rewards.judged import rubrics
-from jaxrl.launch.recipes.reward_models.rubicon import config
+from jaxrl.launch import recipes
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 
@@ -74,7 +74,7 @@ def hacked(
 
 def effect() -> Effect:
     """The rubric with its devices against the weighted sum of its marks."""
-    method = arm(config(), steps=80, rewards=anchored)
+    method = arm(recipes.load("rubicon"), steps=80, rewards=anchored)
     return Effect(
         claim="veto, saturation and interaction keep a criterion from being pushed at all costs",
         task=cipher(((12, 0.8), (6, 0.3)), filler_rate=0.1, slack=SLACK, partial=True),

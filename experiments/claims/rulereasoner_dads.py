@@ -6,12 +6,12 @@ import dataclasses
 
 from experiments.lab import Effect, arm, graded
 from jaxrl.config import BanditConfig
-from jaxrl.launch.recipes.data_selection.rulereasoner import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Shares by shortfall against even ones, on domains from solved to hopeless."""
-    method = arm(config(), steps=80, weights=(1.0,) * 4)
+    method = arm(recipes.load("rulereasoner"), steps=80, weights=(1.0,) * 4)
     return Effect(
         claim="domains shared out by what they fall short are learned faster",
         task=graded(),

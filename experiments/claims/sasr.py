@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, hard_prompts
-from jaxrl.launch.recipes.demonstrations.sasr import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """The adaptive mixture against the static one."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("sasr"), steps=60)
     static = dataclasses.replace(method.objective, policy="chord", policy_args={"mu": 0.5})
     return Effect(
         claim="an adaptive mixture of imitation and exploration beats halves",

@@ -6,13 +6,13 @@ import dataclasses
 
 from experiments.lab import Effect, arm, cipher
 from jaxrl.config import CurriculumConfig
-from jaxrl.launch.recipes.objectives.scalerl import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """On data 8 steps old, against GRPO."""
-    method = arm(config(), steps=60, delay=8)
+    method = arm(recipes.load("scalerl"), steps=60, delay=8)
     grpo = ObjectiveConfig(aggregation="seq-mean-token-mean")
     return Effect(
         claim="on data 8 steps old, the recipe learns faster than GRPO",

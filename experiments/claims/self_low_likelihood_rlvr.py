@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from experiments.lab import Arm, Effect, arm, graded
 from jaxrl.config import CurriculumConfig
-from jaxrl.launch.recipes.data_selection.self_low_likelihood_rlvr import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Half of the prompts by their low likelihood, against all, at equal samples."""
     passes = CurriculumConfig("passes")
     before = Arm(steps=32, learning_rate=0.0, curriculum=passes)  # the base model, twice each
-    method = arm(config(), sizes={"curriculum.keep": 128}, steps=60, before=before)
+    method = arm(
+        recipes.load("self_low_likelihood_rlvr"),
+        sizes={"curriculum.keep": 128},
+        steps=60,
+        before=before,
+    )
     plain = Arm(steps=60)
     return Effect(
         claim="training on what is unlikely widens what 8 samples can solve",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from experiments.lab import Arm, Effect, Sampled, arm, cipher, hard_prompts
 from experiments.lab.tasks import EOS, FILLER
 from jaxrl.config import CurriculumConfig
-from jaxrl.launch.recipes.data_selection.simplerl_zoo import config
+from jaxrl.launch import recipes
 
 
 def in_format(batch: Sampled) -> jax.Array:
@@ -27,7 +27,9 @@ def effect() -> Effect:
     """
     passes = CurriculumConfig("passes")
     before = Arm(steps=32, learning_rate=0.0, curriculum=passes)  # the base model, twice each
-    method = arm(config(), sizes={"curriculum.keep": 64}, steps=60, before=before)
+    method = arm(
+        recipes.load("simplerl_zoo"), sizes={"curriculum.keep": 64}, steps=60, before=before
+    )
     hardest = dataclasses.replace(method.curriculum, score="difficulty")
     return Effect(
         claim="prompts within reach teach a weak policy more than the hardest",

@@ -6,12 +6,12 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.scratchpads import by_reference, by_rollouts, chosen, scratchpads
-from jaxrl.launch.recipes.rewards.spare import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """A process reward model from labels of one pass against one from rollouts, at equal cost."""
-    method = arm(config(), steps=80, rewards=by_reference)
+    method = arm(recipes.load("spare"), steps=80, rewards=by_reference)
     return Effect(
         claim="at equal cost, labels by a reference teach more than labels by rollouts",
         task=scratchpads(),

@@ -6,13 +6,13 @@ import dataclasses
 
 from experiments.lab import Arm, Effect, arm, graded
 from jaxrl.config import CurriculumConfig
-from jaxrl.launch.recipes.data_selection.sws import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Problems made for weaknesses against as many of all kinds."""
     before = Arm(steps=16, curriculum=CurriculumConfig("passes"))
-    method = arm(config(), steps=60, weights=(1.0,) * 4, before=before)
+    method = arm(recipes.load("sws"), steps=60, weights=(1.0,) * 4, before=before)
     return Effect(
         claim="problems made of what a first run failed teach more than problems of all kinds",
         task=graded(),

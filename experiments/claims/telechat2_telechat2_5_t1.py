@@ -6,12 +6,13 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.variants import SUMS_WARM_STEPS, sums
-from jaxrl.launch.recipes.preferences.telechat2 import STAGE, config
+from jaxrl.launch import recipes
+from jaxrl.launch.recipes.preferences.telechat2 import STAGE
 
 
 def effect() -> Effect:
     """SFT, DPO and RL against SFT and RL, at equal steps."""
-    method = arm(config(), steps=100)
+    method = arm(recipes.load("telechat2"), steps=100)
     without = dataclasses.replace(
         method.objective, policy="primed", policy_args={"priming_steps": STAGE}
     )

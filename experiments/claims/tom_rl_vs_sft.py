@@ -6,12 +6,12 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.beliefs import beliefs, valid
-from jaxrl.launch.recipes.imitation.tom_rl_vs_sft import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Traces after GRPO, and before it."""
-    method = arm(config(), steps=100)
+    method = arm(recipes.load("tom_rl_vs_sft"), steps=100)
     return Effect(
         claim="RL on answers leaves a small model less valid traces than it had",
         task=beliefs(),

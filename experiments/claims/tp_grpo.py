@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.objectives.tp_grpo import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """Thoughts and outcomes against outcomes, on answers of five steps."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("tp_grpo"), steps=60)
     return Effect(
         claim="rewards for thoughts reach the same accuracy in fewer samples",
         task=cipher(((12, 0.8), (8, 0.4)), (((2, 3), 1.0),)),

@@ -12,7 +12,7 @@ import numpy as np
 from experiments.lab import Arm, Effect, Task, arm, held_out, policy
 from experiments.lab.skills import domains
 from jaxrl.extensions.sharpness import SharpnessConfig, uphill
-from jaxrl.launch.recipes.imitation.tram import config
+from jaxrl.launch import recipes
 from jaxrl.models.config import DecoderConfig
 from jaxrl.types import Params
 
@@ -48,7 +48,7 @@ def rise(model: DecoderConfig, prompt: int, params: Params, tokens: jax.Array) -
 
 def effect() -> Effect:
     """A radius by the divergence against a constant one, on a domain that was not trained on."""
-    method = arm(config(), steps=60, weights=(1.0, 0.0))
+    method = arm(recipes.load("tram"), steps=60, weights=(1.0, 0.0))
     return Effect(
         claim="fine-tuned on one domain, a policy is better on another than by a constant radius",
         task=domains(known=True),

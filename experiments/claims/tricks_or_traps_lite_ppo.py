@@ -8,7 +8,7 @@ import jax
 
 from experiments.lab import Effect, Sampled, arm, cipher
 from experiments.lab.variants import wrong_verdicts
-from jaxrl.launch.recipes.objectives.lite_ppo import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
@@ -19,7 +19,7 @@ def flipped(batch: Sampled) -> jax.Array:
 
 def effect() -> Effect:
     """Against GRPO, under a verifier that errs."""
-    method = arm(config(), steps=80, rewards=flipped)
+    method = arm(recipes.load("lite_ppo"), steps=80, rewards=flipped)
     return Effect(
         claim="under a verifier that errs one time in ten, the two beat GRPO",
         task=cipher(

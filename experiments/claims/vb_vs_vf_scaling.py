@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.lab import Effect, Problems, Splits, Task, arm, split
 from experiments.lab.tasks import ASK, EOS, FIRST, PAD, as_problems
-from jaxrl.launch.recipes.imitation.vb_vs_vf_scaling import config
+from jaxrl.launch import recipes
 
 SYMBOLS, LENGTH, BUDGET = 12, 3, 12
 
@@ -64,7 +64,7 @@ def planted() -> Task:
 
 def effect() -> Effect:
     """GRPO against imitation of as many solutions, by what held-out traces earn."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("vb_vs_vf_scaling"), steps=60)
     imitating = dataclasses.replace(method.objective, policy="chord", policy_args={"mu": 1.0})
     return Effect(
         claim="verdicts on its own traces teach more than as many traces of many kinds",

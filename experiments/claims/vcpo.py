@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher, with_objective
-from jaxrl.launch.recipes.off_policy.vcpo import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """On data 64 steps old, with both controls and with neither."""
-    method = arm(config(), steps=120, delay=64)
+    method = arm(recipes.load("vcpo"), steps=120, delay=64)
     controls = {"step size": {"power": 0.0}, "least-variance baseline": {"baseline": "mean"}}
     without = {
         part: with_objective(dataclasses.replace(method.objective, policy_args=args))

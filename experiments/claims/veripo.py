@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.preferences.veripo import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """Turns of GRPO and DPO against GRPO alone, at equal rollouts."""
-    method = arm(config(), steps=80)
+    method = arm(recipes.load("veripo"), steps=80)
     alone = ObjectiveConfig(aggregation="seq-mean-token-mean")
     return Effect(
         claim="phases of DPO on the rollouts' own contrasts beat GRPO at equal rollouts",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, cipher
-from jaxrl.launch.recipes.objectives.vibethinker import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Against GRPO, on prompts from easy to hopeless."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("vibethinker"), steps=60)
     grpo = dataclasses.replace(method.objective, advantage_args={"strength": 0.0})
     mix = (((3, 0), 0.34), ((2, 1), 0.33), ((0, 3), 0.33))
     return Effect(

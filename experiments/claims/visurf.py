@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.lab import Effect, arm, hard_prompts
-from jaxrl.launch.recipes.demonstrations.visurf import config
+from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """With and without the label's advantage."""
-    method = arm(config(), steps=60)
+    method = arm(recipes.load("visurf"), steps=60)
     alone = ObjectiveConfig(advantage="sampled_advantages")
     return Effect(
         claim="a label in the group teaches what samples fail",

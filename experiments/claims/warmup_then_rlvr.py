@@ -6,13 +6,19 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.skills import domains
-from jaxrl.launch.recipes.skills.warmup_then_rlvr import WARMUP, config
+from jaxrl.launch import recipes
+from jaxrl.launch.recipes.skills.warmup_then_rlvr import WARMUP
 
 
 def effect() -> Effect:
     """A warm-up on the toy domain and RL on the target, against RL on the target."""
     target = {"weights": (0.0, 1.0)}
-    method = arm(config(), steps=60, weights=(1.0, 0.0), stages=((0, {}), (WARMUP, target)))
+    method = arm(
+        recipes.load("warmup_then_rlvr"),
+        steps=60,
+        weights=(1.0, 0.0),
+        stages=((0, {}), (WARMUP, target)),
+    )
     cold = dataclasses.replace(method.objective, policy_args={"priming_steps": 0})
     return Effect(
         claim="after a warm-up on another domain, RL on few problems learns sooner",

@@ -6,12 +6,12 @@ import dataclasses
 
 from experiments.lab import Effect, arm
 from experiments.lab.routes import asked, by_route, by_rule, routes
-from jaxrl.launch.recipes.reward_models.wethink import config
+from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """Routed rewards against the rule's alone."""
-    method = arm(config(), steps=80, rewards=by_route)
+    method = arm(recipes.load("wethink"), steps=80, rewards=by_route)
     return Effect(
         claim="rules where they can check and a judge elsewhere teach more than either alone",
         task=routes(),

@@ -8,7 +8,7 @@ import jax
 
 from experiments.lab import Effect, Sampled, arm
 from experiments.lab.scratchpads import by_reference, scratchpads
-from jaxrl.launch.recipes.reward_models.wingpt import config
+from jaxrl.launch import recipes
 
 WEIGHT = 0.5
 """Of the rule, as in the toy's task."""
@@ -21,7 +21,7 @@ def mixed(batch: Sampled) -> jax.Array:
 
 def effect() -> Effect:
     """RL on both rewards after SFT, and SFT alone."""
-    method = arm(config(), steps=80, rewards=mixed)
+    method = arm(recipes.load("wingpt"), steps=80, rewards=mixed)
     return Effect(
         claim="after SFT, RL on a rule and a reward model adds to the accuracy",
         task=scratchpads(),

@@ -34,6 +34,7 @@ from experiments.lab import (
 )
 from experiments.lab.variants import variants
 from jaxrl.functions import nearest
+from jaxrl.launch import recipes
 from jaxrl.launch.cli import refused
 from jaxrl.launch.settings import flags
 
@@ -190,7 +191,7 @@ def write_plan(name: str, said: Callable[[str], None]) -> None:
 
     Tasks of an earlier plan that the code would measure as planned stay as they are.
     """
-    differing = differences.unlike(table.module(name).config(), table.effect_of(name).method)
+    differing = differences.unlike(recipes.load(name), table.effect_of(name).method)
     if differing:
         raise ValueError(f"{name}: the arm is not the recipe: {'; '.join(differing)}")
     path = table.RESULTS / f"{name}.plan.json"
@@ -314,7 +315,7 @@ def check(methods: Sequence[str]) -> int:
 
 def problems(name: str, seeds: Sequence[int] = (0, 1, 2)) -> list[str]:
     """What is wrong with the experiment of a recipe; one line each."""
-    config, effect = table.module(name).config(), table.effect_of(name)
+    config, effect = recipes.load(name), table.effect_of(name)
     lines = differences.unlike(config, effect.method)
     own = effect.method.rewards is not None and effect.method.rewards != effect.ablation.rewards
     known = {config.task, *config.extensions}

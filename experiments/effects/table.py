@@ -277,7 +277,7 @@ def effect_of(name: str) -> Effect:
 def regime(name: str) -> list[str]:
     """In what the regime of a recipe's arm differs from the recipe's."""
     effect = effect_of(name)
-    return differences.regime(module(name).config(), effect.method, effect.stands_for)
+    return differences.regime(recipes.load(name), effect.method, effect.stands_for)
 
 
 def identity(name: str) -> str:

@@ -18,7 +18,7 @@ from jaxrl.extensions.reference_refresh import RefreshConfig
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
 
-_BASE = Config(
+BASE = Config(
     model="",
     task="",
     rollout=RolloutConfig(
@@ -26,6 +26,7 @@ _BASE = Config(
     ),
     optimizer=OptimizerConfig(learning_rate=1e-6),
 )
+"""What a run of one's own model and data begins with; the model and the data are to be named."""
 _SUM = "seq-mean-token-sum"
 _PAIRS = ObjectiveConfig(
     policy="pair_dpo",
@@ -63,7 +64,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         {
             "extensions": {"critic": CriticConfig()},
             "updates_per_batch": 4,
-            "rollout": dataclasses.replace(_BASE.rollout, prompts=64, group_size=1),
+            "rollout": dataclasses.replace(BASE.rollout, prompts=64, group_size=1),
         },
     ),
     "rloo": Algorithm(
@@ -75,7 +76,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         "PPO clip, rewards normalised over the whole batch; neither groups nor a critic",
         "Hu et al. 2025, REINFORCE++",
         ObjectiveConfig(advantage="reinforce_pp"),
-        {"rollout": dataclasses.replace(_BASE.rollout, prompts=128, group_size=1)},
+        {"rollout": dataclasses.replace(BASE.rollout, prompts=128, group_size=1)},
     ),
     "reinforce_pp_baseline": Algorithm(
         "PPO clip, rewards centred by the group and normalised over the batch",
@@ -86,13 +87,13 @@ ALGORITHMS: dict[str, Algorithm] = {
         "REINFORCE with the reward of the greedy completion as baseline",
         "Li et al. 2023, ReMax",
         ObjectiveConfig(policy="reinforce", advantage="remax", aggregation=_SUM),
-        {"rollout": dataclasses.replace(_BASE.rollout, prompts=128, group_size=1)},
+        {"rollout": dataclasses.replace(BASE.rollout, prompts=128, group_size=1)},
     ),
     "dapo": Algorithm(
         "GRPO with a higher upper clip, a token mean, no KL, groups without signal resampled",
         "Yu et al. 2025, DAPO",
         ObjectiveConfig(policy="dapo"),
-        {"rollout": dataclasses.replace(_BASE.rollout, oversampling=3.0)},
+        {"rollout": dataclasses.replace(BASE.rollout, oversampling=3.0)},
     ),
     "dr_grpo": Algorithm(
         "GRPO without division by the group's standard deviation or the completion's length",
@@ -143,7 +144,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         {
             "extensions": {"reference_refresh": RefreshConfig(every=1)},
             "updates_per_batch": 4,
-            "rollout": dataclasses.replace(_BASE.rollout, prompts=128),
+            "rollout": dataclasses.replace(BASE.rollout, prompts=128),
         },
     ),
     "rejection_sampling": Algorithm(
@@ -188,46 +189,7 @@ def load(name: str) -> Config:
     """
     algorithm = ALGORITHMS[name]
     return dataclasses.replace(
-        _BASE, recipe=name, objective=algorithm.objective, **algorithm.changes
-    )
-
-
-def without_toy(config: Config, toy: Config) -> Config:
-    """A method whose recipe trains a toy, to be put on another model and data.
-
-    The toy's model, task, warm start, lengths, batch, optimizer and memory layout give way to those
-    of the algorithms. What the method itself sets stays: it differs from the toy.
-
-    Args:
-      config: of a recipe that changes `toy`.
-      toy: the recipe that it changes.
-    """
-    lengths = ("max_prompt_tokens", "max_new_tokens", "long_prompts", "turn_tokens")
-    own = {
-        field.name: value
-        for field in dataclasses.fields(RolloutConfig)
-        if (value := getattr(config.rollout, field.name)) != getattr(toy.rollout, field.name)
-        and field.name not in lengths
-    }
-    if "chunks" in own:  # as large a share of the completion as before
-        times = _BASE.rollout.max_new_tokens // config.rollout.max_new_tokens
-        size, carry = own["chunks"].size * times, own["chunks"].carry * times
-        own["chunks"] = dataclasses.replace(own["chunks"], size=size, carry=carry)
-    groups = (
-        "model", "task", "task_args", "domains", "fresh", "warm_start", "optimizer", "packing",
-        "sampler", "eval", "score_workers",
-    )  # fmt: skip
-    stages = {
-        start: fields
-        for start, changes in config.stages.items()
-        if (fields := {k: v for k, v in changes.items() if k.rpartition(".")[2] not in lengths})
-    }
-    return dataclasses.replace(
-        config,
-        rollout=dataclasses.replace(_BASE.rollout, **own),
-        stages=stages,
-        steps=config.steps if stages else _BASE.steps,
-        **{name: getattr(_BASE, name) for name in groups},
+        BASE, recipe=name, objective=algorithm.objective, **algorithm.changes
     )
 
 

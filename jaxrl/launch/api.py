@@ -71,7 +71,7 @@ def recipe(
     argv = [f"--{flag}={value}" for flag, value in given.items() if os.fspath(value)]
     argv += [f"--reward={text}" for text in _rewards(reward)]
     argv += [f"--model={os.fspath(model)}"] if model else []
-    config, rest, _ = short.expand(recipes.load(name), argv)
+    config, rest, _ = short.expand(recipes.load(name, os.fspath(model) or None), argv)
     changes = {
         flag.removeprefix("--"): value for flag, _, value in (t.partition("=") for t in rest)
     }

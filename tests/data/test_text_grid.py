@@ -9,6 +9,7 @@ from jaxrl.data import tasks
 from jaxrl.data.environments.games import text_grid
 from jaxrl.data.tasks.logic import maze
 from jaxrl.data.types import Problem
+from jaxrl.launch import recipes
 from jaxrl.launch.recipes.game_agents import lmrl_gym_maze
 
 DRAWING = "#####\n#S.##\n#.G.#\n#...#\n#####"
@@ -77,7 +78,7 @@ def test_a_goal_that_is_walled_off_is_never_drawn():
 
 def test_the_players_of_the_maze_go_to_the_goal_or_have_a_habit():
     def game(expert, seed):
-        task = tasks.get("text_grid", **lmrl_gym_maze.config().task_args)
+        task = tasks.get("text_grid", **recipes.load("lmrl_gym_maze").task_args)
         problem = task.problem("train", 0, seed)
         play = lmrl_gym_maze.player(np.random.default_rng(seed), expert)
         state, opening = task.turns.begin(problem, 0)
@@ -86,7 +87,8 @@ def test_the_players_of_the_maze_go_to_the_goal_or_have_a_habit():
             reply = task.turns.step(state, play(said))
             total, done = total + reply.reward, reply.done
             said = "" if done else reply.messages[0]["content"]
-        best = 1 - lmrl_gym_maze.config().task_args["cost"] * (len(maze.solve(problem.answer)) - 1)
+        cost = recipes.load("lmrl_gym_maze").task_args["cost"]
+        best = 1 - cost * (len(maze.solve(problem.answer)) - 1)
         assert total <= best + 1e-9
         return total, best, reply.parts["reached"]
 

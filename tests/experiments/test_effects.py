@@ -109,11 +109,11 @@ def test_a_task_with_too_few_prompts_is_refused():
 
 @pytest.mark.parametrize("name", EFFECTS)
 def test_an_arm_is_its_recipe(name):
-    assert differences.unlike(effects_table.module(name).config(), EFFECTS[name].method) == []
+    assert differences.unlike(recipes.load(name), EFFECTS[name].method) == []
 
 
 def test_an_arm_that_is_not_its_recipe_is_found():
-    config, method = effects_table.module("raft").config(), EFFECTS["raft"].method
+    config, method = recipes.load("raft"), EFFECTS["raft"].method
     for changed in (
         {"updates_per_batch": 3},
         {"temperature": 0.7},
@@ -134,7 +134,7 @@ def test_an_arm_that_is_not_its_recipe_is_found():
 
 def test_a_stage_that_is_not_its_recipes_is_found():
     config, method = (
-        effects_table.module("drive_pre_grpo").config(), EFFECTS["drive_pre_grpo"].method
+        recipes.load("drive_pre_grpo"), EFFECTS["drive_pre_grpo"].method
     )  # fmt: skip
     *first, (start, fields) = method.stages
     other = dataclasses.replace(fields["curriculum"], retain=0.01)
@@ -1071,5 +1071,5 @@ def test_ids_are_those_of_the_catalogue(capsys):
     assert "one_shot" not in capsys.readouterr().out
     assert {row["id"] for row in recipes.rows()} >= {"1_shot_rlvr", "aepo"}
     for name in recipes.names():
-        assert recipes.load(name).recipe == {"one_shot_rlvr": "1_shot_rlvr"}.get(name, name)
+        assert recipes.load(name).recipe == name
         assert recipes.load(recipes.identity(name)) == recipes.load(name)

@@ -27,6 +27,7 @@ from experiments.lab import policy, tasks, train
 from jaxrl.config import Config
 from jaxrl.extensions.nucleus import masked
 from jaxrl.extensions.sharpness import sharpness
+from jaxrl.launch import recipes
 from jaxrl.launch.recipes.demonstrations import sasr
 from jaxrl.models import decoder
 from jaxrl.sampling.logits import nucleus_of
@@ -176,7 +177,7 @@ def difference(given: str) -> tuple[float, float]:
     Arms that differ in what is not of the update share the result.
     """
     name, experts, critic, replayed = json.loads(given)
-    config = table.module(name).config()
+    config = recipes.load(name)
     arm = lab.arm(config)
     if arm.chunks.size:  # so that responses of the lab's length are several
         arm = dataclasses.replace(arm, chunks=dataclasses.replace(arm.chunks, size=4, carry=1))
@@ -202,7 +203,7 @@ def representative(name: str) -> str:
 
 @functools.cache
 def _update_of(name: str) -> tuple[str, bool, bool, int]:
-    config = table.module(name).config()
+    config = recipes.load(name)
     arm = lab.arm(config)
     terms = json.dumps(dataclasses.asdict(arm.objective), sort_keys=True)
     text = f"{terms} {arm.chunks} {arm.mass} {arm.temperature} {arm.updates_per_batch}"

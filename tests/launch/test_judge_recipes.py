@@ -19,7 +19,7 @@ from jaxrl.data.rewards.judged import principles
 from jaxrl.data.sources import generate
 from jaxrl.data.tasks.math import arithmetic
 from jaxrl.extensions.renormalise import RenormaliseConfig
-from jaxrl.launch.recipes.reward_models import armed, wingpt
+from jaxrl.launch import recipes
 from jaxrl.launch.recipes.reward_models import creative_slm_rlaif as creative
 from jaxrl.launch.recipes.skills import dynamic_control as dynamic
 from tests.launch.test_recipe_functions import first, sampled
@@ -66,7 +66,7 @@ def test_armed_has_a_judge_whose_scores_are_close_to_each_other():
     np.testing.assert_allclose(means, 0.80 + 0.05 * np.arange(4) / 3, atol=0.003)
     assert 0.008 < score.reshape(-1, 4).std(axis=0).mean() < 0.012
     method, ablation = armed_claims.effect().method, armed_claims.effect().ablation
-    assert method.renormalise == armed.config().extensions["renormalise"]
+    assert method.renormalise == recipes.load("armed").extensions["renormalise"]
     assert ablation.renormalise is None and ablation.rewards is method.rewards
 
 
@@ -110,7 +110,7 @@ def test_wingpt_adds_half_of_what_a_model_finds_of_the_steps():
     chances = np.asarray(scratchpads.chances(batch, 0), np.float64)
     want = 0.5 * np.asarray(rewards) + 0.5 * np.prod(chances, axis=1)
     np.testing.assert_allclose(wingpt_3_0_claims.mixed(batch), want, rtol=1e-5)
-    config = wingpt.config()
+    config = recipes.load("wingpt")
     task = tasks.get(config.task, **config.task_args)
     problem = task.problem("train", 0, 0)
     steps = arithmetic.steps(problem.prompt.rstrip("="))
@@ -165,7 +165,7 @@ def test_the_toy_of_dynamic_control_states_its_weights():
     assert task.reward(problem, "bda").value == 0 == task.reward(problem, "bdakk").value
     sides = [{task.problem(s, 0, i).prompt for i in range(60)} for s in ("train", "test")]
     assert not sides[0] & sides[1] and {p[0] for p in sides[0]} == {"0", "1", "2"}
-    found = tasks.get(dynamic.config().task).problem("train", 0, 0)
+    found = tasks.get(recipes.load("dynamic_control").task).problem("train", 0, 0)
     assert len(task.gold(found)) == 4 and task.reward(found, task.gold(found)).value > 0.1
 
 
@@ -185,7 +185,7 @@ def test_creative_writing_has_principles_that_rank_its_cases():
     weights = [each["weight"] for each in rubric["criteria"].values()]
     assert (better @ np.ones(3) <= worse @ np.ones(3)).any()
     assert (better @ weights > worse @ weights).all()
-    config = creative.config()
+    config = recipes.load("creative_slm_rlaif")
     task = tasks.get(config.task, **config.task_args)
     found = task.problem("train", 0, 0)
     assert 0 < task.reward(found, task.gold(found)).value <= 1

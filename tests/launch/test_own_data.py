@@ -20,11 +20,13 @@ from rich.console import Console
 
 import jaxrl
 from jaxrl import config as configs
+from jaxrl.config import Config
 from jaxrl.data.sources import rows
 from jaxrl.data.types import Problem, Score
 from jaxrl.extensions.teacher import TeacherConfig
 from jaxrl.launch import algorithms, cli, progress, recipes, train
 from jaxrl.launch.devices import Accelerators
+from jaxrl.launch.method import Method
 from jaxrl.launch.report import alerts  # fmt: skip
 from jaxrl.launch.settings import configs as files
 from jaxrl.launch.settings import flags, help_train, short, sweep, trust
@@ -37,6 +39,7 @@ from jaxrl.rollout.policy import Policy
 from jaxrl.run import begin, offline
 from jaxrl.run.context import Callbacks
 from jaxrl.run.guards import Stopped
+from jaxrl.training.objective import ObjectiveConfig
 from tests.launch.test_cli import README, TINY
 
 SMALL = [
@@ -258,6 +261,41 @@ def test_a_recipe_is_a_python_file(tmp_path):
     assert (config.recipe, config.steps, config.seed) == ("my_recipe", 7, 2)
 
 
+def test_a_method_in_a_file_is_put_on_the_users_model_or_the_small_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(short, "has_template", lambda model: False)
+    path = tmp_path / "my_method.py"
+    path.write_text(
+        "from jaxrl.launch.method import Method\n"
+        "from jaxrl.training.objective import ObjectiveConfig\n\n"
+        'METHOD = Method(objective=ObjectiveConfig(policy_args={"clip_high": 0.28}))\n'
+    )
+    own = ["--model", "smollm2-135m", "--data", "train.jsonl", "--reward", "number"]
+    config, _ = files.resolve([str(path), *own])
+    assert (config.recipe, config.task, config.model) == ("my_method", "file", "smollm2-135m")
+    assert config.objective.policy_args == {"clip_high": 0.28}
+    assert config.rollout == files.resolve(["grpo", *own])[0].rollout
+    small, _ = files.resolve([str(path)])
+    quickstart = recipes.load("quickstart")
+    assert small == dataclasses.replace(
+        quickstart, recipe="my_method", objective=config.objective, run_dir=small.run_dir
+    )
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_a_method_sets_fields_of_a_config_and_its_example_the_rest(name):
+    """What is the example's alone, such as a task, is no part of the method."""
+    module = recipes.module(name)
+    if not hasattr(module, "METHOD"):
+        assert recipes.family(name) in ("ready", "from_data") and callable(module.config)
+        return
+    example = set(module.EXAMPLE.changes)
+    assert example <= {field.name for field in dataclasses.fields(Config)}
+    plain = recipes.load("grpo")
+    method = recipes.load(name, "smollm2-135m")
+    for field in ("task", "task_args", "domains", "fresh", "warm_start", "packing", "sampler"):
+        assert getattr(method, field) == getattr(plain, field), field
+
+
 @pytest.mark.parametrize("name", algorithms.names())
 def test_an_algorithm_brings_nothing_of_a_toy(name):
     config = recipes.load(name)
@@ -276,13 +314,15 @@ def test_an_algorithm_brings_nothing_of_a_toy(name):
 )
 def test_a_method_on_another_model_leaves_its_toy_behind(name):
     toy, base = recipes.load(name), recipes.load("grpo")
-    made = recipes.for_model(toy, "smollm2-135m")
+    made = recipes.load(name, "smollm2-135m")
     same = ("task", "task_args", "domains", "fresh", "warm_start", "optimizer", "sampler", "eval")
     assert [getattr(made, f) for f in same] == [getattr(base, f) for f in same]
     assert (made.rollout.max_prompt_tokens, made.rollout.max_new_tokens) == (512, 512)
-    assert (made.objective, made.extensions) == (toy.objective, toy.extensions)
+    method = getattr(recipes.module(name), "METHOD", Method())
+    assert made.objective == (method.objective or ObjectiveConfig())
+    assert made.extensions == (method.extensions or {})
     assert all(start < made.steps for start in made.stages)
-    assert recipes.for_model(toy, "fresh") == recipes.for_model(toy, None) == toy
+    assert recipes.load(name, "fresh") == recipes.load(name, None) == toy
 
 
 def test_a_method_is_put_on_another_model_by_a_flag_and_in_a_file(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from jaxrl.data.text import tokenizers
 from jaxrl.data.types import Problem, Score
 from jaxrl.extensions import latents
 from jaxrl.extensions.latents import LatentsConfig
-from jaxrl.launch.recipes.skills import ra3_plans
+from jaxrl.launch import recipes
 from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder
@@ -199,4 +199,6 @@ def test_the_labs_texts():
 
 def test_the_arm_has_the_recipes_latents():
     method = ra3_claims.effect().method
-    assert method.latents == LatentsConfig() and not differences.unlike(ra3_plans.config(), method)
+    assert method.latents == LatentsConfig() and not differences.unlike(
+        recipes.load("ra3_plans"), method
+    )

@@ -35,10 +35,11 @@ from jaxrl.data import tasks
 from jaxrl.data.rewards import shape
 from jaxrl.data.selection import curriculum
 from jaxrl.data.types import Problem, Score
+from jaxrl.launch import recipes
 from jaxrl.launch.recipes.game_agents import gtr
 from jaxrl.launch.recipes.length import campo, kimi_k1_5
 from jaxrl.launch.recipes.objectives import dph_rl, rast, scalerl
-from jaxrl.launch.recipes.search_agents import masksearch, ur2, zerosearch
+from jaxrl.launch.recipes.search_agents import zerosearch
 from jaxrl.losses.policy import mixed
 from jaxrl.losses.preference import reward_model
 from jaxrl.models import decoder
@@ -72,21 +73,21 @@ def test_zerosearch_searches_grow_noisier_from_the_first_step_on():
     """By the values of the authors' `dynamic_threshold`, with exp_base 4, from 0 to 0.5."""
     want = [0.0, 0.0690356, 1 / 6, 0.3047379, 0.5]
     np.testing.assert_allclose([zerosearch.noise(i / 4) for i in range(5)], want, rtol=1e-6)
-    config = zerosearch.config()
+    config = recipes.load("zerosearch")
     given = {n: stages.at(config, n).task_args["noise"] for n in (0, 9, 10, 99)}
     assert given[0] == given[9] == 0 < given[10] < given[99] == zerosearch.noise(0.9)
     assert "noise" not in config.task_args  # held-out questions are put to a clean engine
 
 
 def test_masksearch_masks_more_and_more_facts_and_then_asks():
-    config = masksearch.config()
+    config = recipes.load("masksearch")
     given = [stages.at(config, n).task_args["masks"] for n in (0, 19, 20, 59, 60, 159)]
     assert given == [1, 1, 2, 3, 0, 0] and config.steps == 160
     assert "masks" not in config.task_args  # held-out problems are questions
 
 
 def test_ur2_rewards_calls_for_a_quarter_of_the_steps():
-    config = ur2.config()
+    config = recipes.load("ur2")
     given = [stages.at(config, n).task_args for n in (0, 9, 10, 39)]
     assert [each["reward"] for each in given] == ["retrieve", "retrieve", "answer", "answer"]
     assert all(each["unknown"] and not each["single"] for each in given) and config.steps == 40

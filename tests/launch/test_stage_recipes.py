@@ -14,8 +14,9 @@ from experiments.lab import beliefs, corpora, families, modes, navigation, shop
 from experiments.lab.policy import probabilities, shape
 from experiments.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
 from jaxrl.data import tasks
-from jaxrl.launch.recipes.skills import domain_upsampling, guimid, p5_recommendation
+from jaxrl.launch import recipes
 from jaxrl.launch.recipes.skills import magic_token_co_training as magic
+from jaxrl.launch.recipes.skills import p5_recommendation
 from jaxrl.models import decoder
 from jaxrl.run import stages
 
@@ -127,7 +128,7 @@ def test_the_loss_on_the_web_is_the_mean_over_its_tokens():
 
 
 def test_a_mixture_changes_in_the_last_fifth():
-    config, made = domain_upsampling.config(), domain_upsampling_claims.effect()
+    config, made = recipes.load("domain_upsampling"), domain_upsampling_claims.effect()
     for step, share in ((0, 0.05), (175, 0.05), (176, 0.5), (219, 0.5)):
         now = stages.at(config, step).domains
         assert now["domain"].weight / (now["domain"].weight + now["web"].weight) == share
@@ -179,7 +180,7 @@ def test_worlds_have_moves_in_common_and_no_symbol():
 
 
 def test_some_trajectories_are_in_the_first_stage():
-    config, made = guimid.config(), guimid_claims.effect()
+    config, made = recipes.load("guimid"), guimid_claims.effect()
     for step, share in ((0, 0.2), (109, 0.2), (110, 1.0)):
         weights = {name: d.weight for name, d in stages.at(config, step).domains.items()}
         assert weights["target"] / sum(weights.values()) == pytest.approx(share)

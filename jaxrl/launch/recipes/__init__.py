@@ -1,7 +1,12 @@
-"""The recipes: one module each, whose docstring says what it is and whose `config()` gives it."""
+"""The recipes: one module each, whose docstring says what it is.
+
+A method of the literature is its `METHOD`, a change of any run's settings, and the `EXAMPLE` that
+shows it on a small run. The others are whole runs: their `config()` returns the settings.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import pkgutil
@@ -9,7 +14,7 @@ from types import ModuleType
 
 from jaxrl.config import Config
 from jaxrl.functions import nearest
-from jaxrl.launch import algorithms
+from jaxrl.launch import algorithms, method
 
 READY = ("calculator", "keydoor", "quickstart", "retrieval", "smollm2")
 """Recipes that are whole runs, with their model and task."""
@@ -83,8 +88,14 @@ def identity(name: str) -> str:
     return {module: known for known, module in IDS.items()}.get(name, name)
 
 
-def load(name: str) -> Config:
+def load(name: str, model: str | None = None) -> Config:
     """The config of a recipe, or of an algorithm.
+
+    Args:
+      name: of the recipe, its id, or an algorithm.
+      model: that is to be trained. A method is put on the settings that the algorithms begin with,
+        and nothing of its example's model, task, lengths, batch and memory layout is left. None or
+        `fresh`: the example's model.
 
     Raises:
       ValueError: neither; the message gives the nearest.
@@ -92,21 +103,27 @@ def load(name: str) -> Config:
     spelled = algorithms.canonical(name)
     if spelled in algorithms.ALGORITHMS:
         return algorithms.load(spelled)
-    return module(name).config()
+    recipe, name = module(name), IDS.get(name, name)
+    if model in (None, "fresh"):
+        return of_module(recipe, name)
+    change = method.Method() if name == method.DEFAULT_BASE else getattr(recipe, "METHOD", None)
+    if change is None:
+        return recipe.config()
+    return dataclasses.replace(method.applied(algorithms.BASE, change), recipe=name)
 
 
-def for_model(config: Config, model: str | None) -> Config:
-    """The config of a recipe for another model than its toy, see `algorithms.without_toy`.
+def of_module(recipe: ModuleType, name: str) -> Config:
+    """The config of a module with `config()`, or with a `METHOD`, which is put on its `EXAMPLE`.
 
     Args:
-      config: anything but an unchanged method of a toy, or the quickstart, stays as it is.
-      model: that is to be trained; None or `fresh`: the toy.
+      recipe: the module.
+      name: that the run gets.
     """
-    name = IDS.get(config.recipe, config.recipe)
-    toys = name == "quickstart" or (name in names() and name not in READY)
-    if model in (None, "fresh") or not toys or config.model != "fresh" or config != load(name):
-        return config
-    return algorithms.without_toy(config, load("quickstart"))
+    if not hasattr(recipe, "METHOD"):
+        return recipe.config()
+    example = getattr(recipe, "EXAMPLE", method.Example())
+    config = method.changed(method.applied(load(example.base), recipe.METHOD), example.changes)
+    return dataclasses.replace(config, recipe=name)
 
 
 def hint(name: str) -> str:

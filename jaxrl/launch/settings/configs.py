@@ -18,7 +18,7 @@ import yaml
 from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config
-from jaxrl.launch import recipes
+from jaxrl.launch import algorithms, method, recipes
 from jaxrl.launch.settings import course, flags, short
 from jaxrl.record import account, storage
 from jaxrl.run import begin
@@ -55,7 +55,7 @@ def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Opti
             f"--recipe {meant}: a recipe is named without a flag, before all flags, as in "
             f"jaxrl {command} {meant}"
         )
-    config, given = opened(name, trusted="--trust" in rest)
+    config, given = opened(name, trusted="--trust" in rest, model=short.model_of(rest))
     config, rest, options = short.expand(config, [*given, *rest])
     config = flags.parse(config, rest, prog=f"jaxrl {command} {name}")
     config = short.with_whole_paths(config)
@@ -88,27 +88,30 @@ def _of_fork(fork: str, argv: list[str], command: str) -> tuple[Config, short.Op
     return short.with_epochs(config, options.epochs), options
 
 
-def opened(name: str, *, trusted: bool = False) -> tuple[Config, list[str]]:
+def opened(
+    name: str, *, trusted: bool = False, model: str | None = None
+) -> tuple[Config, list[str]]:
     """The config of a name, and the flags that its file gives besides.
 
     Args:
       name: a recipe, an algorithm, a file or a run directory.
       trusted: whether a run directory may name functions of others.
+      model: that is to be trained, see `recipes.load`.
 
     Raises:
       ValueError: see `resolve`.
     """
     path = Path(name)
     if path.suffix in SUFFIXES:
-        return of_values(values_of(path), path)
+        return of_values(values_of(path), path, model)
     if path.suffix == ".py":
-        return _of_python(path), []
+        return _of_python(path, model), []
     if (storage.locate(name) / "config.json").exists():
         config = account.config(name, None if trusted else ())
         return dataclasses.replace(config, run_dir=name), []
     if "/" in name or path.exists():
         raise ValueError(f"{name!r} is neither a recipe nor a run directory with a config.json")
-    return recipes.load(name), []
+    return recipes.load(name, model), []
 
 
 def dump(config: Config) -> str:
@@ -187,15 +190,22 @@ def _of_stage(
     path: Path, command: str, values: Mapping[str, Any], argv: list[str]
 ) -> tuple[Config, short.Options]:
     """The config of one stage of a course, from its values in the file and the flags."""
-    config, given = of_values(values, path)
+    config, given = of_values(values, path, short.model_of(argv))
     config, rest, options = short.expand(config, [*given, *argv])
     config = flags.parse(config, rest, prog=f"jaxrl {command} {values['recipe']}")
     config = short.with_whole_paths(config)
     return short.with_epochs(config, options.epochs), options
 
 
-def of_values(values: Mapping[str, Any], path: Path) -> tuple[Config, list[str]]:
+def of_values(
+    values: Mapping[str, Any], path: Path, model: str | None = None
+) -> tuple[Config, list[str]]:
     """Fields of a file on top of those of their `recipe`; short names become flags.
+
+    Args:
+      values: by field or short name.
+      path: of the file, for messages.
+      model: that is to be trained, in place of the file's.
 
     Raises:
       ValueError: an unknown recipe, unless the file holds a whole config; or as `merged` says.
@@ -203,7 +213,7 @@ def of_values(values: Mapping[str, Any], path: Path) -> tuple[Config, list[str]]
     values = dict(values)
     name = str(values.get("recipe", ""))
     try:
-        base = recipes.for_model(recipes.load(name or "grpo"), values.get("model"))
+        base = recipes.load(name or "grpo", model or values.get("model"))
     except ValueError as error:
         if not _is_whole(values):
             raise ValueError(f"{path}: {error}") from error
@@ -239,8 +249,8 @@ def _is_whole(values: Mapping[str, Any]) -> bool:
     return 2 * len(fields & values.keys()) > len(fields)
 
 
-def _of_python(path: Path) -> Config:
-    """What the function `config` of a file returns."""
+def _of_python(path: Path, model: str | None) -> Config:
+    """What the function `config` of a file returns, or its `METHOD` on the model to be trained."""
     if not path.exists():
         raise ValueError(f"there is no file {str(path)!r}")
     sys.path.insert(0, str(path.resolve().parent))  # functions of it are named STEM:function
@@ -248,10 +258,18 @@ def _of_python(path: Path) -> Config:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
+    own = getattr(module, "METHOD", None)
+    if isinstance(own, method.Method):
+        if model in (None, "fresh"):
+            return recipes.of_module(module, path.stem)
+        return dataclasses.replace(method.applied(algorithms.BASE, own), recipe=path.stem)
     make = getattr(module, "config", None)
     made = make() if callable(make) else None
     if not isinstance(made, Config):
-        raise ValueError(f"{path} needs a function `config()` that returns a jaxrl.config.Config")
+        raise ValueError(
+            f"{path} needs a METHOD, a jaxrl.launch.method.Method, or a function `config()` that "
+            "returns a jaxrl.config.Config"
+        )
     known = {*recipes.names(), *map(recipes.identity, recipes.names())}
     shipped = made.recipe in known or made.recipe == Config().recipe
     return dataclasses.replace(made, recipe=path.stem) if shipped else made

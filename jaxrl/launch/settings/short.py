@@ -18,7 +18,6 @@ from jaxrl import gguf_file
 from jaxrl.config import Config
 from jaxrl.data.rewards import named
 from jaxrl.data.sources import rows
-from jaxrl.launch import recipes
 from jaxrl.models import catalog
 from jaxrl.rollout import policy, tasks, written
 from jaxrl.rollout.policy import Policy
@@ -123,8 +122,7 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
     """The config with the data and rewards of short flags, the other flags in full, and options.
 
     A task of another name starts from its own parameters. A model with a chat template gets its
-    prompts in it, unless --no-chat is given or the recipe was made for another model. A method on
-    another model leaves the toy of its recipe behind, see `recipes.for_model`.
+    prompts in it, unless --no-chat is given or the recipe was made for another model.
 
     Args:
       config: to start from.
@@ -134,7 +132,6 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
       ValueError: a flag without its value, a switch with one that is neither true nor false, or
         data without a reward.
     """
-    config = recipes.for_model(config, _model(argv))
     rest: list[str] = []
     values: dict[str, str] = {}
     rewards: list[str] = []
@@ -315,13 +312,14 @@ def _path(spec: str) -> str:
     return str(Path(spec).absolute() if glob.has_magic(spec) else Path(spec).resolve())
 
 
-def _model(argv: Sequence[str]) -> str | None:
+def model_of(argv: Sequence[str]) -> str | None:
+    """The model that flags name, if any."""
     flags = ["--model", *(f"--{name}" for name, full in ALIASES.items() if full == "model")]
     return next((found for flag in flags if (found := _value_of(flag, argv))), None)
 
 
 def _with_chat(config: Config, argv: Sequence[str]) -> Config:
-    model = _model(argv) or config.model
+    model = model_of(argv) or config.model
     explicit = any(t.startswith(("--rollout.chat", "--rollout.no-chat")) for t in argv)
     if config.model or explicit or not has_template(model):
         return config

@@ -14,21 +14,18 @@ Reading: the paper is of Q-functions; here the head is PPO's critic, with 51 bin
 squared error.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.critic import CriticConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.models.value import ValueConfig
 from jaxrl.training.optimizer import OptimizerConfig
 
-
-def config() -> Config:
-    """The quickstart by PPO with a critic."""
-    critic = CriticConfig(
-        optimizer=OptimizerConfig(learning_rate=1e-3),
-        head=ValueConfig(bins=51, low=-0.5, high=1.5),
-    )
-    return dataclasses.replace(
-        quickstart.config(), recipe="hl_gauss_critic", extensions={"critic": critic}
-    )
+METHOD = Method(
+    extensions={
+        "critic": CriticConfig(
+            optimizer=OptimizerConfig(learning_rate=0.001),
+            head=ValueConfig(bins=51, low=-0.5, high=1.5),
+        )
+    }
+)
+EXAMPLE = Example()
+"""The quickstart by PPO with a critic."""

@@ -14,22 +14,16 @@ a first look drew them at temperature 1, also from what the mask had kept from b
 against 0.853). The ablation is PPO without the mask.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.nucleus import NucleusConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.optimizer import OptimizerConfig
 
-
-def config() -> Config:
-    """The quickstart by PPO with a critic, a penalty on every token, and the mask."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="nlpo",
-        extensions={
-            "critic": CriticConfig(optimizer=OptimizerConfig(learning_rate=1e-3), kl_coef=0.05),
-            "nucleus": NucleusConfig(mass=0.9, every=10),
-        },
-    )
+METHOD = Method(
+    extensions={
+        "critic": CriticConfig(optimizer=OptimizerConfig(learning_rate=0.001), kl_coef=0.05),
+        "nucleus": NucleusConfig(mass=0.9, every=10),
+    }
+)
+EXAMPLE = Example()
+"""The quickstart by PPO with a critic, a penalty on every token, and the mask."""

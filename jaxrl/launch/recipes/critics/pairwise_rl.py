@@ -18,26 +18,23 @@ orders unlearn. The ablation is PPO on the scalar model's scores. In the control
 no constants.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, RolloutConfig
 from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.judge import JudgeConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.optimizer import OptimizerConfig
 
-
-def config() -> Config:
-    """The quickstart by PPO on sums of fractions, whose solutions are the anchors."""
-    critic = CriticConfig(optimizer=OptimizerConfig(learning_rate=1e-3))
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="pairwise_rl",
-        task="fractions",
-        task_args={"slips": 0.5},
-        rollout=RolloutConfig(prompts=16, group_size=8, max_prompt_tokens=32, max_new_tokens=16),
-        extensions={
-            "critic": critic,
-            "judge": JudgeConfig(pairwise=True, anchor="gold", task_weight=1.0),
-        },
-    )
+METHOD = Method(
+    extensions={
+        "critic": CriticConfig(optimizer=OptimizerConfig(learning_rate=0.001)),
+        "judge": JudgeConfig(pairwise=True, anchor="gold", task_weight=1.0),
+    },
+    rollout={"prompts": 16},
+)
+EXAMPLE = Example(
+    {
+        "task": "fractions",
+        "task_args": {"slips": 0.5},
+        "rollout": {"max_prompt_tokens": 32, "max_new_tokens": 16},
+    }
+)
+"""The quickstart by PPO on sums of fractions, whose solutions are the anchors."""

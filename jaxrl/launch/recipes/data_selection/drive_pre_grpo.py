@@ -11,22 +11,18 @@ are left out. The ablation stays in stage 1, at as many samples. A first look, w
 hard prompts in ten, of which 8 samples found enough, gave -0.060 [-0.135, +0.014].
 """
 
-import dataclasses
-
-from jaxrl.config import Config, CurriculumConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.config import CurriculumConfig
+from jaxrl.launch.method import Example, Method
 
 UNIFORM = CurriculumConfig("jaxrl.data.selection.curriculum:uniform")
 
-
-def config() -> Config:
-    """The quickstart in two stages."""
-    base = quickstart.config()
-    hard = {"rollout.group_size": 64, "curriculum.retain": 0.5, "curriculum.retain_every": 20}
-    return dataclasses.replace(
-        base,
-        recipe="drive_pre_grpo",
-        curriculum=UNIFORM,
-        rollout=dataclasses.replace(base.rollout, prompts=8),
-        stages={140: hard},
-    )
+METHOD = Method(
+    rollout={"prompts": 8},
+    curriculum=UNIFORM,
+    stages={
+        140: {"rollout.group_size": 64, "curriculum.retain": 0.5, "curriculum.retain_every": 20}
+    },
+    steps=220,
+)
+EXAMPLE = Example()
+"""The quickstart in two stages."""

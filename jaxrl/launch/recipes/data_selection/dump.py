@@ -10,10 +10,8 @@ Reading: formula recalled; the window counts completions. The ablation shares ev
 on four sources with symbols in common, gave -0.037 [-0.084, +0.010].
 """
 
-import dataclasses
-
-from jaxrl.config import BanditConfig, Config, Domain
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.config import BanditConfig, Domain
+from jaxrl.launch.method import Example, Method
 
 
 def sums() -> dict[str, Domain]:
@@ -23,7 +21,6 @@ def sums() -> dict[str, Domain]:
     return {n: Domain("arithmetic", {"digits": i + 1} | args) for i, n in enumerate(names)}
 
 
-def config() -> Config:
-    """The quickstart on sums of three sizes."""
-    bandit = BanditConfig("dump", {"temperature": 0.1})
-    return dataclasses.replace(quickstart.config(), recipe="dump", domains=sums(), bandit=bandit)
+METHOD = Method(bandit=BanditConfig("dump", {"temperature": 0.1}))
+EXAMPLE = Example({"domains": sums()})
+"""The quickstart on sums of three sizes."""

@@ -11,13 +11,9 @@ Claim: training 2.5 times faster; better with half of the data than GRPO with al
 Reading: the update of the centre is recalled and its constants are ours. The ablation draws evenly.
 """
 
-import dataclasses
+from jaxrl.config import CurriculumConfig
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config, CurriculumConfig
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart in the order of its angles."""
-    curriculum = CurriculumConfig("gain", {"width": 160.0, "speed": 40.0})
-    return dataclasses.replace(quickstart.config(), recipe="gain_rl", curriculum=curriculum)
+METHOD = Method(curriculum=CurriculumConfig("gain", {"width": 160.0, "speed": 40.0}))
+EXAMPLE = Example()
+"""The quickstart in the order of its angles."""

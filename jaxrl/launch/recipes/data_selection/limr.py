@@ -13,13 +13,9 @@ as many at random of those that were solved now and then, and as many of pass ra
     jaxrl.data.selection.curriculum:passes jaxrl train limr_lim --curriculum.history runs/before
 """
 
-import dataclasses
+from jaxrl.config import CurriculumConfig
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config, CurriculumConfig
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart, to be given the history of another; without one it trains on all."""
-    curriculum = CurriculumConfig(score="learning_impact", keep=168)
-    return dataclasses.replace(quickstart.config(), recipe="limr", curriculum=curriculum)
+METHOD = Method(curriculum=CurriculumConfig(score="learning_impact", keep=168))
+EXAMPLE = Example()
+"""The quickstart, to be given the history of another; without one it trains on all."""

@@ -17,18 +17,9 @@ floor: +0.037 [-0.086, +0.161].
     jaxrl.data.selection.curriculum:passes jaxrl train 1_shot_rlvr --curriculum.history runs/before
 """
 
-import dataclasses
-
-from jaxrl.config import Config, CurriculumConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart, to be given the history of another; without one it trains on all."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="1_shot_rlvr",
-        objective=ObjectiveConfig(entropy_coef=0.001),
-        curriculum=CurriculumConfig(score="historical_variance", keep=1),
-    )
+METHOD = Method(objective=ObjectiveConfig(entropy_coef=0.001))
+EXAMPLE = Example()
+"""The quickstart, to be given the history of another; without one it trains on all."""

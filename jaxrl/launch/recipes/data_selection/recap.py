@@ -12,22 +12,17 @@ Reading: the abstract names the signals and the formula is ours. Weights are sha
 not factors of losses. The ablation replays with even shares, and beside it nothing is replayed.
 """
 
-import dataclasses
+from jaxrl.config import BanditConfig, Domain
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import BanditConfig, Config, Domain
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart's sums, beside easier ones that it can do."""
-    args = {"operators": "+"}
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="recap",
-        domains={
-            "known": Domain("arithmetic", {"digits": 1, **args}),
+METHOD = Method(bandit=BanditConfig("recap", {"temperature": 1.0}, signal="reward"))
+EXAMPLE = Example(
+    {
+        "domains": {
+            "known": Domain("arithmetic", {"digits": 1, **{"operators": "+"}}),
             "known too": Domain("arithmetic", {"digits": 1, "operators": "-"}),
-            "new": Domain("arithmetic", {"digits": 2, "slips": 0.65, **args}),
-        },
-        bandit=BanditConfig("recap", {"temperature": 1.0}, signal="reward"),
-    )
+            "new": Domain("arithmetic", {"digits": 2, "slips": 0.65, **{"operators": "+"}}),
+        }
+    }
+)
+"""The quickstart's sums, beside easier ones that it can do."""

@@ -10,16 +10,10 @@ than sampling that filters prompts.
 Reading: formula recalled. The ablation shares evenly.
 """
 
-import dataclasses
-
-from jaxrl.config import BanditConfig, Config
+from jaxrl.config import BanditConfig
+from jaxrl.launch.method import Example, Method
 from jaxrl.launch.recipes.data_selection import dump
-from jaxrl.launch.recipes.ready import quickstart
 
-
-def config() -> Config:
-    """The quickstart on sums of three sizes."""
-    bandit = BanditConfig("dads", {"temperature": 0.5, "floor": 0.1}, signal="reward")
-    return dataclasses.replace(
-        quickstart.config(), recipe="rulereasoner", domains=dump.sums(), bandit=bandit
-    )
+METHOD = Method(bandit=BanditConfig("dads", {"temperature": 0.5, "floor": 0.1}, signal="reward"))
+EXAMPLE = Example({"domains": dump.sums()})
+"""The quickstart on sums of three sizes."""

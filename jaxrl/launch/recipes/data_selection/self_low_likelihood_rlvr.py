@@ -14,12 +14,10 @@ ours. Prompts that the base model never solves come last. The ablation is GRPO o
     --curriculum.history runs/before
 """
 
-import dataclasses
-
 import jax
 
-from jaxrl.config import Config, CurriculumConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.config import CurriculumConfig
+from jaxrl.launch.method import Example, Method
 from jaxrl.losses.divergence import f_divergence
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -29,11 +27,9 @@ def forward_kl(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
     return f_divergence.sampled(logp, ref_logp, kind="forward_kl")
 
 
-def config() -> Config:
-    """The quickstart, to be given the history of another; without one it trains on all."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="self_low_likelihood_rlvr",
-        objective=ObjectiveConfig(kl_coef=0.05, kl=f"{__name__}:forward_kl"),
-        curriculum=CurriculumConfig(score="least_solved", keep=256),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(kl_coef=0.05, kl=f"{__name__}:forward_kl"),
+    curriculum=CurriculumConfig(score="least_solved", keep=256),
+)
+EXAMPLE = Example()
+"""The quickstart, to be given the history of another; without one it trains on all."""

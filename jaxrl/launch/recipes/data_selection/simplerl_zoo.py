@@ -18,16 +18,9 @@ were not hopeless, went against the claim on data: -0.232 [-0.378, -0.085].
     jaxrl.data.selection.curriculum:passes jaxrl train simplerl_zoo --curriculum.history runs/before
 """
 
-import dataclasses
+from jaxrl.config import CurriculumConfig
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config, CurriculumConfig
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart, to be given the history of another; without one it trains on all."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="simplerl_zoo",
-        curriculum=CurriculumConfig(score="within_reach", keep=256),
-    )
+METHOD = Method(curriculum=CurriculumConfig(score="within_reach", keep=256))
+EXAMPLE = Example()
+"""The quickstart, to be given the history of another; without one it trains on all."""

@@ -17,13 +17,9 @@ every prompt three times and in the end failed none all along, gave +0.004 [-0.0
     jaxrl train sws --bandit.history runs/before
 """
 
-import dataclasses
-
-from jaxrl.config import Config
+from jaxrl.launch.method import Example, Method
 from jaxrl.launch.recipes.data_selection import dump
-from jaxrl.launch.recipes.ready import quickstart
 
-
-def config() -> Config:
-    """The quickstart on sums of three sizes; without a history they are shared evenly."""
-    return dataclasses.replace(quickstart.config(), recipe="sws", domains=dump.sums())
+METHOD = Method()
+EXAMPLE = Example({"domains": dump.sums()})
+"""The quickstart on sums of three sizes; without a history they are shared evenly."""

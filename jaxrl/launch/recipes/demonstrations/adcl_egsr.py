@@ -11,18 +11,13 @@ Reading: the pass rate is that of the last visit, not sampled for the purpose; o
 replaced (recalled). The ablation draws prompts evenly and samples that member again.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, CurriculumConfig
+from jaxrl.config import CurriculumConfig
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 
-
-def config() -> Config:
-    """The quickstart in an order of its own, with reformulations for failed groups."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="adcl_egsr",
-        curriculum=CurriculumConfig("easiest_first"),
-        extensions={"guidance": GuidanceConfig("explain", shown="{solution}={prompt}")},
-    )
+METHOD = Method(
+    extensions={"guidance": GuidanceConfig("explain", shown="{solution}={prompt}")},
+    curriculum=CurriculumConfig("easiest_first"),
+)
+EXAMPLE = Example()
+"""The quickstart in an order of its own, with reformulations for failed groups."""

@@ -13,22 +13,13 @@ ablation samples beside the same experts and learns nothing from them. Beside it
 of 0.1, and with that CHORD-phi.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with an expert in each group."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="chord",
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig(
-            policy="chord_annealed",
-            advantage="sampled_advantages",
-        ),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(policy="chord_annealed", advantage="sampled_advantages"),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+)
+EXAMPLE = Example()
+"""The quickstart with an expert in each group."""

@@ -11,17 +11,11 @@ Reading: ExP-GRPO: where a group has failed, two explanations stand in for two s
 right, with their group's advantage. The ablation samples those rows again, shown nothing.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 
-
-def config() -> Config:
-    """The quickstart with explanations for failed groups."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="expo",
-        extensions={"guidance": GuidanceConfig("explain", {"rows": 2}, "{solution}={prompt}")},
-    )
+METHOD = Method(
+    extensions={"guidance": GuidanceConfig("explain", {"rows": 2}, "{solution}={prompt}")}
+)
+EXAMPLE = Example()
+"""The quickstart with explanations for failed groups."""

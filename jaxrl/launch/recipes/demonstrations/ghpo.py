@@ -11,17 +11,9 @@ Reading: the share escalates within the step (recalled); the hint stands at the 
 response and is not trained on. The ablation tries again as often, without a hint.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 
-
-def config() -> Config:
-    """The quickstart with hints for failed groups."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="ghpo",
-        extensions={"guidance": GuidanceConfig("escalate")},
-    )
+METHOD = Method(extensions={"guidance": GuidanceConfig("escalate")})
+EXAMPLE = Example()
+"""The quickstart with hints for failed groups."""

@@ -10,19 +10,13 @@ Claim: 57.70%, 17.65%, 7.95% and 5.18% above SFT, DPO, PPO and GRPO.
 Reading: the structure is recalled, beta = lambda = 1/2 ours. The ablation is GRPO's term alone.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with a reference beside each group."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="grao",
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig(policy="grao", aggregation="seq-mean-token-sum"),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(policy="grao", aggregation="seq-mean-token-sum"),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+)
+EXAMPLE = Example()
+"""The quickstart with a reference beside each group."""

@@ -11,17 +11,9 @@ Reading: the form for models that write from left to right: the given piece is a
 of a group's members. The ablation writes them again with nothing given.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 
-
-def config() -> Config:
-    """The quickstart with inpainted members in failed groups."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="igpo",
-        extensions={"guidance": GuidanceConfig("inpaint")},
-    )
+METHOD = Method(extensions={"guidance": GuidanceConfig("inpaint")})
+EXAMPLE = Example()
+"""The quickstart with inpainted members in failed groups."""

@@ -14,25 +14,17 @@ Zero-RL that finds the thinking patterns, and the filter of prompts, are left ou
 task's. The ablation is plain SFT and GRPO in the same phases.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 COLD_START = {"priming_steps": 20}
 
-
-def config() -> Config:
-    """The quickstart after a cold start that keeps the entropy."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="light_if",
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig(
-            policy="light_if",
-            policy_args=COLD_START | {"alpha": 0.02},
-            advantage="sampled_advantages",
-        ),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy="light_if", policy_args=COLD_START | {"alpha": 0.02}, advantage="sampled_advantages"
+    ),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+)
+EXAMPLE = Example()
+"""The quickstart after a cold start that keeps the entropy."""

@@ -15,17 +15,9 @@ as often, without a prefix. Beside it stand what the claim names, without second
 entropy bonus of 0.01, clip-higher of 0.28 and the objective of pass@4.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 
-
-def config() -> Config:
-    """The quickstart with half of each failed group guided."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="pope",
-        extensions={"guidance": GuidanceConfig("escalate", {"rows": 4})},
-    )
+METHOD = Method(extensions={"guidance": GuidanceConfig("escalate", {"rows": 4})})
+EXAMPLE = Example()
+"""The quickstart with half of each failed group guided."""

@@ -12,17 +12,9 @@ Reading: half the groups begin with a share of 0.2 to 0.8 of the task's own solu
 with plain prompts is recalled. Evaluation has no prefix.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 
-
-def config() -> Config:
-    """The quickstart, with a given prefix for half of its groups."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="prefixrl",
-        extensions={"guidance": GuidanceConfig("prefixes")},
-    )
+METHOD = Method(extensions={"guidance": GuidanceConfig("prefixes")})
+EXAMPLE = Example()
+"""The quickstart, with a given prefix for half of its groups."""

@@ -10,23 +10,15 @@ Reading: imitation is a term of the same update with equal weight, in place of a
 when enough hard questions have gathered. The ablation learns nothing from the solutions.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with solutions to what has failed."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="relift",
-        extensions={"guidance": GuidanceConfig("expert_on_failure")},
-        objective=ObjectiveConfig(
-            policy="chord",
-            policy_args={"mu": 0.5},
-            advantage="sampled_advantages",
-        ),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy="chord", policy_args={"mu": 0.5}, advantage="sampled_advantages"
+    ),
+    extensions={"guidance": GuidanceConfig("expert_on_failure")},
+)
+EXAMPLE = Example()
+"""The quickstart with solutions to what has failed."""

@@ -14,23 +14,15 @@ on each batch without a clip. The ablation samples beside the same solutions and
 from them.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with a solution in each group."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="rl_plus",
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig(
-            policy="rl_plus",
-            advantage_args={"scale": "none"},
-            aggregation="seq-mean-token-sum-norm",
-        ),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy="rl_plus", advantage_args={"scale": "none"}, aggregation="seq-mean-token-sum-norm"
+    ),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+)
+EXAMPLE = Example()
+"""The quickstart with a solution in each group."""

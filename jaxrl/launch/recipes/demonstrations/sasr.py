@@ -17,9 +17,8 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.train_step import Update
@@ -104,17 +103,12 @@ def imitation(settings: ImitationConfig) -> Extension:
     return Extension(init=init, update=update, arrays=("imitate",))
 
 
-def config() -> Config:
-    """The quickstart with a solution beside each group."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="sasr",
-        extensions={
-            "guidance": GuidanceConfig("expert_rows"),
-            "jaxrl.launch.recipes.demonstrations.sasr:imitation": ImitationConfig(),
-        },
-        objective=ObjectiveConfig(
-            policy="sasr",
-            advantage="sampled_advantages",
-        ),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(policy="sasr", advantage="sampled_advantages"),
+    extensions={
+        "guidance": GuidanceConfig("expert_rows"),
+        "jaxrl.launch.recipes.demonstrations.sasr:imitation": ImitationConfig(),
+    },
+)
+EXAMPLE = Example()
+"""The quickstart with a solution beside each group."""

@@ -11,19 +11,13 @@ Reading: the form for text. The controls are recalled: the label has the format 
 reward for one, so the smoothing is what remains. The ablation learns nothing from the label.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with the label in each group."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="visurf",
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig(shaping="settled_label"),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(shaping="settled_label"),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+)
+EXAMPLE = Example()
+"""The quickstart with the label in each group."""

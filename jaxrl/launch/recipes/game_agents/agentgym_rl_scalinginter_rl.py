@@ -11,21 +11,13 @@ Reading: GRPO on whole episodes, from a random initialisation, in the worlds of 
 `keydoor`. The horizons are our own. Held-out episodes have the last one.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import keydoor
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """Six turns, then nine, then twelve."""
-    base = keydoor.config()
-    horizons = {0: 6, 24: 9, 48: 12}
-    return dataclasses.replace(
-        base,
-        recipe="agentgym_rl_scalinginter_rl",
-        steps=72,
-        objective=ObjectiveConfig(entropy_coef=base.objective.entropy_coef),
-        stages={step: {"task_args.turns": turns} for step, turns in horizons.items()},
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(entropy_coef=0.02),
+    stages={step: {"task_args.turns": turns} for step, turns in {0: 6, 24: 9, 48: 12}.items()},
+    steps=72,
+)
+EXAMPLE = Example(base="keydoor")
+"""Six turns, then nine, then twelve."""

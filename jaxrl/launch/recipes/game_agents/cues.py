@@ -17,21 +17,16 @@ which adds hints. The world is `workshop`: what tools need is not said anywhere.
 `--task-args.explorer random` explores at random, and `none` has every goal of the world.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """GRPO on the goals that 400 steps of exploration have found."""
-    base = retrieval.config()
-    return dataclasses.replace(
-        base,
-        recipe="cues",
-        task="workshop",
-        task_args={"explorer": "curious", "steps": 400},
-        rollout=dataclasses.replace(base.rollout, max_prompt_tokens=16, max_new_tokens=40),
-        objective=ObjectiveConfig(entropy_coef=0.03),
-    )
+METHOD = Method(objective=ObjectiveConfig(entropy_coef=0.03))
+EXAMPLE = Example(
+    {
+        "task": "workshop",
+        "task_args": {"explorer": "curious", "steps": 400},
+        "rollout": {"max_prompt_tokens": 16, "max_new_tokens": 40},
+    },
+    base="retrieval",
+)
+"""GRPO on the goals that 400 steps of exploration have found."""

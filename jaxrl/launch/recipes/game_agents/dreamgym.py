@@ -17,19 +17,22 @@ the training is in the world itself, and so are held-out goals. `--stages.0
 '{"task_args.experience": 0}'` trains in the world from the start.
 """
 
-import dataclasses
+from jaxrl.config import CurriculumConfig
+from jaxrl.launch.method import Example, Method
+from jaxrl.training.objective import ObjectiveConfig
 
-from jaxrl.config import Config, CurriculumConfig
-from jaxrl.launch.recipes.game_agents import cues
-
-
-def config() -> Config:
-    """GRPO for 90 steps in the model, and for 10 in the world."""
-    base = cues.config()
-    return dataclasses.replace(
-        base,
-        recipe="dreamgym",
-        task_args={"neighbours": 3, "experience": 0},
-        curriculum=CurriculumConfig(choose="difficulty_targeted", prompts=512),
-        stages={0: {"task_args.experience": 1200}, 90: {"task_args.experience": 0}},
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(entropy_coef=0.03),
+    curriculum=CurriculumConfig(choose="difficulty_targeted", prompts=512),
+    stages={0: {"task_args.experience": 1200}, 90: {"task_args.experience": 0}},
+    steps=100,
+)
+EXAMPLE = Example(
+    {
+        "task": "workshop",
+        "task_args": {"neighbours": 3, "experience": 0},
+        "rollout": {"max_prompt_tokens": 16, "max_new_tokens": 40},
+    },
+    base="retrieval",
+)
+"""GRPO for 90 steps in the model, and for 10 in the world."""

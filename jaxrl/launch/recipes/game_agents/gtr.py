@@ -19,44 +19,36 @@ same step alone, and `--corrector.reinforce --objective.policy-args.mu 0` trains
 actions, and imitates none.
 """
 
-import dataclasses
 import re
 from fractions import Fraction
 
-from jaxrl.config import Config, EvalConfig, RolloutConfig, WarmStartConfig
 from jaxrl.data.environments.games import game24
 from jaxrl.extensions.corrector import CorrectorConfig
-from jaxrl.launch.recipes.ready import keydoor
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
-from jaxrl.training.packing import PackingConfig
 
 _NUMBERS = re.compile(r"numbers: ([-0-9/, ]+)")
 
-
-def config() -> Config:
-    """The 24 game with three numbers and a thought before each step."""
-    base = keydoor.config()
-    return dataclasses.replace(
-        base,
-        recipe="gtr",
-        task="game24",
-        task_args={"numbers": 3, "instructions": False, "think": True, "mistakes": 1},
-        warm_start=WarmStartConfig(steps=300, batch_size=32, learning_rate=2e-3),
-        rollout=RolloutConfig(
-            prompts=16, group_size=8, max_prompt_tokens=32, max_new_tokens=192, turn_tokens=48
-        ),
-        objective=ObjectiveConfig(
-            policy="chord",
-            policy_args={"mu": 0.5},
-            advantage="gigpo",
-            advantage_args={"discount": 0.9},
-        ),
-        extensions={"corrector": CorrectorConfig(f"{__name__}:corrected")},
-        updates_per_batch=1,
-        optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
-        packing=PackingConfig(micro_batch_tokens=4096, row_length=256),
-        eval=EvalConfig(problems=64, split="ood"),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy="chord", policy_args={"mu": 0.5}, advantage="gigpo", advantage_args={"discount": 0.9}
+    ),
+    extensions={"corrector": CorrectorConfig(f"{__name__}:corrected")},
+    updates_per_batch=1,
+)
+EXAMPLE = Example(
+    {
+        "task": "game24",
+        "task_args": {"numbers": 3, "instructions": False, "think": True, "mistakes": 1},
+        "warm_start": {"steps": 300, "batch_size": 32, "learning_rate": 0.002},
+        "rollout": {"max_new_tokens": 192, "turn_tokens": 48, "on_device": False},
+        "optimizer": {"learning_rate": 0.0005},
+        "packing": {"row_length": 256},
+        "eval": {"split": "ood"},
+    },
+    base="keydoor",
+)
+"""The 24 game with three numbers and a thought before each step."""
 
 
 def corrected(context: str, thought: str, target: float = 24) -> str:

@@ -21,16 +21,15 @@ are not here. Returns are normalised as in the authors' code by
 filtered BC.
 """
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 
-from jaxrl.config import Config, CurriculumConfig
+from jaxrl.config import CurriculumConfig
 from jaxrl.data.environments.games import diagnosis
 from jaxrl.extensions.ilql import IlqlConfig
 from jaxrl.extensions.logged import LoggedConfig
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
 
@@ -39,27 +38,29 @@ _IDLE = "fgh"
 """Questions whose answers say nothing."""
 _REWARDS = {"baseline": "none", "scale": "none"}
 
-
-def config() -> Config:
-    """ILQL on games of players, of whom few ask what matters."""
-    base = retrieval.config()
-    values = IlqlConfig(
-        optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=5),
-        tau=0.8,
-        conservatism=0.1,
-        rate=0.05,
-    )
-    return dataclasses.replace(
-        base,
-        recipe="lmrl_gym",
-        task="diagnosis",
-        task_args={"questions": 3, "importance": "uniform"},
-        rollout=dataclasses.replace(base.rollout, prompts=16, max_new_tokens=32),
-        curriculum=CurriculumConfig(choose="jaxrl.data.selection.curriculum:uniform", prompts=256),
-        objective=ObjectiveConfig(policy="sft", advantage_args=_REWARDS),
-        updates_per_batch=4,
-        extensions={"logged": LoggedConfig(f"{__name__}:player", games=4), "ilql": values},
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(policy="sft", advantage_args=_REWARDS),
+    extensions={
+        "logged": LoggedConfig(f"{__name__}:player", games=4),
+        "ilql": IlqlConfig(
+            optimizer=OptimizerConfig(learning_rate=0.002, warmup_steps=5),
+            tau=0.8,
+            conservatism=0.1,
+            rate=0.05,
+        ),
+    },
+    updates_per_batch=4,
+    curriculum=CurriculumConfig(choose="jaxrl.data.selection.curriculum:uniform", prompts=256),
+)
+EXAMPLE = Example(
+    {
+        "task": "diagnosis",
+        "task_args": {"questions": 3, "importance": "uniform"},
+        "rollout": {"prompts": 16, "max_new_tokens": 32},
+    },
+    base="retrieval",
+)
+"""ILQL on games of players, of whom few ask what matters."""
 
 
 def player(rng: np.random.Generator, expert: float = 0.25) -> Callable[[str], str]:

@@ -15,30 +15,44 @@ those of `lmrl_gym`, but filtered BC keeps walks that earn 0.5 or more:
 `--objective.policy-args.threshold 0.5`.
 """
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 
-from jaxrl.config import Config
+from jaxrl.config import CurriculumConfig
 from jaxrl.data.tasks.logic.maze import MOVES
+from jaxrl.extensions.ilql import IlqlConfig
 from jaxrl.extensions.logged import LoggedConfig
-from jaxrl.launch.recipes.game_agents import lmrl_gym
-from jaxrl.training.packing import PackingConfig
+from jaxrl.launch.method import Example, Method
+from jaxrl.training.objective import ObjectiveConfig
+from jaxrl.training.optimizer import OptimizerConfig
 
-
-def config() -> Config:
-    """ILQL on walks of players, of whom few know the way."""
-    base = lmrl_gym.config()
-    return dataclasses.replace(
-        base,
-        recipe="lmrl_gym_maze",
-        task="text_grid",
-        task_args={"size": 5, "walls": 6, "turns": 10, "view": "near", "cost": 0.1},
-        rollout=dataclasses.replace(base.rollout, max_prompt_tokens=12, max_new_tokens=120),
-        packing=PackingConfig(micro_batch_tokens=4096, row_length=144),
-        extensions={**base.extensions, "logged": LoggedConfig(f"{__name__}:player", games=4)},
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(policy="sft", advantage_args={"baseline": "none", "scale": "none"}),
+    extensions={
+        "logged": LoggedConfig(
+            player="jaxrl.launch.recipes.game_agents.lmrl_gym_maze:player", games=4
+        ),
+        "ilql": IlqlConfig(
+            optimizer=OptimizerConfig(learning_rate=0.002, warmup_steps=5),
+            tau=0.8,
+            conservatism=0.1,
+            rate=0.05,
+        ),
+    },
+    updates_per_batch=4,
+    curriculum=CurriculumConfig(choose="jaxrl.data.selection.curriculum:uniform", prompts=256),
+)
+EXAMPLE = Example(
+    {
+        "task": "text_grid",
+        "task_args": {"size": 5, "walls": 6, "turns": 10, "view": "near", "cost": 0.1},
+        "rollout": {"prompts": 16, "max_prompt_tokens": 12, "max_new_tokens": 120},
+        "packing": {"row_length": 144},
+    },
+    base="retrieval",
+)
+"""ILQL on walks of players, of whom few know the way."""
 
 
 def player(rng: np.random.Generator, expert: float = 0.25) -> Callable[[str], str]:

@@ -15,30 +15,28 @@ episodes, `--objective.advantage rloo` without the critic the unbiased estimator
 `--warm-start.steps 0` no demonstrations.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, WarmStartConfig
 from jaxrl.extensions.critic import CriticConfig
-from jaxrl.launch.recipes.ready import keydoor
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
 
-
-def config() -> Config:
-    """PPO with a reward for each turn, after a warm start on 64 demonstrations."""
-    base = keydoor.config()
-    critic = CriticConfig(
-        optimizer=OptimizerConfig(learning_rate=2e-3),
-        credit="turn_gae",
-        mixing=1.0,
-        kl_coef=0.01,
-        bootstrap=False,
-    )
-    return dataclasses.replace(
-        base,
-        recipe="meow_tea_taro",
-        task_args={**base.task_args, "credit": 0.5},
-        warm_start=WarmStartConfig(steps=4, batch_size=16, learning_rate=2e-3),
-        objective=ObjectiveConfig(entropy_coef=base.objective.entropy_coef),
-        extensions={"critic": critic},
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(entropy_coef=0.02),
+    extensions={
+        "critic": CriticConfig(
+            optimizer=OptimizerConfig(learning_rate=0.002),
+            credit="turn_gae",
+            mixing=1.0,
+            kl_coef=0.01,
+            bootstrap=False,
+        )
+    },
+)
+EXAMPLE = Example(
+    {
+        "task_args": {"level": 1, "turns": 12, "credit": 0.5},
+        "warm_start": {"steps": 4, "batch_size": 16, "learning_rate": 0.002},
+    },
+    base="keydoor",
+)
+"""PPO with a reward for each turn, after a warm start on 64 demonstrations."""

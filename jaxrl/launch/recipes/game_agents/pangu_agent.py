@@ -18,31 +18,27 @@ where the paper collects them once, and a critic is trained meanwhile. `--task-a
 is here.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, WarmStartConfig
 from jaxrl.extensions.critic import CriticConfig
-from jaxrl.launch.recipes.ready import keydoor
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
 
-
-def config() -> Config:
-    """A thought and an action in each turn; 240 updates of cloning, then 360 of PPO."""
-    base = keydoor.config()
-    critic = CriticConfig(
-        optimizer=OptimizerConfig(learning_rate=2e-3), mixing=1.0, bootstrap=False
-    )
-    return dataclasses.replace(
-        base,
-        recipe="pangu_agent",
-        task_args={**base.task_args, "think": True},
-        warm_start=WarmStartConfig(steps=4, batch_size=16, learning_rate=2e-3),
-        rollout=dataclasses.replace(base.rollout, turn_tokens=2, max_new_tokens=144),
-        objective=ObjectiveConfig(
-            policy="pangu_agent",
-            policy_args={"cloning_steps": 240},
-            entropy_coef=base.objective.entropy_coef,
-        ),
-        extensions={"critic": critic},
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy="pangu_agent", policy_args={"cloning_steps": 240}, entropy_coef=0.02
+    ),
+    extensions={
+        "critic": CriticConfig(
+            optimizer=OptimizerConfig(learning_rate=0.002), mixing=1.0, bootstrap=False
+        )
+    },
+)
+EXAMPLE = Example(
+    {
+        "task_args": {"level": 1, "turns": 12, "think": True},
+        "warm_start": {"steps": 4, "batch_size": 16, "learning_rate": 0.002},
+        "rollout": {"max_new_tokens": 144, "turn_tokens": 2},
+    },
+    base="keydoor",
+)
+"""A thought and an action in each turn; 240 updates of cloning, then 360 of PPO."""

@@ -21,26 +21,23 @@ how turns are compared. No reward for the format. `--objective.advantage-args.pr
 every new fact alike.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, WarmStartConfig
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """Three questions, then the answer, after a short warm start."""
-    base = retrieval.config()
-    return dataclasses.replace(
-        base,
-        recipe="promed",
-        task="diagnosis",
-        task_args={"questions": 3, "importance": "shapley", "temperature": 0.25},
-        warm_start=WarmStartConfig(steps=8, batch_size=32, learning_rate=2e-3),
-        rollout=dataclasses.replace(base.rollout, max_new_tokens=32),
-        objective=ObjectiveConfig(
-            advantage="promed",
-            advantage_args={"process": 1.0, "outcome": 1.0, "answer": 3.0},
-            entropy_coef=0.03,
-        ),
+METHOD = Method(
+    objective=ObjectiveConfig(
+        advantage="promed",
+        advantage_args={"process": 1.0, "outcome": 1.0, "answer": 3.0},
+        entropy_coef=0.03,
     )
+)
+EXAMPLE = Example(
+    {
+        "task": "diagnosis",
+        "task_args": {"questions": 3, "importance": "shapley", "temperature": 0.25},
+        "warm_start": {"steps": 8, "batch_size": 32, "learning_rate": 0.002},
+        "rollout": {"max_new_tokens": 32},
+    },
+    base="retrieval",
+)
+"""Three questions, then the answer, after a short warm start."""

@@ -16,27 +16,18 @@ replies near to it are taken. GRPO without a KL penalty, from nothing; `--with c
 --critic.mixing 1` is PPO, and `--task-args.think true --rollout.turn-tokens 2` has thoughts.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import retrieval
-from jaxrl.sampling.sampler import SamplerConfig
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
-from jaxrl.training.packing import PackingConfig
 
-
-def config() -> Config:
-    """GRPO on conversations of eight turns with users of normal difficulty."""
-    base = retrieval.config()
-    return dataclasses.replace(
-        base,
-        recipe="rlver",
-        task="emotional_support",
-        task_args={"difficulty": "normal"},
-        rollout=dataclasses.replace(
-            base.rollout, prompts=16, max_prompt_tokens=8, max_new_tokens=64
-        ),
-        objective=ObjectiveConfig(entropy_coef=0.02),
-        sampler=SamplerConfig(slots=128, prefill_rows=64, bucket=32),
-        packing=PackingConfig(micro_batch_tokens=4096, row_length=96),
-    )
+METHOD = Method(objective=ObjectiveConfig(entropy_coef=0.02))
+EXAMPLE = Example(
+    {
+        "task": "emotional_support",
+        "task_args": {"difficulty": "normal"},
+        "rollout": {"prompts": 16, "max_new_tokens": 64},
+        "sampler": {"slots": 128},
+        "packing": {"row_length": 96},
+    },
+    base="retrieval",
+)
+"""GRPO on conversations of eight turns with users of normal difficulty."""

@@ -20,28 +20,22 @@ features of either game for as many moves. Neither the paper's reward for the ac
 took is here, nor its relabelling of that action.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, WarmStartConfig
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
-from jaxrl.training.packing import PackingConfig
 
-
-def config() -> Config:
-    """A thought and a cell in each turn, in symbols; a short imitation, then GRPO."""
-    base = retrieval.config()
-    task = {"game": "tic_tac_toe", "mistakes": 0, "instructions": False, "symbols": True}
-    return dataclasses.replace(
-        base,
-        recipe="think_in_games",
-        task="board_game",
-        task_args={**task, "think": True},
-        warm_start=WarmStartConfig(steps=40, batch_size=32, learning_rate=2e-3),
-        rollout=dataclasses.replace(
-            base.rollout, prompts=16, max_prompt_tokens=12, max_new_tokens=72, turn_tokens=2
-        ),
-        objective=ObjectiveConfig(),
-        optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
-        packing=PackingConfig(micro_batch_tokens=4096, row_length=96),
-    )
+METHOD = Method(objective=ObjectiveConfig())
+EXAMPLE = Example(
+    {
+        "task": "board_game",
+        "task_args": {
+            **{"game": "tic_tac_toe", "mistakes": 0, "instructions": False, "symbols": True},
+            "think": True,
+        },
+        "warm_start": {"steps": 40, "batch_size": 32, "learning_rate": 0.002},
+        "rollout": {"prompts": 16, "max_prompt_tokens": 12, "max_new_tokens": 72, "turn_tokens": 2},
+        "optimizer": {"learning_rate": 0.0005},
+        "packing": {"row_length": 96},
+    },
+    base="retrieval",
+)
+"""A thought and a cell in each turn, in symbols; a short imitation, then GRPO."""

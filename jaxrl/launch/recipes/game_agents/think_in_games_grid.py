@@ -15,24 +15,25 @@ looked at, held-out success fell from 0.75 to 0.53. Flags that begin from nothin
 out are those of `think_in_games`.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, WarmStartConfig
-from jaxrl.launch.recipes.game_agents import think_in_games
+from jaxrl.launch.method import Example, Method
+from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig
 
-
-def config() -> Config:
-    """Four by four cells, four of them walls."""
-    base = think_in_games.config()
-    return dataclasses.replace(
-        base,
-        recipe="think_in_games_grid",
-        task="text_grid",
-        task_args={"size": 4, "walls": 4, "turns": 8, "view": "map", "think": True},
-        warm_start=WarmStartConfig(steps=150, batch_size=64, learning_rate=2e-3),
-        rollout=dataclasses.replace(
-            base.rollout, max_prompt_tokens=24, max_new_tokens=216, turn_tokens=6
-        ),
-        packing=PackingConfig(micro_batch_tokens=8192, row_length=256),
-    )
+METHOD = Method(objective=ObjectiveConfig())
+EXAMPLE = Example(
+    {
+        "task": "text_grid",
+        "task_args": {"size": 4, "walls": 4, "turns": 8, "view": "map", "think": True},
+        "warm_start": {"steps": 150, "batch_size": 64, "learning_rate": 0.002},
+        "rollout": {
+            "prompts": 16,
+            "max_prompt_tokens": 24,
+            "max_new_tokens": 216,
+            "turn_tokens": 6,
+        },
+        "optimizer": {"learning_rate": 0.0005},
+        "packing": PackingConfig(row_length=256),
+    },
+    base="retrieval",
+)
+"""Four by four cells, four of them walls."""

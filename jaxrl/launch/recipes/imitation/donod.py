@@ -16,23 +16,18 @@ solutions are replaced by random symbols, and 30% of all are kept; `clean` is th
 ones among them. The ablation keeps 30% at random.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, CurriculumConfig
+from jaxrl.config import CurriculumConfig
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 SHARE, WRONG = 0.3, 0.4
 """Of the solutions: what is kept, and what is replaced."""
 
-
-def config() -> Config:
-    """The quickstart's solutions, of which 65% forget carries, imitated where they are kept."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="donod",
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        curriculum=CurriculumConfig("closest", {"share": SHARE}),
-        objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+    curriculum=CurriculumConfig("closest", {"share": SHARE}),
+)
+EXAMPLE = Example()
+"""The quickstart's solutions, of which 65% forget carries, imitated where they are kept."""

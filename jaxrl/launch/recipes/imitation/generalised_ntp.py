@@ -11,23 +11,17 @@ as an objective sees the chosen token alone. Text is the task's own solutions, a
 steps are pre-training. beta is -1/4. The ablation is cross-entropy, of as many steps.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart after 20 steps of precise imitation."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="generalised_ntp",
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig(
-            policy="primed",
-            policy_args={"priming_steps": 20, "beta": -0.25},
-            advantage="sampled_advantages",
-        ),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy="primed",
+        policy_args={"priming_steps": 20, "beta": -0.25},
+        advantage="sampled_advantages",
+    ),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+)
+EXAMPLE = Example()
+"""The quickstart after 20 steps of precise imitation."""

@@ -13,19 +13,13 @@ over matrices, read beside the accuracy. Updates restricted to weak weights, and
 which the paper studies too, are left out. `jaxrl weights BEFORE AFTER` gives these figures of runs.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart's GRPO, beside solutions that it leaves aside."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="three_gate_theory",
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig(advantage="sampled_advantages"),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(advantage="sampled_advantages"),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+)
+EXAMPLE = Example()
+"""The quickstart's GRPO, beside solutions that it leaves aside."""

@@ -19,18 +19,13 @@ is small: that a larger one does not collapse is not shown, nor is transfer to o
 In the task `whole traces`, no demonstration answers at once. `config()` is GRPO on worked sums.
 """
 
-import dataclasses
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart's GRPO on sums of three terms, which are worked out before the answer."""
-    base = quickstart.config()
-    return dataclasses.replace(
-        base,
-        recipe="tom_rl_vs_sft",
-        task_args={"digits": 1, "terms": 3, "operators": "+", "worked": True},
-        rollout=dataclasses.replace(base.rollout, max_new_tokens=12),
-    )
+METHOD = Method()
+EXAMPLE = Example(
+    {
+        "task_args": {"digits": 1, "terms": 3, "operators": "+", "worked": True},
+        "rollout": {"max_new_tokens": 12},
+    }
+)
+"""The quickstart's GRPO on sums of three terms, which are worked out before the answer."""

@@ -17,20 +17,14 @@ raises the held-out loss. The ablation has that radius throughout. In the contro
 demonstrations have the mark, so that nothing is left to learn of the other domain.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.sharpness import SharpnessConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart's solutions, imitated."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="tram",
-        extensions={"guidance": GuidanceConfig("expert_rows"), "sharpness": SharpnessConfig()},
-        objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
+    extensions={"guidance": GuidanceConfig("expert_rows"), "sharpness": SharpnessConfig()},
+)
+EXAMPLE = Example()
+"""The quickstart's solutions, imitated."""

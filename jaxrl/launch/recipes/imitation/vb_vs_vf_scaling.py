@@ -14,19 +14,13 @@ budget. Both arms see one solution in each group, which the ablation imitates. O
 amount of data: that the gap grows with them is not shown.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart's GRPO, beside solutions that it leaves aside."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="vb_vs_vf_scaling",
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig(advantage="sampled_advantages"),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(advantage="sampled_advantages"),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+)
+EXAMPLE = Example()
+"""The quickstart's GRPO, beside solutions that it leaves aside."""

@@ -13,12 +13,9 @@ The effect is a second look: the final length was not shorter, by -0.32 [-0.73, 
 had fallen with it, to 0.45 from 0.62.
 """
 
-import dataclasses
-
 import jax
 
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.losses.regularizers import loop_onset
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -30,14 +27,8 @@ def penalised(
     return rewards - weight * loop_onset(tokens, mask)
 
 
-def config() -> Config:
-    """The quickstart with the penalty, and with room for longer answers from the middle on."""
-    base = quickstart.config()
-    objective = ObjectiveConfig(shaping="jaxrl.launch.recipes.length.campo:penalised")
-    return dataclasses.replace(
-        base,
-        recipe="campo",
-        objective=objective,
-        rollout=dataclasses.replace(base.rollout, max_new_tokens=6),
-        stages={110: {"rollout.max_new_tokens": 8}},
-    )
+METHOD = Method(objective=ObjectiveConfig(shaping="jaxrl.launch.recipes.length.campo:penalised"))
+EXAMPLE = Example(
+    {"stages": {110: {"rollout.max_new_tokens": 8}}, "rollout": {"max_new_tokens": 6}}
+)
+"""The quickstart with the penalty, and with room for longer answers from the middle on."""

@@ -17,24 +17,14 @@ only the method has seen contexts as long as it needs. The best baseline has one
 task `whole demonstrations`, they are as long as the walks.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.sampling.chunks import Chunks
 
-
-def config() -> Config:
-    """Sums of five digits, worked out: the end of the work is all that matters."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="delethink",
-        task_args={"digits": 1, "terms": 5, "operators": "+", "worked": True, "slips": 0.65},
-        rollout=RolloutConfig(
-            prompts=48,
-            group_size=8,
-            max_prompt_tokens=16,
-            max_new_tokens=48,
-            chunks=Chunks(size=16, carry=10),
-        ),
-    )
+METHOD = Method(rollout={"chunks": Chunks(size=160, carry=100)})
+EXAMPLE = Example(
+    {
+        "task_args": {"digits": 1, "terms": 5, "operators": "+", "worked": True, "slips": 0.65},
+        "rollout": {"max_new_tokens": 48, "chunks": Chunks(size=16, carry=10)},
+    }
+)
+"""Sums of five digits, worked out: the end of the work is all that matters."""

@@ -13,12 +13,9 @@ have those. The effect is of the length reward alone: its ablation has mirror de
 second look: at the end of the run the length was not shorter, by -0.036 [-0.102, 0.030].
 """
 
-import dataclasses
-
 import jax
 
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.losses.regularizers import relative_length_reward
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -36,12 +33,13 @@ def brief(
     return rewards + weight * bonus
 
 
-def config() -> Config:
-    """The quickstart with mirror descent and the length reward."""
-    objective = ObjectiveConfig(
+METHOD = Method(
+    objective=ObjectiveConfig(
         policy="kimi_opmd",
         shaping="jaxrl.launch.recipes.length.kimi_k1_5:brief",
         advantage_args={"scale": "none"},
         aggregation="seq-mean-token-mean",
     )
-    return dataclasses.replace(quickstart.config(), recipe="kimi_k1_5", objective=objective)
+)
+EXAMPLE = Example()
+"""The quickstart with mirror descent and the length reward."""

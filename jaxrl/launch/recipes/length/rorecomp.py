@@ -11,19 +11,13 @@ Reading: the median divides short from long; compensation stays constant, where 
 decay (recalled). The advantages are those of the whole group. The ablation trains on everything.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.replay import ReplayConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with recomposed batches."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="rorecomp",
-        extensions={"replay": ReplayConfig(groups=4, size=64)},
-        objective=ObjectiveConfig(rows="recomposed"),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(rows="recomposed"),
+    extensions={"replay": ReplayConfig(groups=4, size=64)},
+)
+EXAMPLE = Example()
+"""The quickstart with recomposed batches."""

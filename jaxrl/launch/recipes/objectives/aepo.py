@@ -18,22 +18,17 @@ branches as ARPO does. The lab has answers of one turn, where nothing can branch
 the loss alone, and its ablation is DAPO's clip at the same widths.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, WarmStartConfig
 from jaxrl.extensions.branching import BranchingConfig
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """Search from a short warm start, with AEPO's rollout and four updates on each batch."""
-    return dataclasses.replace(
-        retrieval.config(),
-        recipe="aepo",
-        steps=16,
-        warm_start=WarmStartConfig(steps=40, batch_size=64, learning_rate=2e-3),
-        objective=ObjectiveConfig(policy="aepo"),
-        updates_per_batch=4,
-        extensions={"branching": BranchingConfig()},
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(policy="aepo"),
+    extensions={"branching": BranchingConfig()},
+    updates_per_batch=4,
+)
+EXAMPLE = Example(
+    {"steps": 16, "warm_start": {"steps": 40, "batch_size": 64, "learning_rate": 0.002}},
+    base="retrieval",
+)
+"""Search from a short warm start, with AEPO's rollout and four updates on each batch."""

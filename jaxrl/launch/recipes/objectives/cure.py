@@ -14,19 +14,13 @@ first look, at how soon the one right code of a rare symbol is found, was contra
 run -0.014 [-0.025, -0.003].
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with forks under DAPO's objective."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="cure",
-        objective=ObjectiveConfig(policy_args={"clip_high": 0.28}),
-        extensions={"guidance": GuidanceConfig(guide="forks")},
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(policy_args={"clip_high": 0.28}),
+    extensions={"guidance": GuidanceConfig(guide="forks")},
+)
+EXAMPLE = Example()
+"""The quickstart with forks under DAPO's objective."""

@@ -18,13 +18,10 @@ whole, so nothing was stored, and PPO alone was measured. There is no neutral ta
 In the control, one answer to each symbol is right, and pass@1 is the statistic.
 """
 
-import dataclasses
-
 import numpy as np
 
-from jaxrl.config import Config
 from jaxrl.extensions.replay import ReplayConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 PRESAMPLE = 16
@@ -39,21 +36,18 @@ def initially_solved(
     return np.broadcast_to(solved[:, None], rewards.shape)
 
 
-def config() -> Config:
-    """The quickstart with rehearsal of what the initial policy could do."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="dph_rl",
-        objective=ObjectiveConfig(
-            policy="dph",
-            policy_args={"presample_steps": PRESAMPLE, "coefficient": 0.05},
-        ),
-        extensions={
-            "replay": ReplayConfig(
-                groups=4,
-                size=1024,
-                keep="jaxrl.launch.recipes.objectives.dph_rl:initially_solved",
-                keep_args={"before": PRESAMPLE},
-            )
-        },
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy="dph", policy_args={"presample_steps": PRESAMPLE, "coefficient": 0.05}
+    ),
+    extensions={
+        "replay": ReplayConfig(
+            groups=4,
+            size=1024,
+            keep="jaxrl.launch.recipes.objectives.dph_rl:initially_solved",
+            keep_args={"before": PRESAMPLE},
+        )
+    },
+)
+EXAMPLE = Example()
+"""The quickstart with rehearsal of what the initial policy could do."""

@@ -13,19 +13,13 @@ each category. The factor multiplies advantages, as the group's deviation would 
 rewards. The effect looks at the rare category. The ablation has no factor.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with a demonstration beside each group, to measure distances from."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="dr_irl_grpo_s",
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig(advantage="grpo_s"),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(advantage="grpo_s"),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+)
+EXAMPLE = Example()
+"""The quickstart with a demonstration beside each group, to measure distances from."""

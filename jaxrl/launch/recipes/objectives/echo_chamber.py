@@ -13,14 +13,9 @@ either. The ablation is the policy as pre-training left it. In the task `even fo
 demonstrations have both equally often.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with expert iteration."""
-    objective = ObjectiveConfig(policy="expert_iteration")
-    return dataclasses.replace(quickstart.config(), recipe="echo_chamber", objective=objective)
+METHOD = Method(objective=ObjectiveConfig(policy="expert_iteration"))
+EXAMPLE = Example()
+"""The quickstart with expert iteration."""

@@ -10,24 +10,19 @@ Reading: `config()` is the RL form. The effect enumerates every answer of a smal
 distance to `pi*` is exact; the ablation leaves the KL term out. Many answers are best, or one.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 BETA, LENGTH, SYMBOLS, WORDS = 0.5, 3, 6, 40
 
-
-def config() -> Config:
-    """The quickstart with the reward less its mean and the exact gradient of the KL."""
-    objective = ObjectiveConfig(
+METHOD = Method(
+    objective=ObjectiveConfig(
         policy="reinforce",
         advantage_args={"scale": "none"},
         aggregation="seq-mean-token-sum",
         kl_coef=BETA,
         kl="k2",
     )
-    return dataclasses.replace(
-        quickstart.config(), recipe="kl_rl_as_bayesian_inference", objective=objective
-    )
+)
+EXAMPLE = Example()
+"""The quickstart with the reward less its mean and the exact gradient of the KL."""

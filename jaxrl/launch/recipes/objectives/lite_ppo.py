@@ -10,17 +10,11 @@ Reading: the abstract does not name the two, they are recalled. The regime that 
 noisy reward on prompts of very unequal difficulty; the ablation is GRPO.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with the two techniques."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="lite_ppo",
-        objective=ObjectiveConfig(advantage_args={"scale": "batch"}, aggregation="token-mean"),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(advantage_args={"scale": "batch"}, aggregation="token-mean")
+)
+EXAMPLE = Example()
+"""The quickstart with the two techniques."""

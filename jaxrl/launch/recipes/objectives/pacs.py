@@ -15,16 +15,11 @@ The effect is the second experiment. In the first, on plain prompts and with an 
 loss, pass@1 over the run went against the claim, by -0.031 [-0.055, -0.007].
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with PACS's objective, four updates on each batch."""
-    objective = ObjectiveConfig(policy="pacs", aggregation="seq-mean-token-mean")
-    return dataclasses.replace(
-        quickstart.config(), recipe="pacs", objective=objective, updates_per_batch=4
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(policy="pacs", aggregation="seq-mean-token-mean"), updates_per_batch=4
+)
+EXAMPLE = Example()
+"""The quickstart with PACS's objective, four updates on each batch."""

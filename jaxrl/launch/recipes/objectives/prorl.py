@@ -10,21 +10,14 @@ Claim: beats the base model over a wide range of pass@k, also where the base fai
 Reading: constants recalled. The reset comes at a fixed interval, not when validation stalls.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.reference_refresh import RefreshConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart, held and released."""
-    base = quickstart.config()
-    return dataclasses.replace(
-        base,
-        recipe="prorl",
-        objective=ObjectiveConfig(policy_args={"clip_low": 0.2, "clip_high": 0.4}, kl_coef=0.1),
-        extensions={"reference_refresh": RefreshConfig(every=25, reset_optimizer=True)},
-        rollout=dataclasses.replace(base.rollout, temperature=1.2, oversampling=2.0),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(policy_args={"clip_low": 0.2, "clip_high": 0.4}, kl_coef=0.1),
+    extensions={"reference_refresh": RefreshConfig(every=25, reset_optimizer=True)},
+    rollout={"temperature": 1.2, "oversampling": 2.0},
+)
+EXAMPLE = Example()
+"""The quickstart, held and released."""

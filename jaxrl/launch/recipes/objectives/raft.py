@@ -12,17 +12,9 @@ stand the best of 4 and of 16, at as many samples a step, and ReST's rule, which
 sample.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with RAFT's objective."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="raft",
-        objective=ObjectiveConfig(policy="raft", aggregation="seq-mean-token-sum"),
-    )
+METHOD = Method(objective=ObjectiveConfig(policy="raft", aggregation="seq-mean-token-sum"))
+EXAMPLE = Example()
+"""The quickstart with RAFT's objective."""

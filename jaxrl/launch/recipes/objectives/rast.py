@@ -11,19 +11,17 @@ sampler of the large one; it is proxy-tuning (Liu et al. 2024) with RL in the pl
 ablation is the large model as it is; beside it stand other lambdas, and RL of the large model.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, FreshModel
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.config import FreshModel
+from jaxrl.launch.method import Example, Method
 from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling.logits import Guide, proxy_tuning
 from jaxrl.types import Params
 
-
-def config() -> Config:
-    """The quickstart with a model of a quarter of the size."""
-    small = FreshModel(64, 192, 4, 2, 2, 32)
-    return dataclasses.replace(quickstart.config(), recipe="rast", fresh=small)
+METHOD = Method()
+EXAMPLE = Example(
+    {"fresh": FreshModel(hidden_size=64, intermediate_size=192, num_heads=2, num_kv_heads=2)}
+)
+"""The quickstart with a model of a quarter of the size."""
 
 
 def steered(small: DecoderConfig, tuned: Params, untuned: Params, strength: float = 1.0) -> Guide:

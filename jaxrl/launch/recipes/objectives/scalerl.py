@@ -11,13 +11,11 @@ Reading: the ingredients are recalled. Not here: the asynchronous pipeline (`rol
 lengths interrupted rather than cut. The ablation is GRPO: PPO clip, mean by sequence, group's std.
 """
 
-import dataclasses
-
 import numpy as np
 
-from jaxrl.config import Config, CurriculumConfig
+from jaxrl.config import CurriculumConfig
 from jaxrl.data.selection.curriculum import Prompts, pass_rate, uniform
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 
@@ -29,17 +27,15 @@ def unsolved(
     return uniform(state, count, open_ if open_.sum() >= count else allowed)
 
 
-def config() -> Config:
-    """The quickstart with ScaleRL's settings."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="scalerl",
-        objective=ObjectiveConfig(
-            policy="cispo",
-            advantage_args={"scale": "batch"},
-            rows="jaxrl.losses.advantages.groups:informative",
-            aggregation="prompt-mean",
-        ),
-        curriculum=CurriculumConfig(choose="jaxrl.launch.recipes.objectives.scalerl:unsolved"),
-        updates_per_batch=4,
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy="cispo",
+        advantage_args={"scale": "batch"},
+        rows="jaxrl.losses.advantages.groups:informative",
+        aggregation="prompt-mean",
+    ),
+    updates_per_batch=4,
+    curriculum=CurriculumConfig(choose="jaxrl.launch.recipes.objectives.scalerl:unsolved"),
+)
+EXAMPLE = Example()
+"""The quickstart with ScaleRL's settings."""

@@ -15,15 +15,9 @@ are ours, as the abstract has them in words. Off-policy data are left out. The a
 outcomes alone.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with rewards for thoughts."""
-    return dataclasses.replace(
-        quickstart.config(), recipe="tp_grpo", objective=ObjectiveConfig(advantage="tp_grpo")
-    )
+METHOD = Method(objective=ObjectiveConfig(advantage="tp_grpo"))
+EXAMPLE = Example()
+"""The quickstart with rewards for thoughts."""

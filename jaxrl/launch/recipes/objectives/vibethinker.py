@@ -10,14 +10,9 @@ Reading: formula recalled. The first stage, which picks supervised checkpoints b
 them, is not here. The ablation is lambda = 0, which is GRPO.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with MGPO's advantage."""
-    objective = ObjectiveConfig(advantage="mgpo", advantage_args={"strength": 4.0})
-    return dataclasses.replace(quickstart.config(), recipe="vibethinker", objective=objective)
+METHOD = Method(objective=ObjectiveConfig(advantage="mgpo", advantage_args={"strength": 4.0}))
+EXAMPLE = Example()
+"""The quickstart with MGPO's advantage."""

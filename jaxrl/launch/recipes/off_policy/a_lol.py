@@ -12,18 +12,13 @@ not `config()`, whose data are the run's own. The ablation is the paper's R-LoL:
 place of the advantage.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with A-LoL's objective."""
-    objective = ObjectiveConfig(
-        policy="a_lol",
-        advantage_args={"scale": "none"},
-        aggregation="seq-mean-token-sum",
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy="a_lol", advantage_args={"scale": "none"}, aggregation="seq-mean-token-sum"
     )
-    return dataclasses.replace(quickstart.config(), recipe="a_lol", objective=objective)
+)
+EXAMPLE = Example()
+"""The quickstart with A-LoL's objective."""

@@ -18,19 +18,14 @@ began first. The lab's sampler is exactly 16 steps old, and not at most. The abl
 the sampler: PPO as it is.
 """
 
-import dataclasses
-
-from jaxrl.config import AsynchronousConfig, Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.config import AsynchronousConfig
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with decoupled PPO on data of up to four steps of age."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="areal",
-        objective=ObjectiveConfig(policy="decoupled_ppo"),
-        asynchronous=AsynchronousConfig(staleness=4, schedule="lockstep:4"),
-        updates_per_batch=4,
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(policy="decoupled_ppo"),
+    updates_per_batch=4,
+    asynchronous=AsynchronousConfig(staleness=4, schedule="lockstep:4"),
+)
+EXAMPLE = Example()
+"""The quickstart with decoupled PPO on data of up to four steps of age."""

@@ -17,20 +17,14 @@ second engine: data 16 steps old make the mismatch. The ablation keeps all token
 weight.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, SamplingConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.config import SamplingConfig
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with IcePop, a sampler of 8 bits and partial rollouts."""
-    base = quickstart.config()
-    return dataclasses.replace(
-        base,
-        recipe="icepop",
-        objective=ObjectiveConfig(policy="icepop"),
-        sampling=SamplingConfig(weights="int8"),
-        rollout=dataclasses.replace(base.rollout, in_flight=1.5),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(policy="icepop"),
+    rollout={"in_flight": 1.5},
+    sampling=SamplingConfig(weights="int8"),
+)
+EXAMPLE = Example()
+"""The quickstart with IcePop, a sampler of 8 bits and partial rollouts."""

@@ -32,38 +32,34 @@ model. The lab's effect is of the loss on one turn, with a sampler as old; the a
 on the same data.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, CurriculumConfig, Domain, WarmStartConfig
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.config import CurriculumConfig, Domain
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """Three search regimes in each batch after a short warm start, four updates on it."""
-    base = retrieval.config()
-    objective = ObjectiveConfig(
+METHOD = Method(
+    objective=ObjectiveConfig(
         policy="oapl",
         policy_args={"beta": 0.3},
         advantage="soft_advantages",
         aggregation="seq-mean-token-mean",
-    )
-    filtered = CurriculumConfig(choose="frontier", window=1)
-    sizes = {"hops": 2, "count": 3, "compare": 2}
-    domains = {
-        regime: Domain(
-            "retrieval", {"regime": regime, "hops": hops, "synthesis": 6}, curriculum=filtered
-        )
-        for regime, hops in sizes.items()
-    }
-    return dataclasses.replace(
-        base,
-        recipe="karl",
-        task_args={},
-        domains=domains,
-        rollout=dataclasses.replace(base.rollout, max_new_tokens=28),
-        warm_start=WarmStartConfig(steps=80, batch_size=64, learning_rate=2e-3),
-        optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
-        objective=objective,
-        updates_per_batch=4,
-    )
+    ),
+    updates_per_batch=4,
+)
+EXAMPLE = Example(
+    {
+        "task_args": {},
+        "domains": {
+            regime: Domain(
+                "retrieval",
+                {"regime": regime, "hops": hops, "synthesis": 6},
+                curriculum=CurriculumConfig(choose="frontier", window=1),
+            )
+            for regime, hops in {"hops": 2, "count": 3, "compare": 2}.items()
+        },
+        "warm_start": {"steps": 80, "batch_size": 64, "learning_rate": 0.002},
+        "rollout": {"max_new_tokens": 28},
+        "optimizer": {"learning_rate": 0.0005},
+    },
+    base="retrieval",
+)
+"""Three search regimes in each batch after a short warm start, four updates on it."""

@@ -13,19 +13,14 @@ ablation is the same gradient without the weight, on data 16 steps old, which is
 at the lab's size a step of age costs nothing.
 """
 
-import dataclasses
-
-from jaxrl.config import AsynchronousConfig, Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.config import AsynchronousConfig
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with AIPO on data of up to one step of age, two updates on each batch."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="llamarl",
-        objective=ObjectiveConfig(policy="aipo"),
-        asynchronous=AsynchronousConfig(staleness=1, schedule="lockstep:2"),
-        updates_per_batch=2,
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(policy="aipo"),
+    updates_per_batch=2,
+    asynchronous=AsynchronousConfig(staleness=1, schedule="lockstep:2"),
+)
+EXAMPLE = Example()
+"""The quickstart with AIPO on data of up to one step of age, two updates on each batch."""

@@ -11,22 +11,16 @@ Reading: the one-sided form; `jaxrl.losses.policy.surrogates` has the others, RE
 RED-Drop.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 NAME = "rec_group_reinforce"
 
-
-def config() -> Config:
-    """The quickstart with REC's objective, four updates on each batch."""
-    objective = ObjectiveConfig(
-        policy="rec",
-        advantage_args={"scale": "none"},
-        aggregation="token-mean",
-    )
-    return dataclasses.replace(
-        quickstart.config(), recipe=NAME, objective=objective, updates_per_batch=4
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy="rec", advantage_args={"scale": "none"}, aggregation="token-mean"
+    ),
+    updates_per_batch=4,
+)
+EXAMPLE = Example()
+"""The quickstart with REC's objective, four updates on each batch."""

@@ -13,24 +13,18 @@ the batch. Reincarnation renews base and optimizer; the switch to on-policy data
 is left out. The ablation takes one update on the fresh rollouts alone.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.reference_refresh import RefreshConfig
 from jaxrl.extensions.replay import ReplayConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with two updates a step, half of their data replayed."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="remix",
-        extensions={
-            "replay": ReplayConfig(groups=16, size=128),
-            "reference_refresh": RefreshConfig(every=60, reset_optimizer=True),
-        },
-        updates_per_batch=2,
-        objective=ObjectiveConfig(policy="remix"),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(policy="remix"),
+    extensions={
+        "replay": ReplayConfig(groups=16, size=128),
+        "reference_refresh": RefreshConfig(every=60, reset_optimizer=True),
+    },
+    updates_per_batch=2,
+)
+EXAMPLE = Example()
+"""The quickstart with two updates a step, half of their data replayed."""

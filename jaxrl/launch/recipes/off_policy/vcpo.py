@@ -12,16 +12,11 @@ which its number of tokens stands. The ablation is importance sampling alone. A 
 data 16 steps old and with an earlier form of the loss, gave -0.361 [-0.814, +0.092].
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with VCPO's objective, four updates on each batch."""
-    objective = ObjectiveConfig(policy="vcpo", aggregation="seq-mean-token-mean")
-    return dataclasses.replace(
-        quickstart.config(), recipe="vcpo", objective=objective, updates_per_batch=4
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(policy="vcpo", aggregation="seq-mean-token-mean"), updates_per_batch=4
+)
+EXAMPLE = Example()
+"""The quickstart with VCPO's objective, four updates on each batch."""

@@ -12,17 +12,9 @@ are the policy's own samples, of which those that pass are equivalent, in place 
 intermediate representations from elsewhere. Both weights are 1. The ablation is GRPO alone.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with preferences between the right and the wrong of a group."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="oorl_gepo",
-        objective=ObjectiveConfig(policy="oorl", aggregation="seq-mean-token-mean"),
-    )
+METHOD = Method(objective=ObjectiveConfig(policy="oorl", aggregation="seq-mean-token-mean"))
+EXAMPLE = Example()
+"""The quickstart with preferences between the right and the wrong of a group."""

@@ -13,31 +13,25 @@ after each of the first two. The ablation has no DPO, and RL instead. A course o
 of data is `jaxrl train FILE`, as in experiments/runs/smollm2-course.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.extensions.reference_refresh import RefreshConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 STAGE = 20
 """Steps of SFT, and of DPO."""
 
-
-def config() -> Config:
-    """The quickstart after SFT on right sums, and DPO."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="telechat2",
-        extensions={
-            "guidance": GuidanceConfig("expert_rows"),
-            "reference_refresh": RefreshConfig(every=STAGE),
-        },
-        objective=ObjectiveConfig(
-            policy="sft_dpo_rl",
-            policy_args={"sft_steps": STAGE, "dpo_steps": STAGE},
-            advantage="sampled_advantages",
-            aggregation="seq-mean-token-mean",
-        ),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy="sft_dpo_rl",
+        policy_args={"sft_steps": STAGE, "dpo_steps": STAGE},
+        advantage="sampled_advantages",
+        aggregation="seq-mean-token-mean",
+    ),
+    extensions={
+        "guidance": GuidanceConfig("expert_rows"),
+        "reference_refresh": RefreshConfig(every=STAGE),
+    },
+)
+EXAMPLE = Example()
+"""The quickstart after SFT on right sums, and DPO."""

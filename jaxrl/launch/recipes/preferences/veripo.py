@@ -12,25 +12,19 @@ failed. The verifier looks at the verdict and the length; consistency, repetitio
 reflection, which take a judge, are left out. Every 20 steps, 5 are DPO's. The ablation is GRPO.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.reference_refresh import RefreshConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 PERIOD = 20
 
-
-def config() -> Config:
-    """The quickstart with five steps of preferences in every 20."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="veripo",
-        extensions={"reference_refresh": RefreshConfig(every=PERIOD)},
-        objective=ObjectiveConfig(
-            policy="veripo",
-            policy_args={"period": PERIOD, "preference_steps": 5},
-            aggregation="seq-mean-token-mean",
-        ),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy="veripo",
+        policy_args={"period": PERIOD, "preference_steps": 5},
+        aggregation="seq-mean-token-mean",
+    ),
+    extensions={"reference_refresh": RefreshConfig(every=PERIOD)},
+)
+EXAMPLE = Example()
+"""The quickstart with five steps of preferences in every 20."""

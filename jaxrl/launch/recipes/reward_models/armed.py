@@ -15,24 +15,22 @@ effect, the judge's scores are from 0.80 to 0.85 by the share of right symbols, 
 of that. The ablation adds the score as it is.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, RolloutConfig
 from jaxrl.extensions.judge import JudgeConfig
 from jaxrl.extensions.renormalise import RenormaliseConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 
-
-def config() -> Config:
-    """The quickstart on sums of fractions, whose solutions a judge compares answers with."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="armed",
-        task="fractions",
-        task_args={"slips": 0.5},
-        rollout=RolloutConfig(prompts=16, group_size=8, max_prompt_tokens=32, max_new_tokens=16),
-        extensions={
-            "judge": JudgeConfig(pairwise=True, anchor="gold", task_weight=1.0, weight=0.0),
-            "renormalise": RenormaliseConfig(part="judge", weight=0.5),
-        },
-    )
+METHOD = Method(
+    extensions={
+        "judge": JudgeConfig(pairwise=True, anchor="gold", task_weight=1.0, weight=0.0),
+        "renormalise": RenormaliseConfig(part="judge", weight=0.5),
+    },
+    rollout={"prompts": 16},
+)
+EXAMPLE = Example(
+    {
+        "task": "fractions",
+        "task_args": {"slips": 0.5},
+        "rollout": {"max_prompt_tokens": 32, "max_new_tokens": 16},
+    }
+)
+"""The quickstart on sums of fractions, whose solutions a judge compares answers with."""

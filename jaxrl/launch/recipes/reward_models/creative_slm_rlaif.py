@@ -15,15 +15,12 @@ toy's weights come from `CASES`. In the effect, quality is hidden, and the ablat
 model from the same 200 noisy comparisons; the task `many comparisons` has 4000.
 """
 
-import dataclasses
 import json
 
 import numpy as np
 
-from jaxrl.config import Config, RolloutConfig
 from jaxrl.data.rewards.judged.principles import reflected
-from jaxrl.launch.recipes.ready import quickstart
-from jaxrl.training.packing import PackingConfig
+from jaxrl.launch.method import Example, Method
 
 PRINCIPLES = {
     "constraints": "what is asked",
@@ -49,13 +46,13 @@ def rubric() -> str:
     return json.dumps({"criteria": made})
 
 
-def config() -> Config:
-    """The quickstart on texts under three constraints, marked by the corrected principles."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="creative_slm_rlaif",
-        task="format_following",
-        task_args={"constraints": 3, "rubric": rubric()},
-        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=256, max_new_tokens=96),
-        packing=PackingConfig(micro_batch_tokens=4096, row_length=1024),
-    )
+METHOD = Method()
+EXAMPLE = Example(
+    {
+        "task": "format_following",
+        "task_args": {"constraints": 3, "rubric": rubric()},
+        "rollout": {"max_prompt_tokens": 256, "max_new_tokens": 96},
+        "packing": {"micro_batch_tokens": 4096, "row_length": 1024},
+    }
+)
+"""The quickstart on texts under three constraints, marked by the corrected principles."""

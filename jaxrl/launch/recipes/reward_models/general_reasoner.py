@@ -14,18 +14,14 @@ verifier is a classifier trained on some pairs of forms; forms have equal length
 as written. The control has one form of each value.
 """
 
-import dataclasses
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart on sums of fractions."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="general_reasoner",
-        task="fractions",
-        task_args={"slips": 0.5, "varied": 1.0},
-        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=32, max_new_tokens=16),
-    )
+METHOD = Method()
+EXAMPLE = Example(
+    {
+        "task": "fractions",
+        "task_args": {"slips": 0.5, "varied": 1.0},
+        "rollout": {"max_prompt_tokens": 32, "max_new_tokens": 16},
+    }
+)
+"""The quickstart on sums of fractions."""

@@ -13,25 +13,19 @@ scores clipped to a standard deviation around their mean, put between their leas
 standardised. The authors take these figures over the run, and here they are those of the batch.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with rewards measured against the solution."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="par",
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig(
-            shaping="par",
-            advantage="sampled_advantages",
-            advantage_args={"scale": "none"},
-            rows="jaxrl.losses.advantages.rows:sampled",
-            kl_coef=0.05,
-        ),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(
+        shaping="par",
+        advantage="sampled_advantages",
+        advantage_args={"scale": "none"},
+        rows="jaxrl.losses.advantages.rows:sampled",
+        kl_coef=0.05,
+    ),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+)
+EXAMPLE = Example()
+"""The quickstart with rewards measured against the solution."""

@@ -10,17 +10,9 @@ Reading: best-worst, one each of 8, with the group's baseline in place of a crit
 the filter by R^2 on labelled prompts is left out. The ablation trains on all samples.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart on the best and the worst of each group."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="pf_ppo",
-        objective=ObjectiveConfig(rows="best_worst"),
-    )
+METHOD = Method(objective=ObjectiveConfig(rows="best_worst"))
+EXAMPLE = Example()
+"""The quickstart on the best and the worst of each group."""

@@ -15,18 +15,13 @@ layers hardly learn, under the same reward model; both are measured by the true 
 `true reward`, both arms are trained on it too.
 """
 
-import dataclasses
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart on sums of three numbers, solved a step at a time."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="rlmt",
-        task="arithmetic",
-        task_args={"digits": 2, "terms": 3, "operators": "+", "worked": True, "slips": 0.65},
-        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=16, max_new_tokens=16),
-    )
+METHOD = Method()
+EXAMPLE = Example(
+    {
+        "task_args": {"digits": 2, "terms": 3, "operators": "+", "worked": True, "slips": 0.65},
+        "rollout": {"max_new_tokens": 16},
+    }
+)
+"""The quickstart on sums of three numbers, solved a step at a time."""

@@ -13,12 +13,10 @@ please one of four criteria and nobody else: the statistic is how many answers h
 many as are wanted, and pass@1 on the neutral task. The ablation is the weighted sum of the marks.
 """
 
-import dataclasses
 import json
 
-from jaxrl.config import Config, CurriculumConfig, RolloutConfig
-from jaxrl.launch.recipes.ready import quickstart
-from jaxrl.training.packing import PackingConfig
+from jaxrl.config import CurriculumConfig
+from jaxrl.launch.method import Example, Method
 
 WRITING = {
     "criteria": {
@@ -29,15 +27,13 @@ WRITING = {
     **{"interactions": [{"of": ["constraints", "variety"], "weight": 1}], "stretch": 2},
 }
 
-
-def config() -> Config:
-    """The quickstart on texts under three constraints, marked by a rubric."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="rubicon",
-        task="format_following",
-        task_args={"constraints": 3, "rubric": json.dumps(WRITING)},
-        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=256, max_new_tokens=96),
-        packing=PackingConfig(micro_batch_tokens=4096, row_length=1024),
-        curriculum=CurriculumConfig(score="central", keep=512),
-    )
+METHOD = Method(curriculum=CurriculumConfig(score="central", keep=512))
+EXAMPLE = Example(
+    {
+        "task": "format_following",
+        "task_args": {"constraints": 3, "rubric": json.dumps(WRITING)},
+        "rollout": {"max_prompt_tokens": 256, "max_new_tokens": 96},
+        "packing": {"micro_batch_tokens": 4096, "row_length": 1024},
+    }
+)
+"""The quickstart on texts under three constraints, marked by a rubric."""

@@ -17,20 +17,17 @@ that it is asked for. The ablation is the rule alone; the baselines are the rule
 true reward. The control has one form of each value, which the rule can check everywhere.
 """
 
-import dataclasses
+from jaxrl.config import Domain
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config, Domain, RolloutConfig
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart's sums, beside sums of fractions in any form."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="wethink",
-        domains={
+METHOD = Method()
+EXAMPLE = Example(
+    {
+        "domains": {
             "checked": Domain("arithmetic", {"digits": 2, "operators": "+", "slips": 0.65}),
             "open": Domain("fractions"),
         },
-        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=32, max_new_tokens=16),
-    )
+        "rollout": {"max_prompt_tokens": 32, "max_new_tokens": 16},
+    }
+)
+"""The quickstart's sums, beside sums of fractions in any form."""

@@ -13,20 +13,16 @@ the share of right steps stands for the reward model's score; on one's own rows,
 after SFT.
 """
 
-import dataclasses
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart on sums of three numbers, rewarded for the answer and for the steps."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="wingpt",
-        task_args={
+METHOD = Method()
+EXAMPLE = Example(
+    {
+        "task_args": {
             **{"digits": 2, "terms": 3, "operators": "+"},
             **{"worked": True, "stepwise": True, "slips": 0.65},
         },
-        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=16, max_new_tokens=16),
-    )
+        "rollout": {"max_new_tokens": 16},
+    }
+)
+"""The quickstart on sums of three numbers, rewarded for the answer and for the steps."""

@@ -11,23 +11,18 @@ language model; none is met in part, and no term for length is added. In the eff
 is wrong once in ten. The ablation has one verdict, on the whole.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.recipes.ready import quickstart
-from jaxrl.training.packing import PackingConfig
+from jaxrl.launch.method import Example, Method
 
 ITEMS = 3
 """Constraints of an instruction: right symbols of a prompt."""
 
-
-def config() -> Config:
-    """The quickstart on texts under three constraints."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="ace_rl",
-        task="format_following",
-        task_args={"constraints": ITEMS},
-        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=256, max_new_tokens=96),
-        packing=PackingConfig(micro_batch_tokens=4096, row_length=1024),
-    )
+METHOD = Method()
+EXAMPLE = Example(
+    {
+        "task": "format_following",
+        "task_args": {"constraints": ITEMS},
+        "rollout": {"max_prompt_tokens": 256, "max_new_tokens": 96},
+        "packing": {"micro_batch_tokens": 4096, "row_length": 1024},
+    }
+)
+"""The quickstart on texts under three constraints."""

@@ -16,23 +16,20 @@ the helpfulness and its normalisation. In the control, a judge's scores are on o
 the normalisation has nothing to do.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
-from jaxrl.training.packing import PackingConfig
 
-
-def config() -> Config:
-    """The quickstart's sums, each on a topic, of which half are forbidden."""
-    inner = '{"digits": 2, "operators": "+", "slips": 0.65}'
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="alphaalign",
-        task="guarded",
-        task_args={"of": "arithmetic", "args": inner, "slips": 0.3},
-        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=32, max_new_tokens=16),
-        packing=PackingConfig(micro_batch_tokens=2048, row_length=128),
-        objective=ObjectiveConfig(shaping="dual"),
-    )
+METHOD = Method(objective=ObjectiveConfig(shaping="dual"))
+EXAMPLE = Example(
+    {
+        "task": "guarded",
+        "task_args": {
+            "of": "arithmetic",
+            "args": '{"digits": 2, "operators": "+", "slips": 0.65}',
+            "slips": 0.3,
+        },
+        "rollout": {"max_prompt_tokens": 32, "max_new_tokens": 16},
+        "packing": {"micro_batch_tokens": 2048},
+    }
+)
+"""The quickstart's sums, each on a topic, of which half are forbidden."""

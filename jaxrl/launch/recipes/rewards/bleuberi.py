@@ -13,21 +13,16 @@ on. The effect has one reference for answers that can be said in two ways; its a
 reference itself and nothing else.
 """
 
-import dataclasses
+from jaxrl.config import CurriculumConfig
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config, CurriculumConfig, RolloutConfig
-from jaxrl.launch.recipes.ready import quickstart
-from jaxrl.training.packing import PackingConfig
-
-
-def config() -> Config:
-    """The quickstart on translations into a made-up language."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="bleuberi",
-        task="translation",
-        task_args={"metric": "bleu"},
-        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=256, max_new_tokens=48),
-        packing=PackingConfig(micro_batch_tokens=2048, row_length=512),
-        curriculum=CurriculumConfig(score="difficulty", keep=512),
-    )
+METHOD = Method(curriculum=CurriculumConfig(score="difficulty", keep=512))
+EXAMPLE = Example(
+    {
+        "task": "translation",
+        "task_args": {"metric": "bleu"},
+        "rollout": {"max_prompt_tokens": 256, "max_new_tokens": 48},
+        "packing": {"micro_batch_tokens": 2048, "row_length": 512},
+    }
+)
+"""The quickstart on translations into a made-up language."""

@@ -13,20 +13,15 @@ so is the penalty on few claims. The cold start is the toy's warm start. The abl
 up. In the control, demonstrations claim nothing false.
 """
 
-import dataclasses
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.recipes.ready import quickstart
-from jaxrl.training.packing import PackingConfig
-
-
-def config() -> Config:
-    """The quickstart on questions about a made-up world."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="knowrl",
-        task="known_facts",
-        task_args={"slips": 0.3, "refusals": 0.1},
-        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=48, max_new_tokens=112),
-        packing=PackingConfig(micro_batch_tokens=4096, row_length=512),
-    )
+METHOD = Method()
+EXAMPLE = Example(
+    {
+        "task": "known_facts",
+        "task_args": {"slips": 0.3, "refusals": 0.1},
+        "rollout": {"max_prompt_tokens": 48, "max_new_tokens": 112},
+        "packing": {"micro_batch_tokens": 4096, "row_length": 512},
+    }
+)
+"""The quickstart on questions about a made-up world."""

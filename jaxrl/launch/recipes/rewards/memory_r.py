@@ -13,23 +13,15 @@ which each step sees and does not train on; embeddings are hashed bags of words 
 ablation has the outcome reward alone.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.replay import ReplayConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with an episodic memory."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="memory_r",
-        extensions={
-            "replay": ReplayConfig(
-                groups=16, size=256, keep="jaxrl.data.selection.replay:informative"
-            )
-        },
-        objective=ObjectiveConfig(shaping="episodic", rows="fresh"),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(shaping="episodic", rows="fresh"),
+    extensions={
+        "replay": ReplayConfig(groups=16, size=256, keep="jaxrl.data.selection.replay:informative")
+    },
+)
+EXAMPLE = Example()
+"""The quickstart with an episodic memory."""

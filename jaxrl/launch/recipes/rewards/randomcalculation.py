@@ -13,19 +13,14 @@ and the statistic is the score on the benchmark. Rewards by chance did not raise
 a batch, where no clip binds: its mean over 42 seeds was 0.872 before the RL and 0.804 after.
 """
 
-import dataclasses
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart on expressions of two operations."""
-    base = quickstart.config()
-    return dataclasses.replace(
-        base,
-        recipe="randomcalculation",
-        task="random_calculation",
-        task_args={"largest": 9, "answer_format": "text", "template": "{question}="},
-        rollout=dataclasses.replace(base.rollout, max_new_tokens=10),
-    )
+METHOD = Method()
+EXAMPLE = Example(
+    {
+        "task": "random_calculation",
+        "task_args": {"largest": 9, "answer_format": "text", "template": "{question}="},
+        "rollout": {"max_new_tokens": 10},
+    }
+)
+"""The quickstart on expressions of two operations."""

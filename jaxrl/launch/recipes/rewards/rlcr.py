@@ -10,19 +10,14 @@ Reading: no confidence, or none that can be read, earns -1. The ablation rewards
 in the same form. Some answers cannot be known; in the task `own errors`, all can.
 """
 
-import dataclasses
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart's sums, with a confidence after each."""
-    inner = '{"digits": 2, "operators": "+", "slips": 0.65}'
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="rlcr",
-        task="calibrated",
-        task_args={"of": "arithmetic", "args": inner},
-        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=16, max_new_tokens=40),
-    )
+METHOD = Method()
+EXAMPLE = Example(
+    {
+        "task": "calibrated",
+        "task_args": {"of": "arithmetic", "args": '{"digits": 2, "operators": "+", "slips": 0.65}'},
+        "rollout": {"max_new_tokens": 40},
+    }
+)
+"""The quickstart's sums, with a confidence after each."""

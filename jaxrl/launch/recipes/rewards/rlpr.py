@@ -13,21 +13,18 @@ reference has one phrase, so that its likelihood says as much. A first look, at 
 of 1e-3, spread from 0.00 to 0.48 over seeds: -0.012 [-0.265, +0.241].
 """
 
-import dataclasses
-
-from jaxrl.config import Config, RolloutConfig
 from jaxrl.extensions.policy_reward import PolicyRewardConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """Sums of four digits, worked out; what follows the last `=` is the answer."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="rlpr",
-        task_args={"digits": 1, "terms": 4, "operators": "+", "worked": True, "slips": 0.65},
-        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=16, max_new_tokens=24),
-        extensions={"policy_reward": PolicyRewardConfig(marker="=")},
-        objective=ObjectiveConfig(rows="spread"),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(rows="spread"),
+    extensions={"policy_reward": PolicyRewardConfig(marker="=")},
+)
+EXAMPLE = Example(
+    {
+        "task_args": {"digits": 1, "terms": 4, "operators": "+", "worked": True, "slips": 0.65},
+        "rollout": {"max_new_tokens": 24},
+    }
+)
+"""Sums of four digits, worked out; what follows the last `=` is the answer."""

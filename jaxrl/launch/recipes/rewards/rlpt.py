@@ -13,20 +13,15 @@ asks for the segment as it was cut. In the task `longer segments`, these have 2 
 to 3.
 """
 
-import dataclasses
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.recipes.ready import quickstart
-from jaxrl.training.packing import PackingConfig
-
-
-def config() -> Config:
-    """The quickstart on stories, their next sentence or a middle one."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="rlpt",
-        task="next_segment",
-        task_args={"metric": "prefix", "middle": 0.5},
-        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=256, max_new_tokens=48),
-        packing=PackingConfig(micro_batch_tokens=2048, row_length=512),
-    )
+METHOD = Method()
+EXAMPLE = Example(
+    {
+        "task": "next_segment",
+        "task_args": {"metric": "prefix", "middle": 0.5},
+        "rollout": {"max_prompt_tokens": 256, "max_new_tokens": 48},
+        "packing": {"micro_batch_tokens": 2048, "row_length": 512},
+    }
+)
+"""The quickstart on stories, their next sentence or a middle one."""

@@ -17,20 +17,16 @@ ablation's labels are those of 4 rollouts a step. In the control, both models le
 solutions, at whatever cost.
 """
 
-import dataclasses
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config, RolloutConfig
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart on sums of three numbers, whose steps are compared with the solution's."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="spare",
-        task_args={
+METHOD = Method()
+EXAMPLE = Example(
+    {
+        "task_args": {
             **{"digits": 2, "terms": 3, "operators": "+"},
             **{"worked": True, "stepwise": True, "slips": 0.65},
         },
-        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=16, max_new_tokens=16),
-    )
+        "rollout": {"max_new_tokens": 16},
+    }
+)
+"""The quickstart on sums of three numbers, whose steps are compared with the solution's."""

@@ -16,27 +16,25 @@ not yet searched for. PPO without a KL term, gamma and lambda of 1; the policy b
 `--task-args.frozen false` has the policy answer itself.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.critic import CriticConfig
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
 
-
-def config() -> Config:
-    """Two hops, up to four searches, a frozen model that knows half of the facts."""
-    base = retrieval.config()
-    critic = CriticConfig(
-        optimizer=OptimizerConfig(learning_rate=2e-3), mixing=1.0, bootstrap=False
-    )
-    return dataclasses.replace(
-        base,
-        recipe="ai_searchplanner",
-        task="planning",
-        task_args={"hops": 2, "searches": 4, "famous": 0.5, "cost": 0.1, "process": 0.2},
-        rollout=dataclasses.replace(base.rollout, max_new_tokens=32),
-        objective=ObjectiveConfig(entropy_coef=base.objective.entropy_coef),
-        extensions={"critic": critic},
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(entropy_coef=0.03),
+    extensions={
+        "critic": CriticConfig(
+            optimizer=OptimizerConfig(learning_rate=0.002), mixing=1.0, bootstrap=False
+        )
+    },
+)
+EXAMPLE = Example(
+    {
+        "task": "planning",
+        "task_args": {"hops": 2, "searches": 4, "famous": 0.5, "cost": 0.1, "process": 0.2},
+        "rollout": {"max_new_tokens": 32},
+    },
+    base="retrieval",
+)
+"""Two hops, up to four searches, a frozen model that knows half of the facts."""

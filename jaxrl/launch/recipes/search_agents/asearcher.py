@@ -21,40 +21,32 @@ run. The lab's sampler is 8 steps old; the ablation is PPO, which clips around t
 
 from jaxrl.config import (
     AsynchronousConfig,
-    Config,
-    EvalConfig,
-    FreshModel,
-    RolloutConfig,
-    WarmStartConfig,
 )
-from jaxrl.sampling.sampler import SamplerConfig
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
-from jaxrl.training.optimizer import OptimizerConfig
-from jaxrl.training.packing import PackingConfig
 
-
-def config() -> Config:
-    """Questions of two hops, from a short warm start, with data of up to four steps of age."""
-    return Config(
-        recipe="asearcher",
-        steps=80,
-        fresh=FreshModel(64, 128, 2, 4, 4, 16),
-        task="retrieval",
-        task_args={"hops": 2, "searches": 6},
-        warm_start=WarmStartConfig(steps=40, batch_size=64, learning_rate=2e-3),
-        rollout=RolloutConfig(
-            prompts=16, group_size=8, max_prompt_tokens=32, max_new_tokens=96, turn_tokens=4
-        ),
-        objective=ObjectiveConfig(
-            policy="icepop",
-            policy_args={"low": 0.0, "high": 5.0, "clip_low": 0.4, "clip_high": 0.4},
-            advantage_args={"scale": "batch"},
-            rows="jaxrl.losses.advantages.groups:informative",
-        ),
-        asynchronous=AsynchronousConfig(staleness=4, schedule="lockstep:4", order="finished"),
-        optimizer=OptimizerConfig(learning_rate=2e-4, warmup_steps=5),
-        sampler=SamplerConfig(slots=128, prefill_rows=64, bucket=64),
-        packing=PackingConfig(micro_batch_tokens=2048, row_length=128),
-        eval=EvalConfig(problems=64),
-        score_workers=0,
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy="icepop",
+        policy_args={"low": 0.0, "high": 5.0, "clip_low": 0.4, "clip_high": 0.4},
+        advantage_args={"scale": "batch"},
+        rows="jaxrl.losses.advantages.groups:informative",
+    ),
+    updates_per_batch=1,
+    asynchronous=AsynchronousConfig(staleness=4, schedule="lockstep:4", order="finished"),
+)
+EXAMPLE = Example(
+    {
+        "steps": 80,
+        "task_args": {"hops": 2, "searches": 6},
+        "warm_start": {"steps": 40, "batch_size": 64, "learning_rate": 0.002},
+        "rollout": {"prompts": 16, "max_prompt_tokens": 32, "max_new_tokens": 96, "turn_tokens": 4},
+        "optimizer": {"learning_rate": 0.0002},
+        "sampler": {"slots": 128, "bucket": 64},
+        "packing": {"micro_batch_tokens": 2048, "row_length": 128},
+        "eval": {"problems": 64},
+        "checkpoint": {"every": 20},
+    },
+    base="retrieval",
+)
+"""Questions of two hops, from a short warm start, with data of up to four steps of age."""

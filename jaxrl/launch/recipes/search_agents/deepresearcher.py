@@ -14,19 +14,21 @@ facts found, without which a model from nothing learns too slowly. Two searches 
 leave room to ask again.
 """
 
-import dataclasses
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import retrieval
-
-
-def config() -> Config:
-    """Two hops, four searches."""
-    base = retrieval.config()
-    engine = {"searches": 4, "failures": 0.3, "noise": 0.1, "malformed": -1.0}
-    return dataclasses.replace(
-        base,
-        recipe="deepresearcher",
-        task_args={**base.task_args, **engine},
-        rollout=dataclasses.replace(base.rollout, max_new_tokens=48, turn_tokens=2),
-    )
+METHOD = Method()
+EXAMPLE = Example(
+    {
+        "task_args": {
+            "hops": 2,
+            "credit": 0.5,
+            "searches": 4,
+            "failures": 0.3,
+            "noise": 0.1,
+            "malformed": -1.0,
+        },
+        "rollout": {"max_new_tokens": 48, "turn_tokens": 2},
+    },
+    base="retrieval",
+)
+"""Two hops, four searches."""

@@ -15,24 +15,18 @@ tokens are used. Half of the reward is for the facts found, without which a mode
 learns too slowly. `--stages.0`, `--stages.20` and `--stages.40` give other orders.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
+from jaxrl.training.objective import ObjectiveConfig
 
 STEPS = 20
 MASKS = (1, 2, 3)
 
-
-def config() -> Config:
-    """The recipe `retrieval`, after 60 steps on masked facts."""
-    base = retrieval.config()
-    stages = {STEPS * i: {"task_args.masks": masks} for i, masks in enumerate((*MASKS, 0))}
-    return dataclasses.replace(
-        base,
-        recipe="masksearch",
-        steps=base.steps + STEPS * len(MASKS),
-        rollout=dataclasses.replace(base.rollout, max_new_tokens=32),
-        objective=dataclasses.replace(base.objective, policy_args={"clip_high": 0.28}),
-        stages=stages,
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy_args={"clip_high": 0.28}, advantage="turn_advantages", entropy_coef=0.03
+    ),
+    stages={STEPS * i: {"task_args.masks": masks} for i, masks in enumerate((*MASKS, 0))},
+    steps=160,
+)
+EXAMPLE = Example({"rollout": {"max_new_tokens": 32}}, base="retrieval")
+"""The recipe `retrieval`, after 60 steps on masked facts."""

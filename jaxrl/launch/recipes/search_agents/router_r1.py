@@ -17,28 +17,29 @@ from nothing it learned to guess without asking. With a price, a right answer ea
 read `correct` among the parts of the reward, not `pass@1`.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, WarmStartConfig
 from jaxrl.extensions.critic import CriticConfig
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
 
-
-def config() -> Config:
-    """Three experts, two calls, half of the reward for being cheap, after a warm start."""
-    base = retrieval.config()
-    critic = CriticConfig(
-        optimizer=OptimizerConfig(learning_rate=2e-3), mixing=1.0, kl_coef=0.001, bootstrap=False
-    )
-    return dataclasses.replace(
-        base,
-        recipe="router_r1",
-        task="routing",
-        task_args={"experts": 3, "calls": 2, "price": 0.5},
-        warm_start=WarmStartConfig(steps=40, batch_size=32, learning_rate=2e-3),
-        rollout=dataclasses.replace(base.rollout, max_prompt_tokens=16),
-        objective=ObjectiveConfig(entropy_coef=base.objective.entropy_coef),
-        extensions={"critic": critic},
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(entropy_coef=0.03),
+    extensions={
+        "critic": CriticConfig(
+            optimizer=OptimizerConfig(learning_rate=0.002),
+            mixing=1.0,
+            kl_coef=0.001,
+            bootstrap=False,
+        )
+    },
+)
+EXAMPLE = Example(
+    {
+        "task": "routing",
+        "task_args": {"experts": 3, "calls": 2, "price": 0.5},
+        "warm_start": {"steps": 40, "batch_size": 32, "learning_rate": 0.002},
+        "rollout": {"max_prompt_tokens": 16},
+    },
+    base="retrieval",
+)
+"""Three experts, two calls, half of the reward for being cheap, after a warm start."""

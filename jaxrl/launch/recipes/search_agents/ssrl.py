@@ -16,30 +16,23 @@ with a real engine (`task_args.engine` in `--stages.0`) is no turn's start. A ru
 its own engine; `jaxrl eval RUN --task-args.engine tool` plugs the tool in.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, WarmStartConfig
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """Facts by heart, then GRPO on questions of two facts."""
-    base = retrieval.config()
-    return dataclasses.replace(
-        base,
-        recipe="ssrl",
-        steps=40,
-        task="recall",
-        task_args={"engine": "self", "single": 0.98, "unknown": False, "reward": "ssrl"},
-        stages={0: {"task_args.single": 0.0, "task_args.unknown": True}},
-        warm_start=WarmStartConfig(steps=150, batch_size=64, learning_rate=2e-3),
-        rollout=dataclasses.replace(
-            base.rollout, max_prompt_tokens=8, max_new_tokens=32, turn_tokens=4
-        ),
-        objective=ObjectiveConfig(
-            advantage="ssrl", advantage_args={"information": 2}, kl_coef=0.02
-        ),
-        optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
-        updates_per_batch=1,
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(advantage="ssrl", advantage_args={"information": 2}, kl_coef=0.02),
+    updates_per_batch=1,
+    stages={0: {"task_args.single": 0.0, "task_args.unknown": True}},
+    steps=40,
+)
+EXAMPLE = Example(
+    {
+        "task": "recall",
+        "task_args": {"engine": "self", "single": 0.98, "unknown": False, "reward": "ssrl"},
+        "warm_start": {"steps": 150, "batch_size": 64, "learning_rate": 0.002},
+        "rollout": {"max_new_tokens": 32, "turn_tokens": 4},
+        "optimizer": {"learning_rate": 0.0005},
+    },
+    base="retrieval",
+)
+"""Facts by heart, then GRPO on questions of two facts."""

@@ -16,24 +16,26 @@ of documents by another model, and no penalty for a call that a search engine ca
 there is none. `--task-args.engine tool` offers search for every question, and `self` for none.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.search_agents import ssrl
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """A quarter of the steps on calls, then on answers."""
-    base = ssrl.config()
-    trained = base.stages[0]
-    return dataclasses.replace(
-        base,
-        recipe="ur2",
-        task_args={**base.task_args, "engine": "gated", "reward": "answer"},
-        stages={
-            0: {**trained, "task_args.reward": "retrieve"},
-            base.steps // 4: {"task_args.reward": "answer"},
-        },
-        objective=ObjectiveConfig(advantage="reinforce_pp_baseline"),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(advantage="reinforce_pp_baseline"),
+    updates_per_batch=1,
+    stages={
+        0: {"task_args.single": 0.0, "task_args.unknown": True, "task_args.reward": "retrieve"},
+        10: {"task_args.reward": "answer"},
+    },
+    steps=40,
+)
+EXAMPLE = Example(
+    {
+        "task": "recall",
+        "task_args": {"engine": "gated", "single": 0.98, "unknown": False, "reward": "answer"},
+        "warm_start": {"steps": 150, "batch_size": 64, "learning_rate": 0.002},
+        "rollout": {"max_new_tokens": 32, "turn_tokens": 4},
+        "optimizer": {"learning_rate": 0.0005},
+    },
+    base="retrieval",
+)
+"""A quarter of the steps on calls, then on answers."""

@@ -13,25 +13,11 @@ without which a model from nothing learns too slowly. Held-out questions are put
 without noise.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 
 BASE = 4.0
 NOISE = (0.0, 0.5)
-STAGES = 10
-
-
-def config() -> Config:
-    """The recipe `retrieval`, with noise that grows from 0 to 1/2."""
-    base = retrieval.config()
-    starts = [base.steps * i // STAGES for i in range(STAGES)]
-    return dataclasses.replace(
-        base,
-        recipe="zerosearch",
-        stages={start: {"task_args.noise": noise(start / base.steps)} for start in starts},
-    )
+STAGES, STEPS = 10, 100
 
 
 def noise(progress: float) -> float:
@@ -42,3 +28,14 @@ def noise(progress: float) -> float:
     """
     first, last = NOISE
     return first + (BASE**progress - 1) / (BASE - 1) * (last - first)
+
+
+METHOD = Method(
+    stages={
+        start: {"task_args.noise": noise(start / STEPS)}
+        for start in range(0, STEPS, STEPS // STAGES)
+    },
+    steps=STEPS,
+)
+EXAMPLE = Example(base="retrieval")
+"""The recipe `retrieval`, with noise that grows from 0 to 1/2."""

@@ -16,11 +16,9 @@ of the last phase: that 10 to 20% is best is not shown, nor is a data set's wort
 In the task `many texts`, the domain has 512 and not 64.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, CurriculumConfig, Domain, WarmStartConfig
+from jaxrl.config import CurriculumConfig, Domain, WarmStartConfig
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 RAISED = (0.5, 0.5)
@@ -30,30 +28,29 @@ LAST = 0.2
 BASE = (0.95, 0.05)
 """Shares of the domains before the last stage."""
 
-
-def config() -> Config:
-    """Sums that forget carries are the web, a hundred differences the domain."""
-    base = quickstart.config()
-    few = CurriculumConfig("jaxrl.data.selection.curriculum:uniform", prompts=100)
-    web = {"digits": 2, "operators": "+", "slips": 0.1}
-    names = ("web", "domain")
-    weights = dict(zip(names, BASE, strict=True))
-    return dataclasses.replace(
-        base,
-        recipe="domain_upsampling",
-        domains={
-            "web": Domain("arithmetic", web, weights["web"]),
+METHOD = Method(
+    objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+    rollout={"prompts": 96, "group_size": 2},
+    stages={176: {"domains.web.weight": 0.5, "domains.domain.weight": 0.5}},
+    steps=220,
+)
+EXAMPLE = Example(
+    {
+        "domains": {
+            "web": Domain(
+                "arithmetic",
+                {"digits": 2, "operators": "+", "slips": 0.1},
+                dict(zip(("web", "domain"), BASE, strict=True))["web"],
+            ),
             "domain": Domain(
-                "arithmetic", {"digits": 2, "operators": "-"}, weights["domain"], curriculum=few
+                "arithmetic",
+                {"digits": 2, "operators": "-"},
+                dict(zip(("web", "domain"), BASE, strict=True))["domain"],
+                curriculum=CurriculumConfig("jaxrl.data.selection.curriculum:uniform", prompts=100),
             ),
         },
-        stages={
-            round((1 - LAST) * base.steps): {
-                f"domains.{name}.weight": w for name, w in zip(names, RAISED, strict=True)
-            }
-        },
-        warm_start=WarmStartConfig(steps=0),
-        rollout=dataclasses.replace(base.rollout, prompts=96, group_size=2),
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
-    )
+        "warm_start": WarmStartConfig(),
+    }
+)
+"""Sums that forget carries are the web, a hundred differences the domain."""

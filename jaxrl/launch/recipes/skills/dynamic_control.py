@@ -15,14 +15,12 @@ whatever the prompt says; a baseline is a policy that trains on that one weight 
 """
 
 import codecs
-import dataclasses
 from collections.abc import Callable
 
-from jaxrl.config import Config
 from jaxrl.data.rewards import combine
 from jaxrl.data.sources import generate
 from jaxrl.data.types import Problem, Reward, Score, Task
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 
 STYLES: dict[str, Callable[[str], str]] = {
     "plain": str,
@@ -75,11 +73,6 @@ def task() -> Task:
     return Task("tradeoffs", problem, reward, gold, alphabet=generate.ASCII, pure=True)
 
 
-def config() -> Config:
-    """The quickstart on letters, with the weights in the prompt."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="dynamic_control",
-        task=f"{__name__}:task",
-        task_args={},
-    )
+METHOD = Method()
+EXAMPLE = Example({"task": f"{__name__}:task", "task_args": {}})
+"""The quickstart on letters, with the weights in the prompt."""

@@ -16,28 +16,21 @@ that wait where the others go back. In the task `likely settings`, first guesses
 often, so that there is less to go back for.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, RolloutConfig
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
-from jaxrl.training.packing import PackingConfig
 
 PRIMED = ObjectiveConfig(
     policy="primed", policy_args={"priming_steps": 40}, advantage="sampled_advantages"
 )
 
-
-def config() -> Config:
-    """Countdown with three small numbers, after 40 steps on traces that go back."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="four_habits",
-        task="countdown",
-        task_args={"numbers": 3, "largest": 9, "operators": "+-", "backtracks": 2},
-        rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=256, max_new_tokens=224),
-        packing=PackingConfig(micro_batch_tokens=4096, row_length=1024),
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=PRIMED,
-    )
+METHOD = Method(objective=PRIMED, extensions={"guidance": GuidanceConfig("expert_rows")})
+EXAMPLE = Example(
+    {
+        "task": "countdown",
+        "task_args": {"numbers": 3, "largest": 9, "operators": "+-", "backtracks": 2},
+        "rollout": {"max_prompt_tokens": 256, "max_new_tokens": 224},
+        "packing": {"micro_batch_tokens": 4096, "row_length": 1024},
+    }
+)
+"""Countdown with three small numbers, after 40 steps on traces that go back."""

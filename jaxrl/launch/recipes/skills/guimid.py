@@ -15,11 +15,9 @@ alike, with other symbols. The ablation has the trajectories throughout, so it s
 One mixture: what each task is worth alone is not measured. The task `many trajectories` has 512.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, CurriculumConfig, Domain, WarmStartConfig
+from jaxrl.config import CurriculumConfig, Domain, WarmStartConfig
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 MID = 0.5
@@ -27,32 +25,37 @@ MID = 0.5
 MIXTURE, TARGET = (0.4, 0.4, 0.2), (0.0, 0.0, 1.0)
 """Weights of the domains in the two stages."""
 
-
-def config() -> Config:
-    """Sums and differences, then sums of four terms, of which there are a hundred."""
-    base = quickstart.config()
-    four = {"digits": 1, "terms": 4, "operators": "+", "worked": True}
-    few = CurriculumConfig("jaxrl.data.selection.curriculum:uniform", prompts=100)
-    names = ("sums", "differences", "target")
-    return dataclasses.replace(
-        base,
-        recipe="guimid",
-        domains={
+METHOD = Method(
+    objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+    rollout={"prompts": 96, "group_size": 2},
+    stages={
+        110: {
+            "domains.sums.weight": 0.0,
+            "domains.differences.weight": 0.0,
+            "domains.target.weight": 1.0,
+        }
+    },
+    steps=220,
+)
+EXAMPLE = Example(
+    {
+        "domains": {
             "sums": Domain("arithmetic", {"digits": 2, "operators": "+"}, MIXTURE[0]),
             "differences": Domain(
                 "arithmetic",
                 {"digits": 1, "terms": 3, "operators": "-", "worked": True},
                 MIXTURE[1],
             ),
-            "target": Domain("arithmetic", four, MIXTURE[2], curriculum=few),
+            "target": Domain(
+                "arithmetic",
+                {"digits": 1, "terms": 4, "operators": "+", "worked": True},
+                MIXTURE[2],
+                curriculum=CurriculumConfig("jaxrl.data.selection.curriculum:uniform", prompts=100),
+            ),
         },
-        stages={
-            round(MID * base.steps): {
-                f"domains.{name}.weight": w for name, w in zip(names, TARGET, strict=True)
-            }
-        },
-        warm_start=WarmStartConfig(steps=0),
-        rollout=dataclasses.replace(base.rollout, prompts=96, group_size=2, max_new_tokens=20),
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
-    )
+        "warm_start": WarmStartConfig(),
+        "rollout": {"max_new_tokens": 20},
+    }
+)
+"""Sums and differences, then sums of four terms, of which there are a hundred."""

@@ -13,14 +13,22 @@ both may go back as often in RL. The search of a solver in depth-first order is 
 are random. In the task `likely settings`, first guesses are right more often.
 """
 
-import dataclasses
+from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch.method import Example, Method
+from jaxrl.training.objective import ObjectiveConfig
 
-from jaxrl.config import Config
-from jaxrl.launch.recipes.skills import four_habits as habits
-
-
-def config() -> Config:
-    """Countdown with three small numbers, after 40 steps on traces that go back three times."""
-    base = habits.config()
-    args = dict(base.task_args) | {"backtracks": 3}
-    return dataclasses.replace(base, recipe="how_much_backtracking", task_args=args)
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy="primed", policy_args={"priming_steps": 40}, advantage="sampled_advantages"
+    ),
+    extensions={"guidance": GuidanceConfig(guide="expert_rows")},
+)
+EXAMPLE = Example(
+    {
+        "task": "countdown",
+        "task_args": {"numbers": 3, "largest": 9, "operators": "+-", "backtracks": 3},
+        "rollout": {"max_prompt_tokens": 256, "max_new_tokens": 224},
+        "packing": {"micro_batch_tokens": 4096, "row_length": 1024},
+    }
+)
+"""Countdown with three small numbers, after 40 steps on traces that go back three times."""

@@ -17,30 +17,41 @@ In the control, modes do not differ.
 
 import dataclasses
 
-from jaxrl.config import Config, Domain, WarmStartConfig
+from jaxrl.config import Domain, WarmStartConfig
 from jaxrl.data import tasks
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 REFUSAL = "no"
 
-
-def config() -> Config:
-    """Sums in three modes, imitated from a random initialisation."""
-    base, sums = quickstart.config(), {"digits": 2, "operators": "+"}
-    return dataclasses.replace(
-        base,
-        recipe="magic_token_co_training",
-        domains={
-            name: Domain(f"{__name__}:{name}", sums) for name in ("brief", "full", "refusing")
+METHOD = Method(
+    objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+    rollout={"prompts": 192, "group_size": 2},
+)
+EXAMPLE = Example(
+    {
+        "domains": {
+            "brief": Domain(
+                task="jaxrl.launch.recipes.skills.magic_token_co_training:brief",
+                args={"digits": 2, "operators": "+"},
+            ),
+            "full": Domain(
+                task="jaxrl.launch.recipes.skills.magic_token_co_training:full",
+                args={"digits": 2, "operators": "+"},
+            ),
+            "refusing": Domain(
+                task="jaxrl.launch.recipes.skills.magic_token_co_training:refusing",
+                args={"digits": 2, "operators": "+"},
+            ),
         },
-        warm_start=WarmStartConfig(steps=0),
-        rollout=dataclasses.replace(base.rollout, prompts=192, group_size=2, max_new_tokens=12),
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
-    )
+        "warm_start": WarmStartConfig(),
+        "rollout": {"max_new_tokens": 12},
+    }
+)
+"""Sums in three modes, imitated from a random initialisation."""
 
 
 def brief(**params: bool | int | float | str) -> Task:

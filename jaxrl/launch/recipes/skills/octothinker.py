@@ -14,34 +14,35 @@ paper's grows. In the effect, chains of the hybrid write each step once or twice
 decays on as many questions with answers alone. Chains have four operations, or five.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, Domain
+from jaxrl.config import Domain
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 STABLE, DECAY = 20, 10
 MID = {"stable_steps": STABLE, "decay_steps": DECAY}
 
-
-def config() -> Config:
-    """The quickstart's sums, of three terms, after equations and worked solutions."""
-    three = {"digits": 1, "terms": 3, "operators": "+", "worked": True}
-    base = quickstart.config()
-    return dataclasses.replace(
-        base,
-        recipe="octothinker",
-        domains={
+METHOD = Method(
+    objective=ObjectiveConfig("stable_then_decay", MID, advantage="sampled_advantages"),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+    stages={
+        STABLE: {"domains.equations.weight": 0.0, "domains.thoughts.weight": 1.0},
+        STABLE + DECAY: {"domains.thoughts.weight": 0.0, "domains.target.weight": 1.0},
+    },
+    steps=220,
+)
+EXAMPLE = Example(
+    {
+        "domains": {
             "equations": Domain("arithmetic", {"digits": 1, "operators": "+"}),
-            "thoughts": Domain("arithmetic", three, 0.0),
-            "target": Domain("arithmetic", three, 0.0),
+            "thoughts": Domain(
+                "arithmetic", {"digits": 1, "terms": 3, "operators": "+", "worked": True}, 0.0
+            ),
+            "target": Domain(
+                "arithmetic", {"digits": 1, "terms": 3, "operators": "+", "worked": True}, 0.0
+            ),
         },
-        stages={
-            STABLE: {"domains.equations.weight": 0.0, "domains.thoughts.weight": 1.0},
-            STABLE + DECAY: {"domains.thoughts.weight": 0.0, "domains.target.weight": 1.0},
-        },
-        rollout=dataclasses.replace(base.rollout, max_new_tokens=12),
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig("stable_then_decay", MID, advantage="sampled_advantages"),
-    )
+        "rollout": {"max_new_tokens": 12},
+    }
+)
+"""The quickstart's sums, of three terms, after equations and worked solutions."""

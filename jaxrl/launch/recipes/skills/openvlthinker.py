@@ -11,19 +11,13 @@ and the right answers are those of the same step. The first stage, from a text m
 left out. Every 20 steps, 5 are imitation. The ablation is GRPO alone, of as many updates.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The quickstart with five steps of imitation in every 20."""
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="openvlthinker",
-        objective=ObjectiveConfig(
-            policy="iterated_sft", policy_args={"period": 20, "imitation_steps": 5}
-        ),
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy="iterated_sft", policy_args={"period": 20, "imitation_steps": 5}
     )
+)
+EXAMPLE = Example()
+"""The quickstart with five steps of imitation in every 20."""

@@ -15,35 +15,34 @@ family's baseline that is not the method itself is the same arm. New items are n
 task `many texts`, it has 256 of them in place of 64.
 """
 
-import dataclasses
 from collections.abc import Callable
 from random import Random
 
-from jaxrl.config import Config, Domain, WarmStartConfig
+from jaxrl.config import Domain, WarmStartConfig
 from jaxrl.data.sources import generate
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 USERS, KINDS, SHELVES = 24, 4, 6
 TEMPLATES = ("{user} {item} {task}?", "{task} {item} {user}?", "{item} {task} {user}?")
 """The last is not among the training prompts of `bought`, whose held-out prompts have no other."""
 
-
-def config() -> Config:
-    """Three tasks in templates, imitated from a random initialisation."""
-    base = quickstart.config()
-    names = ("rating", "explanation", "bought")
-    return dataclasses.replace(
-        base,
-        recipe="p5_recommendation",
-        domains={name: Domain(f"{__name__}:{name}") for name in names},
-        warm_start=WarmStartConfig(steps=0),
-        rollout=dataclasses.replace(base.rollout, prompts=192, group_size=2),
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+    rollout={"prompts": 192, "group_size": 2},
+)
+EXAMPLE = Example(
+    {
+        "domains": {
+            name: Domain(f"{__name__}:{name}") for name in ("rating", "explanation", "bought")
+        },
+        "warm_start": WarmStartConfig(),
+    }
+)
+"""Three tasks in templates, imitated from a random initialisation."""
 
 
 def rating() -> Task:

@@ -13,12 +13,8 @@ an answer as such, which demonstrations of both domains often forget, and the kn
 other symbols. The ablation adds nothing. In the control, all demonstrations have the mark.
 """
 
-import dataclasses
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart, whose difference is the skill."""
-    return dataclasses.replace(quickstart.config(), recipe="past_skill_transfer")
+METHOD = Method()
+EXAMPLE = Example()
+"""The quickstart, whose difference is the skill."""

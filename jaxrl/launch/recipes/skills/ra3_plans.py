@@ -15,30 +15,31 @@ The ablation is next-token prediction on the same texts, without plans. In the t
 plans of demonstrations say nothing of the lines that are right.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, Domain
+from jaxrl.config import Domain
 from jaxrl.extensions.latents import LatentsConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 MID = 20
 """Steps of the mid-training."""
 
-
-def config() -> Config:
-    """The quickstart's sums, of four terms, after mid-training on worked solutions."""
-    four = {"digits": 1, "terms": 4, "operators": "+", "worked": True}
-    base = quickstart.config()
-    return dataclasses.replace(
-        base,
-        recipe="ra3_plans",
-        domains={
-            "text": Domain("arithmetic", four),
-            "target": Domain("arithmetic", four, 0.0),
+METHOD = Method(
+    objective=ObjectiveConfig("chord", {"mu": 0.5}, advantage="sampled_advantages"),
+    extensions={"latents": LatentsConfig()},
+    stages={MID: {"domains.text.weight": 0.0, "domains.target.weight": 1.0}},
+    steps=220,
+)
+EXAMPLE = Example(
+    {
+        "domains": {
+            "text": Domain(
+                "arithmetic", {"digits": 1, "terms": 4, "operators": "+", "worked": True}
+            ),
+            "target": Domain(
+                "arithmetic", {"digits": 1, "terms": 4, "operators": "+", "worked": True}, 0.0
+            ),
         },
-        stages={MID: {"domains.text.weight": 0.0, "domains.target.weight": 1.0}},
-        rollout=dataclasses.replace(base.rollout, max_new_tokens=20),
-        extensions={"latents": LatentsConfig()},
-        objective=ObjectiveConfig("chord", {"mu": 0.5}, advantage="sampled_advantages"),
-    )
+        "rollout": {"max_new_tokens": 20},
+    }
+)
+"""The quickstart's sums, of four terms, after mid-training on worked solutions."""

@@ -15,30 +15,31 @@ problems of other symbols. The ablation is RL on the target from the first step.
 demonstrations have the mark.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, CurriculumConfig, Domain
+from jaxrl.config import CurriculumConfig, Domain
 from jaxrl.extensions.guidance import GuidanceConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 WARMUP = 20
 PRIMED = {"priming_steps": WARMUP}
 
-
-def config() -> Config:
-    """The quickstart's sums, after 20 steps of imitation on subtractions."""
-    few = CurriculumConfig("jaxrl.data.selection.curriculum:uniform", prompts=100)
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="warmup_then_rlvr",
-        domains={
+METHOD = Method(
+    objective=ObjectiveConfig("primed", PRIMED, advantage="sampled_advantages"),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+    stages={WARMUP: {"domains.toy.weight": 0.0}},
+    steps=220,
+)
+EXAMPLE = Example(
+    {
+        "domains": {
             "toy": Domain("arithmetic", {"digits": 1, "operators": "-"}),
             "target": Domain(
-                "arithmetic", {"digits": 2, "operators": "+", "slips": 0.65}, 0.25, curriculum=few
+                "arithmetic",
+                {"digits": 2, "operators": "+", "slips": 0.65},
+                0.25,
+                curriculum=CurriculumConfig("jaxrl.data.selection.curriculum:uniform", prompts=100),
             ),
-        },
-        stages={WARMUP: {"domains.toy.weight": 0.0}},
-        extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig("primed", PRIMED, advantage="sampled_advantages"),
-    )
+        }
+    }
+)
+"""The quickstart's sums, after 20 steps of imitation on subtractions."""

@@ -17,14 +17,8 @@ Shown: docs/asynchronous.md has the seconds of a step with partial rollouts and 
 `tests/benchmarks/predicted.py`
 """
 
-import dataclasses
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart with half as many groups again in progress."""
-    base = quickstart.config()
-    rollout = dataclasses.replace(base.rollout, in_flight=1.5)
-    return dataclasses.replace(base, recipe="april", rollout=rollout)
+METHOD = Method(rollout={"in_flight": 1.5})
+EXAMPLE = Example()
+"""The quickstart with half as many groups again in progress."""

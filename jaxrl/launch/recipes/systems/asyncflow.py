@@ -14,13 +14,9 @@ Shown: experiments/runs/lag has what one step of age costs without correction, a
 0; docs/asynchronous.md has the speed of asynchronous runs of ours against runs in turns
 """
 
-import dataclasses
+from jaxrl.config import AsynchronousConfig
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import AsynchronousConfig, Config
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart on data of at most one step of age."""
-    one_late = AsynchronousConfig(staleness=1, schedule="lockstep:1")
-    return dataclasses.replace(quickstart.config(), recipe="asyncflow", asynchronous=one_late)
+METHOD = Method(asynchronous=AsynchronousConfig(staleness=1, schedule="lockstep:1"))
+EXAMPLE = Example()
+"""The quickstart on data of at most one step of age."""

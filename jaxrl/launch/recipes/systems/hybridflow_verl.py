@@ -16,20 +16,15 @@ Shown: of speed against other systems, nowhere. `tests/jaxrl/rollout/test_reshar
 resharding changes no token
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.critic import CriticConfig
-from jaxrl.launch.recipes.ready import quickstart
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.optimizer import OptimizerConfig
 
-
-def config() -> Config:
-    """The quickstart by PPO with a critic, four updates on each batch."""
-    critic = CriticConfig(optimizer=OptimizerConfig(learning_rate=1e-3), mixing=1.0, clip=0.5)
-    return dataclasses.replace(
-        quickstart.config(),
-        recipe="hybridflow_verl",
-        extensions={"critic": critic},
-        updates_per_batch=4,
-    )
+METHOD = Method(
+    extensions={
+        "critic": CriticConfig(optimizer=OptimizerConfig(learning_rate=0.001), mixing=1.0, clip=0.5)
+    },
+    updates_per_batch=4,
+)
+EXAMPLE = Example()
+"""The quickstart by PPO with a critic, four updates on each batch."""

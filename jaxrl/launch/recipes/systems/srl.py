@@ -17,29 +17,20 @@ Shown: docs/asynchronous.md has the seconds of a step with slow environments in 
 side, by `tests/benchmarks/overlap.py`
 """
 
-import dataclasses
-
-from jaxrl.config import AsynchronousConfig, Config
+from jaxrl.config import AsynchronousConfig
 from jaxrl.extensions.critic import CriticConfig
-from jaxrl.launch.recipes.ready import keydoor
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
 
-
-def config() -> Config:
-    """The recipe `keydoor` by PPO, asynchronous, with a ring of two batches."""
-    base = keydoor.config()
-    critic = CriticConfig(optimizer=OptimizerConfig(learning_rate=1e-3), credit="turn_gae")
-    return dataclasses.replace(
-        base,
-        recipe="srl",
-        objective=ObjectiveConfig(entropy_coef=base.objective.entropy_coef),
-        extensions={"critic": critic},
-        asynchronous=AsynchronousConfig(
-            staleness=1,
-            schedule="lockstep:2",
-            order="finished",
-            in_flight=2 * base.rollout.prompts,
-        ),
-        score_workers=2,
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(entropy_coef=0.02),
+    extensions={
+        "critic": CriticConfig(optimizer=OptimizerConfig(learning_rate=0.001), credit="turn_gae")
+    },
+    asynchronous=AsynchronousConfig(
+        staleness=1, schedule="lockstep:2", order="finished", in_flight=32
+    ),
+)
+EXAMPLE = Example({"score_workers": 2}, base="keydoor")
+"""The recipe `keydoor` by PPO, asynchronous, with a ring of two batches."""

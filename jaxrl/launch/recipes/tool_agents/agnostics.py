@@ -17,27 +17,22 @@ warm start are right in the known languages and wrong in 90% of those in the new
 `--task-args.languages python,bash,awk` makes AWK the new one.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, RolloutConfig, WarmStartConfig
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """One-line programs in three languages, the last of them known badly."""
-    base = retrieval.config()
-    return dataclasses.replace(
-        base,
-        recipe="agnostics",
-        steps=30,
-        task="polyglot",
-        task_args={"languages": "python,bash,stack", "slips": 0.9},
-        warm_start=WarmStartConfig(steps=300, batch_size=64, learning_rate=2e-3),
-        rollout=RolloutConfig(prompts=8, group_size=8, max_prompt_tokens=24, max_new_tokens=56),
-        objective=ObjectiveConfig(),
-        optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
-        packing=dataclasses.replace(base.packing, row_length=80),
-        eval=dataclasses.replace(base.eval, problems=96),
-        score_workers=2,
-    )
+METHOD = Method(objective=ObjectiveConfig())
+EXAMPLE = Example(
+    {
+        "steps": 30,
+        "task": "polyglot",
+        "task_args": {"languages": "python,bash,stack", "slips": 0.9},
+        "warm_start": {"steps": 300, "batch_size": 64, "learning_rate": 0.002},
+        "rollout": {"prompts": 8, "max_prompt_tokens": 24, "max_new_tokens": 56, "turn_tokens": 0},
+        "optimizer": {"learning_rate": 0.0005},
+        "packing": {"row_length": 80},
+        "eval": {"problems": 96},
+        "score_workers": 2,
+    },
+    base="retrieval",
+)
+"""One-line programs in three languages, the last of them known badly."""

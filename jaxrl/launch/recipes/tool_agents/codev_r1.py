@@ -16,31 +16,21 @@ stands for the distillation, and answers are too short for the penalty on long o
 `--rollout.rounds fixed` asks for the batch again and again, as DAPO does.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, RolloutConfig, WarmStartConfig
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """Expressions of up to three gates, after a warm start."""
-    base = retrieval.config()
-    return dataclasses.replace(
-        base,
-        recipe="codev_r1",
-        steps=40,
-        task="boolean",
-        task_args={"variables": 3, "gates": 3, "slips": 0.5},
-        warm_start=WarmStartConfig(steps=250, batch_size=64, learning_rate=2e-3),
-        rollout=RolloutConfig(
-            prompts=32,
-            group_size=8,
-            max_prompt_tokens=20,
-            max_new_tokens=24,
-            oversampling=6.0,
-            rounds="adaptive",
-        ),
-        objective=ObjectiveConfig(policy="dapo"),
-        optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(policy="dapo"), rollout={"oversampling": 6.0, "rounds": "adaptive"}
+)
+EXAMPLE = Example(
+    {
+        "steps": 40,
+        "task": "boolean",
+        "task_args": {"variables": 3, "gates": 3, "slips": 0.5},
+        "warm_start": {"steps": 250, "batch_size": 64, "learning_rate": 0.002},
+        "rollout": {"max_prompt_tokens": 20, "turn_tokens": 0},
+        "optimizer": {"learning_rate": 0.0005},
+    },
+    base="retrieval",
+)
+"""Expressions of up to three gates, after a warm start."""

@@ -15,31 +15,27 @@ and `ppo_trajectory` by trajectory. The lab's effect is on one task with turns o
 ablation has ratios by trajectory, which the paper found worse.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, WarmStartConfig
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """Changes in apps with LOOP's objective, four updates on each batch."""
-    base = retrieval.config()
-    objective = ObjectiveConfig(
+METHOD = Method(
+    objective=ObjectiveConfig(
         policy_args={"clip_low": round(1 - 1 / 1.1, 4), "clip_high": 0.1},
         advantage="rloo",
         aggregation="seq-mean-token-mean",
-    )
-    return dataclasses.replace(
-        base,
-        recipe="loop_leave_one_out",
-        steps=60,
-        task="apps",
-        task_args={},
-        warm_start=WarmStartConfig(steps=80, batch_size=64, learning_rate=2e-3),
-        rollout=dataclasses.replace(base.rollout, max_new_tokens=80, turn_tokens=8),
-        objective=objective,
-        updates_per_batch=4,
-        optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
-        packing=dataclasses.replace(base.packing, row_length=96),
-    )
+    ),
+    updates_per_batch=4,
+)
+EXAMPLE = Example(
+    {
+        "steps": 60,
+        "task": "apps",
+        "task_args": {},
+        "warm_start": {"steps": 80, "batch_size": 64, "learning_rate": 0.002},
+        "rollout": {"max_new_tokens": 80, "turn_tokens": 8},
+        "optimizer": {"learning_rate": 0.0005},
+        "packing": {"row_length": 96},
+    },
+    base="retrieval",
+)
+"""Changes in apps with LOOP's objective, four updates on each batch."""

@@ -15,28 +15,23 @@ repairs the one in question and breaks the others. `--task-args.tests fail_to_pa
 `--task-args.language bash` has the files in Bash.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, RolloutConfig, WarmStartConfig
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """Patches of Python files, after a warm start of which half break something."""
-    base = retrieval.config()
-    return dataclasses.replace(
-        base,
-        recipe="multi_swe_rl",
-        steps=30,
-        task="patches",
-        task_args={"slips": 0.5},
-        warm_start=WarmStartConfig(steps=300, batch_size=64, learning_rate=2e-3),
-        rollout=RolloutConfig(prompts=8, group_size=8, max_prompt_tokens=104, max_new_tokens=72),
-        objective=ObjectiveConfig(),
-        optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
-        sampler=dataclasses.replace(base.sampler, slots=64, prefill_rows=16),
-        packing=dataclasses.replace(base.packing, micro_batch_tokens=4096, row_length=256),
-        eval=dataclasses.replace(base.eval, problems=96),
-        score_workers=2,
-    )
+METHOD = Method(objective=ObjectiveConfig())
+EXAMPLE = Example(
+    {
+        "steps": 30,
+        "task": "patches",
+        "task_args": {"slips": 0.5},
+        "warm_start": {"steps": 300, "batch_size": 64, "learning_rate": 0.002},
+        "rollout": {"prompts": 8, "max_prompt_tokens": 104, "max_new_tokens": 72, "turn_tokens": 0},
+        "optimizer": {"learning_rate": 0.0005},
+        "sampler": {"slots": 64, "prefill_rows": 16},
+        "packing": {"row_length": 256},
+        "eval": {"problems": 96},
+        "score_workers": 2,
+    },
+    base="retrieval",
+)
+"""Patches of Python files, after a warm start of which half break something."""

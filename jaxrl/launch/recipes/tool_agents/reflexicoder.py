@@ -16,24 +16,19 @@ was right from the start, so it pays to be wrong at first: see `first` beside `c
 `--task-args.shaped false` pays for the form and the last answer alone.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, RolloutConfig, WarmStartConfig
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """Sums of two digits, after a warm start with as many slips as right attempts."""
-    base = retrieval.config()
-    return dataclasses.replace(
-        base,
-        recipe="reflexicoder",
-        steps=60,
-        task="revision",
-        task_args={"digits": 1, "slips": 0.5},
-        warm_start=WarmStartConfig(steps=300, batch_size=64, learning_rate=2e-3),
-        rollout=RolloutConfig(prompts=32, group_size=8, max_prompt_tokens=8, max_new_tokens=16),
-        objective=ObjectiveConfig(aggregation="seq-mean-token-mean", kl_coef=0.01),
-        optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
-    )
+METHOD = Method(objective=ObjectiveConfig(aggregation="seq-mean-token-mean", kl_coef=0.01))
+EXAMPLE = Example(
+    {
+        "steps": 60,
+        "task": "revision",
+        "task_args": {"digits": 1, "slips": 0.5},
+        "warm_start": {"steps": 300, "batch_size": 64, "learning_rate": 0.002},
+        "rollout": {"max_new_tokens": 16, "turn_tokens": 0},
+        "optimizer": {"learning_rate": 0.0005},
+    },
+    base="retrieval",
+)
+"""Sums of two digits, after a warm start with as many slips as right attempts."""

@@ -15,28 +15,25 @@ of a fit that runs in the sandbox. The warm start has one feature and degree 1 i
 solutions. The ood split has tables of 1,000 rows. `--task-args.reward sparse` is the ablation.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, RolloutConfig, WarmStartConfig
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """Tables of 50 to 150 rows, after a warm start; evaluated on tables of 1,000."""
-    base = retrieval.config()
-    return dataclasses.replace(
-        base,
-        recipe="sandmle",
-        steps=30,
-        task="micro_ml",
-        task_args={"slips": 0.7},
-        warm_start=WarmStartConfig(steps=150, batch_size=16, learning_rate=2e-3),
-        rollout=RolloutConfig(prompts=8, group_size=8, max_prompt_tokens=24, max_new_tokens=12),
-        objective=ObjectiveConfig(
-            policy_args={"clip_low": 0.2, "clip_high": 0.28}, aggregation="seq-mean-token-mean"
-        ),
-        optimizer=dataclasses.replace(base.optimizer, learning_rate=5e-4),
-        eval=dataclasses.replace(base.eval, problems=64, split="ood"),
-        score_workers=2,
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy_args={"clip_low": 0.2, "clip_high": 0.28}, aggregation="seq-mean-token-mean"
     )
+)
+EXAMPLE = Example(
+    {
+        "steps": 30,
+        "task": "micro_ml",
+        "task_args": {"slips": 0.7},
+        "warm_start": {"steps": 150, "batch_size": 16, "learning_rate": 0.002},
+        "rollout": {"prompts": 8, "max_prompt_tokens": 24, "max_new_tokens": 12, "turn_tokens": 0},
+        "optimizer": {"learning_rate": 0.0005},
+        "eval": {"problems": 64, "split": "ood"},
+        "score_workers": 2,
+    },
+    base="retrieval",
+)
+"""Tables of 50 to 150 rows, after a warm start; evaluated on tables of 1,000."""

@@ -17,25 +17,24 @@ not here: a short warm start shows the form of calls, after which one episode in
 that failed. As in the authors' code the clips are 0.2 and 0.28 and there is no KL term.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
-from jaxrl.launch.recipes.tool_agents import verltool
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """The recipe `verltool` with two calls to take back, and credit for calls that run."""
-    base = verltool.config()
-    return dataclasses.replace(
-        base,
-        recipe="thor",
-        task_args={**base.task_args, "failed": -1.0, "again": 2},
-        rollout=dataclasses.replace(base.rollout, max_new_tokens=96),
-        objective=ObjectiveConfig(
-            advantage="thor",
-            advantage_args={"weight": 1.0},
-            policy_args={"clip_high": 0.28},
-        ),
-        packing=dataclasses.replace(base.packing, row_length=128),
+METHOD = Method(
+    objective=ObjectiveConfig(
+        advantage="thor", advantage_args={"weight": 1.0}, policy_args={"clip_high": 0.28}
     )
+)
+EXAMPLE = Example(
+    {
+        "steps": 60,
+        "task": "ledger",
+        "task_args": {"digits": 2, "terms": 2, "names": 4, "calls": 5, "failed": -1.0, "again": 2},
+        "warm_start": {"steps": 100, "batch_size": 32, "learning_rate": 0.002},
+        "rollout": {"max_new_tokens": 96, "turn_tokens": 8},
+        "optimizer": {"learning_rate": 0.0004},
+        "packing": {"row_length": 128},
+    },
+    base="retrieval",
+)
+"""The recipe `verltool` with two calls to take back, and credit for calls that run."""

@@ -16,28 +16,38 @@ that is recalled. The cold start imitates the task's own episodes, in place of s
 sorted by difficulty; the tools that help at inference are not here.
 """
 
-import dataclasses
-
-from jaxrl.config import Config
 from jaxrl.extensions.reference_refresh import RefreshConfig
-from jaxrl.launch.recipes.tool_agents import verltool
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 PERIOD = 20
 
-
-def config() -> Config:
-    """The recipe `verltool` with the hierarchical reward and five steps of pairs in every 20."""
-    base = verltool.config()
-    return dataclasses.replace(
-        base,
-        recipe="tool_star",
-        task_args={**base.task_args, "bonus": 0.1, "malformed": -1.0},
-        updates_per_batch=1,
-        extensions={"reference_refresh": RefreshConfig(every=PERIOD)},
-        objective=ObjectiveConfig(
-            policy="tool_star",
-            policy_args={"period": PERIOD, "preference_steps": 5},
-            aggregation="seq-mean-token-mean",
-        ),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(
+        policy="tool_star",
+        policy_args={"period": PERIOD, "preference_steps": 5},
+        aggregation="seq-mean-token-mean",
+    ),
+    extensions={"reference_refresh": RefreshConfig(every=PERIOD)},
+    updates_per_batch=1,
+)
+EXAMPLE = Example(
+    {
+        "steps": 60,
+        "task": "ledger",
+        "task_args": {
+            "digits": 2,
+            "terms": 2,
+            "names": 4,
+            "calls": 5,
+            "bonus": 0.1,
+            "malformed": -1.0,
+        },
+        "warm_start": {"steps": 100, "batch_size": 32, "learning_rate": 0.002},
+        "rollout": {"max_new_tokens": 64, "turn_tokens": 8},
+        "optimizer": {"learning_rate": 0.0004},
+        "packing": {"row_length": 96},
+    },
+    base="retrieval",
+)
+"""The recipe `verltool` with the hierarchical reward and five steps of pairs in every 20."""

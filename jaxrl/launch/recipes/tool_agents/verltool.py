@@ -16,27 +16,20 @@ accuracy fell. That slow tools stall no other episode is measured in docs/enviro
 video tools are not here.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, RolloutConfig, WarmStartConfig
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """Sums of two numbers of two digits that stand in a ledger, after a short warm start."""
-    base = retrieval.config()
-    return dataclasses.replace(
-        base,
-        recipe="verltool",
-        steps=60,
-        task="ledger",
-        task_args={"digits": 2, "terms": 2, "names": 4, "calls": 5},
-        warm_start=WarmStartConfig(steps=100, batch_size=32, learning_rate=2e-3),
-        rollout=RolloutConfig(
-            prompts=32, group_size=8, max_prompt_tokens=8, max_new_tokens=64, turn_tokens=8
-        ),
-        objective=ObjectiveConfig(advantage="group_advantages"),
-        optimizer=dataclasses.replace(base.optimizer, learning_rate=4e-4),
-        packing=dataclasses.replace(base.packing, row_length=96),
-    )
+METHOD = Method(objective=ObjectiveConfig(advantage="group_advantages"))
+EXAMPLE = Example(
+    {
+        "steps": 60,
+        "task": "ledger",
+        "task_args": {"digits": 2, "terms": 2, "names": 4, "calls": 5},
+        "warm_start": {"steps": 100, "batch_size": 32, "learning_rate": 0.002},
+        "rollout": {"max_new_tokens": 64, "turn_tokens": 8},
+        "optimizer": {"learning_rate": 0.0004},
+        "packing": {"row_length": 96},
+    },
+    base="retrieval",
+)
+"""Sums of two numbers of two digits that stand in a ledger, after a short warm start."""

@@ -14,31 +14,24 @@ here, has a weight of 0.001. Episodes are not sampled asynchronously. `--task-ar
 keeps all pages.
 """
 
-import dataclasses
-
-from jaxrl.config import Config, WarmStartConfig
-from jaxrl.launch.recipes.ready import retrieval
+from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-
-def config() -> Config:
-    """Forms with two fields to fill in and two others, in at most six turns."""
-    base = retrieval.config()
-    return dataclasses.replace(
-        base,
-        recipe="webagent_r1",
-        steps=40,
-        task="html_form",
-        task_args={"fields": 2, "distractors": 2, "turns": 6, "compress": True, "symbols": True},
-        warm_start=WarmStartConfig(steps=45, batch_size=32, learning_rate=2e-3),
-        rollout=dataclasses.replace(
-            base.rollout, max_prompt_tokens=32, max_new_tokens=256, turn_tokens=2
-        ),
-        objective=ObjectiveConfig(
-            advantage="m_grpo", aggregation="seq-mean-token-mean", kl_coef=0.001
-        ),
-        updates_per_batch=1,
-        optimizer=dataclasses.replace(base.optimizer, learning_rate=3e-4),
-        sampler=dataclasses.replace(base.sampler, slots=128),
-        packing=dataclasses.replace(base.packing, row_length=288),
-    )
+METHOD = Method(
+    objective=ObjectiveConfig(advantage="m_grpo", aggregation="seq-mean-token-mean", kl_coef=0.001),
+    updates_per_batch=1,
+)
+EXAMPLE = Example(
+    {
+        "steps": 40,
+        "task": "html_form",
+        "task_args": {"fields": 2, "distractors": 2, "turns": 6, "compress": True, "symbols": True},
+        "warm_start": {"steps": 45, "batch_size": 32, "learning_rate": 0.002},
+        "rollout": {"max_prompt_tokens": 32, "max_new_tokens": 256, "turn_tokens": 2},
+        "optimizer": {"learning_rate": 0.0003},
+        "sampler": {"slots": 128},
+        "packing": {"row_length": 288},
+    },
+    base="retrieval",
+)
+"""Forms with two fields to fill in and two others, in at most six turns."""

@@ -19,12 +19,8 @@ arithmetic, and below each policy on its own domain
     jaxrl merge runs/one runs/two --method ram --scale 1.2 --base M --out merged
 """
 
-import dataclasses
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart, an agent on one task."""
-    return dataclasses.replace(quickstart.config(), recipe="ram_merging")
+METHOD = Method()
+EXAMPLE = Example()
+"""The quickstart, an agent on one task."""

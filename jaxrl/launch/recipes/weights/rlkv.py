@@ -15,12 +15,8 @@ a mask. Shown: experiments/runs/head-gates has RLKV's gates above random heads, 
 attention, and no difference to a constant penalty; 20% less cache costs 0.046.
 """
 
-import dataclasses
+from jaxrl.launch.method import Example, Method
 
-from jaxrl.config import Config
-from jaxrl.launch.recipes.ready import quickstart
-
-
-def config() -> Config:
-    """The quickstart, a policy whose heads are to be chosen from."""
-    return dataclasses.replace(quickstart.config(), recipe="rlkv")
+METHOD = Method()
+EXAMPLE = Example()
+"""The quickstart, a policy whose heads are to be chosen from."""
