@@ -31,17 +31,18 @@ REFUSED = frozenset({
 
 PLAIN = frozenset({
     "advantage", "aggregation", "anchor", "answer_column", "answer_format", "attention",
-    "bad_rows", "base", "baseline", "best", "choose", "column", "compute_dtype", "correct",
-    "credit", "delimiter", "difficulty", "divergence", "domain", "dtype", "end", "engine",
-    "entropy", "explorer", "game", "generator", "goals", "guide", "importance", "judge", "keep",
-    "kind", "kinds", "kl", "languages", "level", "long_prompts", "long_rows", "method", "metric",
-    "mode", "name", "non_finite", "of", "ood_goals", "ood_opponent", "opponent", "order", "part",
-    "player", "policy", "prompt_column", "ratio", "recipe", "regime", "remat", "replies",
+    "bad_rows", "base", "by", "baseline", "best", "choose", "column", "compute_dtype", "correct",
+    "credit", "delimiter", "difficulty", "divergence", "domain", "domain_column", "dtype", "end",
+    "engine", "entropy", "explorer", "game", "generator", "goals", "guide", "importance", "judge",
+    "keep", "kind", "kinds", "kl", "languages", "level", "long_prompts", "long_rows", "method",
+    "metric", "mode", "name", "non_finite", "of", "ood_goals", "ood_opponent", "opponent", "order",
+    "part", "player", "policy", "prompt_column", "ratio", "recipe", "regime", "remat", "replies",
     "reward", "reward_errors", "role", "roles", "rounds", "rows", "rule", "run_dir", "scale",
-    "score", "scoring", "search", "shaping", "side", "signal", "source", "split", "static_font",
-    "steps", "tags", "target", "targets", "task", "tools", "train", "unseen", "verify", "view",
-    "weigh", "weights", "zero_signal", "colour_list", "female_names", "male_names", "mirrors",
-    "operations", "operators", "rotations", "styles", "task_types", "tasks", "variables",
+    "score", "scoring", "search", "shaping", "side", "signal", "solution_column", "source",
+    "split", "static_font", "steps", "tags", "target", "targets", "task", "tools", "train",
+    "unseen", "verify", "view", "weigh", "weights", "wrapper", "zero_signal", "colour_list",
+    "female_names", "male_names", "mirrors", "operations", "operators", "rotations", "styles",
+    "task_types", "tasks", "variables",
 })  # fmt: skip
 """Fields of names and other short texts that open nothing and ask nobody."""
 

@@ -246,6 +246,11 @@ class Config:
     """Name of a task (`jaxrl tasks`), reasoning_gym/NAME, or module:function."""
     task_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
     """Parameters of the task, e.g. --task-args.digits 3."""
+    wrapper: str = ""
+    """A function of `jaxrl.data.rewards.wrappers`, or module:function, that makes a method's reward
+    of the task's own; empty: none."""
+    wrapper_args: dict[str, str] = dataclasses.field(default_factory=dict)
+    """`asks`, a text added to each prompt, and `column`, of the row that the function reads."""
     domains: dict[str, Domain] = dataclasses.field(default_factory=dict)
     """Several tasks by name, in place of `task`; each problem is scored by its own task."""
     bandit: BanditConfig = BanditConfig()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,12 +12,13 @@ from typing import Any, NamedTuple
 from jaxrl import config as configs
 from jaxrl.config import Config
 from jaxrl.data.scoring import user_functions
-from jaxrl.launch import cli, progress
+from jaxrl.launch import cli, needs, progress
 from jaxrl.launch.console import PlainConsole
 from jaxrl.launch.settings import short
 from jaxrl.record import runs
 from jaxrl.run import loop
 from jaxrl.run.context import Callbacks
+from jaxrl.training import companions
 
 RewardLike = str | Callable[..., Any]
 """What `--reward` takes, or a function, see `jaxrl.data.scoring.user_functions`."""
@@ -75,6 +77,9 @@ def recipe(
     changes = {
         flag.removeprefix("--"): value for flag, _, value in (t.partition("=") for t in rest)
     }
+    if policy := fields.get("objective__policy"):
+        objective = companions.with_policy(config.objective, str(policy))
+        config = dataclasses.replace(config, objective=objective)
     names = short.ALIASES | short.ROWS if config.data.kinds else short.ALIASES
     for field, value in {**changes, **fields}.items():
         flag = field.replace("__", ".").replace("_", "-")
@@ -103,6 +108,8 @@ def train(
 
     config = recipes.load(config) if isinstance(config, str) else config
     short.check_named(config)
+    for line in needs.check(config):
+        warnings.warn(line, stacklevel=2)
     config = short.with_whole_paths(config)
     cli.keep_compilations()
     if callbacks is not None or quiet:

@@ -1,20 +1,27 @@
 """A method of the literature as a change of a run's settings, which any base can take.
 
-`METHOD` in the module of a recipe is what the method itself sets. It is put on a run of one's own
-model and data, see `for_own_model`, and on the small run that shows it, its `EXAMPLE`.
+`METHOD` in the module of a recipe is what the method itself sets, and what it needs of the user's
+data. It is put on a run of one's own model and data, and on the small run that shows it, its
+`EXAMPLE`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 from jaxrl.config import AsynchronousConfig, BanditConfig, Config, CurriculumConfig, SamplingConfig
 from jaxrl.training.objective import ObjectiveConfig
 
 DEFAULT_BASE = "quickstart"
 """The recipe that most examples begin with."""
+
+Need = Literal[
+    "answer", "solution", "domains", "harmful", "facts", "judge", "rewards", "environment",
+    "history", "task", "runs",
+]  # fmt: skip
+"""What a method may need of the user; `jaxrl.launch.needs` has the flag of each."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,11 +36,20 @@ class Method:
     updates_per_batch: int | None = None
     curriculum: CurriculumConfig | None = None
     bandit: BanditConfig | None = None
-    stages: Mapping[int, Mapping[str, Any]] | None = None
-    steps: int | None = None
-    """Of the whole run, where stages begin at steps of it."""
     asynchronous: AsynchronousConfig | None = None
     sampling: SamplingConfig | None = None
+    wrapper: str | None = None
+    wrapper_args: Mapping[str, str] | None = None
+    stages: Mapping[float, Mapping[str, Any]] | None = None
+    """By the share of the run that is done when the stage begins, from 0 to below 1."""
+    by_domain: Callable[[tuple[str, ...]], Mapping[str, Any]] | None = None
+    """Names of the user's domains, the most frequent first -> `weights` by name at the beginning,
+    and `stages` by share of the run -> weights by name."""
+    rewards: tuple[str, ...] = ()
+    """Specifications, as of --reward, that are added to the user's rewards; with them a run needs
+    no others."""
+    needs: tuple[Need, ...] = ()
+    """What the method cannot do without."""
 
 
 class Example(NamedTuple):
@@ -43,6 +59,13 @@ class Example(NamedTuple):
     """Fields of `Config`; of a group of fields, a mapping of those that change."""
     base: str = DEFAULT_BASE
     """The recipe to begin with."""
+
+
+_OF_CONFIG = (
+    "objective", "extensions", "rollout", "updates_per_batch", "curriculum", "bandit",
+    "asynchronous", "sampling", "wrapper", "wrapper_args",
+)  # fmt: skip
+"""Fields of a method that are those of a config."""
 
 
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -66,7 +89,69 @@ def changed(config: Config, changes: Mapping[str, Any]) -> Config:
 
 def applied(config: Config, method: Method) -> Config:
     """The config with what a method sets."""
-    fields = (field.name for field in dataclasses.fields(method))
-    return changed(
-        config, {name: value for name in fields if (value := getattr(method, name)) is not None}
-    )
+    values = {name: getattr(method, name) for name in _OF_CONFIG}
+    config = changed(config, {name: value for name, value in values.items() if value is not None})
+    if method.stages is None:
+        return config
+    return dataclasses.replace(config, stages=_at_steps(config.steps, method.stages))
+
+
+def fitted(config: Config, method: Method, before: int) -> Config:
+    """The config with a method's stages at the shares of the run that it now has, and its weights
+    of the user's domains.
+
+    Args:
+      config: with the user's steps and domains.
+      method: that the config has.
+      before: the steps that the method's stages were placed by. Stages that the user has set stay.
+    """
+    if method.stages and config.stages == _at_steps(before, method.stages):
+        config = dataclasses.replace(config, stages=_at_steps(config.steps, method.stages))
+    if method.by_domain is None or not config.domains or config.stages:
+        return config
+    plan = method.by_domain(tuple(config.domains))
+    weights = plan.get("weights", {})
+    domains = {
+        name: dataclasses.replace(domain, weight=weights.get(name, domain.weight))
+        for name, domain in config.domains.items()
+    }
+    stages = {
+        share: {f"domains.{name}.weight": weight for name, weight in later.items()}
+        for share, later in plan.get("stages", {}).items()
+    }
+    return dataclasses.replace(config, domains=domains, stages=_at_steps(config.steps, stages))
+
+
+def lost(config: Config, method: Method) -> list[str]:
+    """Fields that a method sets and the user has set otherwise, as FIELD=VALUE.
+
+    Args:
+      config: of the run.
+      method: of its recipe.
+    """
+    out = []
+    for name in _OF_CONFIG:
+        value, now = getattr(method, name), getattr(config, name)
+        if isinstance(value, ObjectiveConfig):
+            fields = ("policy", "advantage", "shaping", "aggregation", "rows", "kl")
+            out += [
+                f"objective.{field}={getattr(now, field)!r}"
+                for field in fields
+                if getattr(value, field)
+                not in (getattr(now, field), getattr(ObjectiveConfig(), field))
+            ]
+        elif name == "extensions" and value:
+            out += [f"extensions without {key}" for key in value if key not in now]
+        elif name == "rollout" and value:
+            out += [
+                f"rollout.{k}={getattr(now, k)!r}" for k, v in value.items() if getattr(now, k) != v
+            ]
+        elif value is not None and value != now:
+            out.append(f"{name}={now!r}")
+    return out
+
+
+def _at_steps(
+    steps: int, stages: Mapping[float, Mapping[str, Any]]
+) -> dict[int, dict[str, bool | int | float | str]]:
+    return {round(share * steps): dict(changes) for share, changes in stages.items()}

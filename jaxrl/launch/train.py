@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from jaxrl.config import Config
-from jaxrl.launch import progress, streams
+from jaxrl.launch import needs, progress, streams
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.console import PlainConsole, as_text
 from jaxrl.launch.settings import configs, short, sweep, trust
@@ -64,9 +64,12 @@ def _one(config: Config, options: short.Options) -> int:
     """See `one`."""
     try:
         short.check_named(config)
+        lines = needs.check(config, strict=options.strict)
         distributed.start()
     except ValueError as error:
         return refused(error)
+    for line in lines:
+        say(f"jaxrl: {line}", error=True)
     console = PlainConsole()
     directory = loop.run_directory(config)
     started = False

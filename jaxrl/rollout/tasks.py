@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -24,17 +25,26 @@ def named(config: Config) -> Task:
       ValueError: an unknown task or parameter.
     """
     if not config.domains:
-        return tasks.get(config.task, **config.task_args)
+        name, args = _wrapped(config, config.task, config.task_args)
+        return tasks.get(name, **args)
     parts = {
         name: (
             domain.weight,
-            domain.task,
-            domain.args,
+            *_wrapped(config, domain.task, domain.args),
             {"max_new_tokens": domain.max_new_tokens} if domain.max_new_tokens else {},
         )
         for name, domain in config.domains.items()
     }
     return tasks.get("mixture", parts=json.dumps(parts))
+
+
+def _wrapped(config: Config, name: str, args: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """A task and its parameters, with the method's reward around the task's own."""
+    if not config.wrapper:
+        return name, args
+    return "wrapped", {
+        "of": name, "args": json.dumps(dict(args)), "by": config.wrapper, **config.wrapper_args,
+    }  # fmt: skip
 
 
 def require_turns(config: Config, asked_by: str, *, of_all: bool = True, or_else: str = "") -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import logging
 import re
 
+from jaxrl.data.rewards import references
 from jaxrl.data.sources import extract
 from jaxrl.data.types import Problem, Reward, Score
 
 _LONGEST = 2_000  # characters of an answer
+_NUMBER = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,12})?")
+_EPS = 1e-6
 
 
 def equivalent(answer_format: str = "boxed") -> Reward:
@@ -55,3 +58,31 @@ def _parse(answer: str) -> list:
     from math_verify import parse
 
     return parse(f"\\boxed{{{answer}}}", parsing_timeout=None)
+
+
+def nearness(answer: float, reference: float) -> float:
+    """RandomCalculation's continuous reward, 1 at the reference, 0 when far off by either measure.
+
+    Formula: `1 - min(|a - b|, 1) / 2 - min(|a - b| / (|b| + eps), 1) / 2`
+    """
+    error = abs(answer - reference)
+    return 1.0 - 0.5 * min(error, 1.0) - 0.5 * min(error / (abs(reference) + _EPS), 1.0)
+
+
+def near() -> Reward:
+    """`nearness` of the last number of the completion to the answer; 0 without a number."""
+
+    def reward(problem: Problem, completion: str) -> Score:
+        stated = _float(extract.last_number(completion) or "")
+        wanted = _float(str(problem.answer).rpartition("####")[2])
+        if wanted is None:
+            return Score(None, error=f"gold: the answer {problem.answer!r:.80} is not a number")
+        value = 0.0 if stated is None else nearness(stated, wanted)
+        return Score(value, {"correct": float(value == 1.0), "format": float(stated is not None)})
+
+    return references.any_of(reward)
+
+
+def _float(text: str) -> float | None:
+    number = extract.number(text)
+    return float(number) if number and _NUMBER.fullmatch(number) else None

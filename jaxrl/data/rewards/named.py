@@ -182,6 +182,7 @@ BUNDLED: dict[str, Callable[..., Reward]] = {
     "contains": contains,
     "math": equivalent,
     "closeness": closeness,
+    "nearness": math.near,
     "think_format": schema.think_answer,
     "pattern": schema.pattern,
     "json": schema.json_schema,
@@ -195,8 +196,17 @@ BUNDLED: dict[str, Callable[..., Reward]] = {
 """Name to the function that makes the reward from its arguments."""
 
 _LARGEST_EXPONENT = 400
-_JUDGED = {"judge", "rubric", "verifier"}
-_PURE = {"number", "exact", "contains", "none", "overlong", "repetition", "think_format"}
+JUDGED = {"judge", "rubric", "verifier"}
+_PURE = {
+    "number",
+    "nearness",
+    "exact",
+    "contains",
+    "none",
+    "overlong",
+    "repetition",
+    "think_format",
+}
 
 
 def parse(text: str) -> Spec:
@@ -266,7 +276,7 @@ def columns(specs: Sequence[Spec], known: Collection[str]) -> set[str]:
     for spec in specs:
         if spec.function not in BUNDLED:
             named |= user_functions.columns(spec.function, known)
-        elif spec.function in _JUDGED:
+        elif spec.function in JUDGED:
             named |= set(known)  # a rubric may name any
     return named & set(known)
 
@@ -326,14 +336,14 @@ def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
 
         return later()
 
-    judged = [spec for spec in specs if spec.function in _JUDGED]
+    judged = [spec for spec in specs if spec.function in JUDGED]
     keys = {str(end.get("key_variable", "")) for spec in judged for end in _endpoints(spec)} - {""}
     session = any(user_functions.in_session(spec.function) for spec in specs)
     return Rewards(
         reward=reward,
         grouped=grouped,
         pure=session or all(spec.function in _PURE for spec in specs),
-        slow=any(spec.function in _JUDGED or spec.function not in BUNDLED for spec in specs),
+        slow=any(spec.function in JUDGED or spec.function not in BUNDLED for spec in specs),
         seconds=judge.Endpoint("", "").total_s if judged else None,
         environment=tuple(sorted({"OPENAI_API_KEY", *keys} if judged else keys)),
         setup=user_functions.setup_of(

@@ -73,6 +73,7 @@ BUNDLED: dict[str, str] = {
     "with_compression": "jaxrl.data.environments.wrappers.with_compression",
     "with_tools": "jaxrl.data.environments.wrappers.with_tools",
     "workshop": "jaxrl.data.environments.games.workshop",
+    "wrapped": "jaxrl.data.tasks.wrapped",
 }
 """Name to module; its function `task(**params) -> Task` makes the task."""
 

@@ -6,12 +6,13 @@ my_reward.py:score` is this task; see docs/own-data.md.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxrl.data.rewards import named
 from jaxrl.data.sources import extract, generate, layouts, parsing, shards
@@ -42,6 +43,9 @@ def task(
     test_share: float = 0.1,
     environment: str = "",
     bad_rows: str = "error",
+    solution_column: str = "",
+    domain_column: str = "",
+    domain: str = "",
 ) -> Task:
     """Problems from a file of your own.
 
@@ -61,17 +65,22 @@ def task(
       environment: names of environment variables, with commas, that the rewards read.
       bad_rows: how a row that cannot be used is treated: `error` refuses the file and names the
         row, `skip` leaves it out.
+      solution_column: column of a completion that a policy could have written, for methods that
+        imitate or show one; empty: the column of the answer, where that is a text.
+      domain_column: column whose values divide the rows into domains.
+      domain: the value of that column whose rows are used; empty: all rows.
 
     Raises:
       ValueError: a row that does not fit, with its line; or a reward that cannot be called.
     """
     if bad_rows not in ("error", "skip"):
         raise ValueError(f"bad_rows={bad_rows!r} must be error or skip")
-    rows = _rows(path, prompt_column, answer_column, bad_rows, _stamp(path))
+    beside = _Beside(solution_column, domain_column, domain)
+    rows = _rows(path, prompt_column, answer_column, bad_rows, beside, _stamp(path))
     given = {"train": rows}
     if test_path:
         stamp = _stamp(test_path)
-        given["test"] = _rows(test_path, rows.prompt, rows.answer, bad_rows, stamp)
+        given["test"] = _rows(test_path, rows.prompt, rows.answer, bad_rows, beside, stamp)
         places = {split: range(len(source.keys)) for split, source in given.items()}
     else:
         places = _divided(rows, test_share)
@@ -90,6 +99,7 @@ def task(
         name="file",
         problem=problem,
         reward=combined.reward,
+        gold=functools.partial(_solution, rows.solution) if rows.solution else None,
         splits=tuple(places),
         sizes={split: len(found) for split, found in places.items()},
         alphabet=_alphabet(list(given.values()), template),
@@ -105,11 +115,43 @@ def task(
     return made
 
 
+def domains(path: str, column: str) -> dict[str, float]:
+    """The share of the rows of a file that each value of a column has, the most frequent first.
+
+    Args:
+      path: of the file, see `jaxrl.data.sources.records`.
+      column: name of the column, or a path into one.
+
+    Raises:
+      ValueError: a row without a value in that column, with its line.
+    """
+    records, _ = read_numbered(path)
+    counts: collections.Counter[str] = collections.Counter()
+    for place, record in enumerate(records):
+        value = layouts.value(record, column)
+        if value is None:
+            raise ValueError(
+                f"{sources.where(records, place, path)}: no column {column!r}; it has "
+                f"{', '.join(record)}; name another with --domain-column"
+            )
+        counts[str(value)] += 1
+    return {name: count / len(records) for name, count in counts.most_common()}
+
+
+class _Beside(NamedTuple):
+    """Columns that a method may need beside prompt and answer, see `task`."""
+
+    solution: str
+    domain_column: str
+    domain: str
+
+
 class _Rows:
     """The records of a file, each with a prompt."""
 
-    def __init__(self, path: str, prompt: str, answer: str, bad_rows: str) -> None:
+    def __init__(self, path: str, prompt: str, answer: str, bad_rows: str, beside: _Beside) -> None:
         self.path = path
+        self._columns = beside
         self._all, self.bad = read_numbered(path)
         if self.bad and bad_rows == "error":
             raise _unusable(self.bad[0])
@@ -124,11 +166,14 @@ class _Rows:
                 f"{path} has the columns {', '.join(self.columns)}; say which one is the prompt, "
                 "with --prompt-column NAME"
             )
+        self.solution = beside.solution or (self.answer if self._is_text(self.answer) else "")
         self.beside = self._context()
         self.characters: set[str] = set()
         self.keys: list[bytes] = []
         self._places: list[int] = []
         for place in range(len(self._all)):
+            if not self._is_of_domain(place):
+                continue
             try:
                 self.keys.append(self._key(place))
             except ValueError as error:
@@ -139,11 +184,19 @@ class _Rows:
                 continue
             self._places.append(place)
         if not self.keys:
-            raise ValueError(f"{path} has no row that can be used: {self.bad[0].why}")
+            why = self.bad[0].why if self.bad else f"none is of domain {beside.domain!r}"
+            raise ValueError(f"{path} has no row that can be used: {why}")
 
     def _has(self, name: str) -> bool:
         """Whether the file has a column, or a path that leads to a value of its first row."""
         return name in self._names or layouts.value(self._all[0], name) is not None
+
+    def _is_text(self, name: str) -> bool:
+        return bool(name) and isinstance(layouts.value(self._all[0], name), str)
+
+    def _is_of_domain(self, place: int) -> bool:
+        _, column, domain = self._columns
+        return not domain or str(layouts.value(self._all[place], column)) == domain
 
     def _context(self) -> dict[str, str]:
         """The columns that belong to the prompt."""
@@ -163,7 +216,8 @@ class _Rows:
         Args:
           used: columns that rewards read.
         """
-        names = [self.prompt, self.answer, *self.beside.values(), *used]
+        names = [self.prompt, self.answer, self.solution, self._columns.domain_column]
+        names += [*self.beside.values(), *used]
         left = layouts.unused(self.columns, [name for name in names if name])
         lines = [f"left out {bad.id}: {bad.why}" for bad in self.bad[:3]]
         if self.bad:
@@ -190,7 +244,8 @@ class _Rows:
     def _key(self, place: int) -> bytes:
         """A hash of the prompt, after checks of the row."""
         record = self._all[place]
-        for flag, name in (("prompt", self.prompt), ("answer", self.answer)):
+        needed = {"prompt": self.prompt, "answer": self.answer, "solution": self.solution}
+        for flag, name in needed.items():
             if name and name not in record and layouts.value(record, name) is None:
                 raise ValueError(
                     f"{self._where(place)}: no column {name!r}; it has {', '.join(record)}; name "
@@ -199,7 +254,13 @@ class _Rows:
         prompt = self._asked(place)
         texts = [prompt] if isinstance(prompt, str) else [turn["content"] for turn in prompt]
         answer = _plain(layouts.value(record, self.answer)) if self.answer else ""
-        self.characters.update(*texts, str(answer))
+        solution = layouts.value(record, self.solution) if self.solution else ""
+        if self._columns.solution and not isinstance(solution, str):
+            raise ValueError(
+                f"{self._where(place)}: {self.solution}: {solution!r:.80} is no text that a policy "
+                "could have written; name another column with --solution-column"
+            )
+        self.characters.update(*texts, str(answer), str(solution))
         return hashlib.blake2b(_dumped(prompt), digest_size=8).digest()
 
     def _asked(self, place: int) -> str | tuple[Message, ...]:
@@ -218,9 +279,14 @@ class _Rows:
 
 @functools.lru_cache(maxsize=8)
 def _rows(
-    path: str, prompt: str, answer: str, bad_rows: str, stamp: tuple[tuple[int, ...], ...]
+    path: str,
+    prompt: str,
+    answer: str,
+    bad_rows: str,
+    beside: _Beside,
+    stamp: tuple[tuple[int, ...], ...],
 ) -> _Rows:
-    return _Rows(path, prompt, answer, bad_rows)
+    return _Rows(path, prompt, answer, bad_rows, beside)
 
 
 _SKIP = "--data.bad-rows skip"
@@ -282,6 +348,10 @@ def _problem(rows: _Rows, index: int, template: str) -> Problem:
     if not text:
         problem = dataclasses.replace(problem, messages=prompt)
     return templates.apply(problem, template) if template else problem
+
+
+def _solution(column: str, problem: Problem) -> str:
+    return str(layouts.value(problem.metadata["row"], column))
 
 
 def _alphabet(sources_: Sequence[_Rows], template: str) -> str:

@@ -20,9 +20,9 @@ from rich.table import Table
 from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config
-from jaxrl.launch import algorithms
+from jaxrl.launch import algorithms, needs
 from jaxrl.launch import recipes as library
-from jaxrl.launch.cli import COMMANDS, refused
+from jaxrl.launch.cli import COMMANDS, REFUSALS, refused
 from jaxrl.launch.listing import losses_table, tasks_table
 from jaxrl.launch.settings import configs as recipe_files
 from jaxrl.launch.settings import flags
@@ -39,8 +39,14 @@ class Listing:
 
 
 def recipes(argv: list[str]) -> int:
-    """`jaxrl recipes [NAME] [--json]`: algorithms, ready runs, and methods of the literature."""
-    own = library.rows()
+    """`jaxrl recipes [NAME] [--json] [--for FILE]`: algorithms, ready runs, and methods.
+
+    `--for FILE` lists the methods that have what they need in a file of prompts, and what the
+    others need.
+    """
+    own = [{**row, "needs": needs.of(str(row["name"]))} for row in library.rows()]
+    if argv[:1] == ["--for"]:
+        return _for_file(argv[1:])
     if argv and not argv[0].startswith("-"):
         return _one(argv[0], [*algorithms.rows(), *own])
     listed = [{"kind": "algorithm", **row} for row in algorithms.rows()]
@@ -168,14 +174,44 @@ def _summary(module: str) -> str:
 
 
 def show(argv: list[str]) -> int:
-    """`jaxrl show RECIPE [--yaml] [flags]`: the resolved config as JSON or YAML."""
-    as_yaml, argv = "--yaml" in argv, [a for a in argv if a != "--yaml"]
+    """`jaxrl show RECIPE [--yaml] [--check] [flags]`: the resolved config as JSON or YAML.
+
+    `--check` checks instead all that `train` checks before it loads weights, and whether the
+    recipe's method is what would be trained.
+    """
+    as_yaml, check = "--yaml" in argv, "--check" in argv
     try:
-        config, _ = recipe_files.resolve(argv, "show")
-    except ValueError as error:
+        config, _ = recipe_files.resolve(
+            [a for a in argv if a not in ("--yaml", "--check")], "show"
+        )
+        if check:
+            print(needs.verdict(config))
+            return 0
+    except REFUSALS as error:
         return refused(error)
     shown = recipe_files.dump(config) if as_yaml else json.dumps(configs.to_dict(config), indent=2)
     print(shown.rstrip("\n"))
+    return 0
+
+
+def _for_file(argv: list[str]) -> int:
+    """The methods for a file."""
+    try:
+        rows = needs.for_file(*argv[:1]) if argv else []
+    except REFUSALS as error:
+        return refused(error)
+    if not rows:
+        return refused(ValueError("--for needs a FILE"))
+    if "--json" in argv:
+        print(json.dumps(rows, indent=2))
+        return 0
+    console = Console()
+    ready = [row for row in rows if not row["missing"]]
+    console.print(_table(ready, ("name", "summary"), f"methods for {escape(argv[0])}"))
+    rest = [{**row, "missing": ", ".join(row["missing"])} for row in rows if row["missing"]]
+    console.print(_table(rest, ("name", "missing"), "methods that need more"))
+    for need, flag in needs.FLAGS.items():
+        console.print(f"{need}: {flag}", markup=False)
     return 0
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import importlib
 import pkgutil
+import sys
 from types import ModuleType
 
 from jaxrl.config import Config
@@ -122,8 +123,28 @@ def of_module(recipe: ModuleType, name: str) -> Config:
     if not hasattr(recipe, "METHOD"):
         return recipe.config()
     example = getattr(recipe, "EXAMPLE", method.Example())
-    config = method.changed(method.applied(load(example.base), recipe.METHOD), example.changes)
+    base = method.changed(load(example.base), example.changes)  # its steps, which stages divide
+    config = method.changed(method.applied(base, recipe.METHOD), example.changes)
     return dataclasses.replace(config, recipe=name)
+
+
+def method_of(config: Config) -> method.Method | None:
+    """The method of a config's recipe, or of a user's file; None for a whole run."""
+    known = _modules()
+    name = IDS.get(config.recipe, config.recipe)
+    module = importlib.import_module(known[name]) if name in known else sys.modules.get(name)
+    own = getattr(module, "METHOD", None)
+    return own if isinstance(own, method.Method) else None
+
+
+def is_example(config: Config) -> bool:
+    """Whether a config trains on the problems of its recipe's example."""
+    name = IDS.get(config.recipe, config.recipe)
+    if name not in _modules():
+        return False
+    example = load(name)
+    same = ("task", "domains", "wrapper")
+    return all(getattr(config, field) == getattr(example, field) for field in same)
 
 
 def hint(name: str) -> str:

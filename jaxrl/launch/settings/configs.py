@@ -23,6 +23,7 @@ from jaxrl.launch.settings import course, flags, short
 from jaxrl.record import account, storage
 from jaxrl.run import begin
 from jaxrl.run import course as courses
+from jaxrl.training import companions
 
 T = TypeVar("T")
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
@@ -57,9 +58,17 @@ def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Opti
         )
     config, given = opened(name, trusted="--trust" in rest, model=short.model_of(rest))
     config, rest, options = short.expand(config, [*given, *rest])
-    config = flags.parse(config, rest, prog=f"jaxrl {command} {name}")
-    config = short.with_whole_paths(config)
-    return short.with_epochs(config, options.epochs), options
+    config = _parsed(config, rest, f"jaxrl {command} {name}", options)
+    return config, options
+
+
+def _parsed(config: Config, argv: list[str], prog: str, options: short.Options) -> Config:
+    """The config with flags, whole paths, its epochs, and its method's stages where they belong."""
+    steps = config.steps
+    config = short.with_whole_paths(flags.parse(config, argv, prog=prog))
+    config = short.with_epochs(config, options.epochs)
+    own = recipes.method_of(config)
+    return config if own is None else method.fitted(config, own, steps)
 
 
 def _of_fork(fork: str, argv: list[str], command: str) -> tuple[Config, short.Options]:
@@ -192,9 +201,8 @@ def _of_stage(
     """The config of one stage of a course, from its values in the file and the flags."""
     config, given = of_values(values, path, short.model_of(argv))
     config, rest, options = short.expand(config, [*given, *argv])
-    config = flags.parse(config, rest, prog=f"jaxrl {command} {values['recipe']}")
-    config = short.with_whole_paths(config)
-    return short.with_epochs(config, options.epochs), options
+    config = _parsed(config, rest, f"jaxrl {command} {values['recipe']}", options)
+    return config, options
 
 
 def of_values(
@@ -233,6 +241,9 @@ def of_values(
         value = values.pop(key)
         for each in value if isinstance(value, list) else [value]:
             given += [f"--{flag}"] if each is True else [f"--{flag}={each}"]
+    if isinstance(part := values.get("objective"), Mapping) and "policy" in part:
+        objective = companions.with_policy(base.objective, str(part["policy"]))
+        base = dataclasses.replace(base, objective=objective)
     try:
         made = merged(base, values)
     except ValueError as error:

@@ -15,12 +15,16 @@ from typing import NamedTuple
 
 from jaxrl import config as configs
 from jaxrl import gguf_file
-from jaxrl.config import Config
+from jaxrl.config import Config, Domain
 from jaxrl.data.rewards import named
 from jaxrl.data.sources import rows
+from jaxrl.data.tasks import file
+from jaxrl.launch import recipes
 from jaxrl.models import catalog
-from jaxrl.rollout import policy, tasks, written
+from jaxrl.rollout import policy as policies
+from jaxrl.rollout import tasks, written
 from jaxrl.rollout.policy import Policy
+from jaxrl.training import companions
 
 ALIASES = {
     "lr": "optimizer.learning-rate",
@@ -54,6 +58,7 @@ ALIASES = {
     "teacher": "teacher.model",
     "model-name-or-path": "model",
     "model-name": "model",
+    "env": "task",
     "resume": "fork",
     "eval-data": "data.eval-path",
     "eval-every": "eval.every",
@@ -78,6 +83,8 @@ DATA = {
     "test-data": "test_path",
     "prompt-column": "prompt_column",
     "answer-column": "answer_column",
+    "solution-column": "solution_column",
+    "domain-column": "domain_column",
     "template": "template",
     "test-share": "test_share",
     "reward-env": "environment",
@@ -99,8 +106,8 @@ ROWS = {
 """Flags that mean other fields in a run that learns from a file."""
 
 _FILES = ("path", "test_path")
-_OWN = ("reward", "epochs", "show-every", "profile", "trust")
-_SWITCHES = ("chat", "no-chat", "profile", "trust")
+_OWN = ("reward", "epochs", "show-every", "profile", "trust", "strict")
+_SWITCHES = ("chat", "no-chat", "profile", "trust", "strict")
 NAMES = (*ALIASES, *DATA, *_OWN)
 """All short flags."""
 
@@ -116,6 +123,8 @@ class Options(NamedTuple):
     """Trace steps 3 to 5."""
     trust: bool = False
     """Run the functions of others that a run directory names."""
+    strict: bool = False
+    """Refuse settings that take part of the recipe's method away."""
 
 
 def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Options]:
@@ -168,9 +177,14 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
                 values[DATA.get(name, name)] = given
     options = Options(
         _whole("epochs", values), _whole("show-every", values),
-        "profile" in values, "trust" in values,
+        "profile" in values, "trust" in values, "strict" in values,
     )  # fmt: skip
     config = _with_task(config, rest)
+    if policy := _value_of("--objective.policy", rest):
+        objective = companions.with_policy(config.objective, policy)
+        config = dataclasses.replace(config, objective=objective)
+    if "path" in values and (method := recipes.method_of(config)):
+        rewards += [text for text in method.rewards if text not in rewards]
     config, rewards = _with_reward_models(config, rewards, "path" in values)
     config = _with_data(config, {k: v for k, v in values.items() if k in DATA.values()}, rewards)
     if options.epochs and any(t.partition("=")[0] == "--steps" for t in rest):
@@ -188,7 +202,7 @@ def with_epochs(config: Config, epochs: int) -> Config:
         return config
     if config.data.kinds:
         check_named(config)
-        model, tokenizer = policy.describe(config)
+        model, tokenizer = policies.describe(config)
         found = written.usable(tokenizer, config, config.data.path)
         places = list(range(len(found)))
         if not config.data.eval_path:
@@ -256,7 +270,7 @@ def _whole(name: str, values: dict[str, str]) -> int:
 
 def _with_task(config: Config, argv: Sequence[str]) -> Config:
     """Parameters of the recipe's task do not follow to another."""
-    chosen = _value_of("--task", argv)
+    chosen = _value_of("--task", argv)  # --env is written as --task by now
     if chosen is None or chosen == config.task:
         return config
     return dataclasses.replace(config, task=chosen, task_args={}, domains={})
@@ -301,7 +315,13 @@ def _with_data(config: Config, given: dict[str, str], rewards: Sequence[str]) ->
             "--data needs a reward for its completions: --reward FILE.py:FUNCTION, or one of "
             f"{', '.join(named.BUNDLED)}"
         )
-    return dataclasses.replace(config, task="file", task_args=args, domains={})
+    domains: dict[str, Domain] = {}
+    if column := args.get("domain_column"):
+        domains = {
+            name: Domain("file", args | {"domain": name}, share)
+            for name, share in file.domains(str(args["path"]), str(column)).items()
+        }
+    return dataclasses.replace(config, task="file", task_args=args, domains=domains)
 
 
 def _path(spec: str) -> str:

@@ -10,12 +10,12 @@ import random
 import re
 from fractions import Fraction
 
+from jaxrl.data.rewards import math
 from jaxrl.data.sources import extract, generate
 from jaxrl.data.tasks.math import countdown
 from jaxrl.data.types import Problem, Score, Task
 
 _NUMBER = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,12})?")
-_EPS = 1e-6
 
 
 def task(
@@ -69,7 +69,7 @@ def task(
     def reward(problem: Problem, completion: str) -> Score:
         found = find(completion)
         number = None if found is None else _NUMBER.fullmatch(extract.number(found) or "")
-        value = nearness(float(number[0]), problem.answer) if number else 0.0
+        value = math.nearness(float(number[0]), problem.answer) if number else 0.0
         return Score(value, {"correct": float(value == 1.0), "format": float(number is not None)})
 
     made = Task(
@@ -88,12 +88,3 @@ def decimal(value: float) -> str:
     """A value of two decimals as it is written: `5`, `-0.25`, `697670000`."""
     written = f"{value:.2f}".rstrip("0").rstrip(".")
     return "0" if written == "-0" else written
-
-
-def nearness(answer: float, reference: float) -> float:
-    """RandomCalculation's continuous reward, 1 at the reference, 0 when far off by either measure.
-
-    `1 - min(|a - b|, 1) / 2 - min(|a - b| / (|b| + eps), 1) / 2`
-    """
-    error = abs(answer - reference)
-    return 1.0 - 0.5 * min(error, 1.0) - 0.5 * min(error / (abs(reference) + _EPS), 1.0)

@@ -20,9 +20,8 @@ METHOD = Method(
     rollout={"prompts": 8},
     curriculum=UNIFORM,
     stages={
-        140: {"rollout.group_size": 64, "curriculum.retain": 0.5, "curriculum.retain_every": 20}
+        7 / 11: {"rollout.group_size": 64, "curriculum.retain": 0.5, "curriculum.retain_every": 20}
     },
-    steps=220,
 )
 EXAMPLE = Example()
 """The quickstart in two stages."""

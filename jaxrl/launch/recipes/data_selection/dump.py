@@ -21,6 +21,6 @@ def sums() -> dict[str, Domain]:
     return {n: Domain("arithmetic", {"digits": i + 1} | args) for i, n in enumerate(names)}
 
 
-METHOD = Method(bandit=BanditConfig("dump", {"temperature": 0.1}))
+METHOD = Method(bandit=BanditConfig("dump", {"temperature": 0.1}), needs=("domains",))
 EXAMPLE = Example({"domains": sums()})
 """The quickstart on sums of three sizes."""

@@ -16,6 +16,6 @@ as many at random of those that were solved now and then, and as many of pass ra
 from jaxrl.config import CurriculumConfig
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method(curriculum=CurriculumConfig(score="learning_impact", keep=168))
+METHOD = Method(curriculum=CurriculumConfig(score="learning_impact", keep=168), needs=("history",))
 EXAMPLE = Example()
 """The quickstart, to be given the history of another; without one it trains on all."""

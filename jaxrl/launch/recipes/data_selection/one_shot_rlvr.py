@@ -20,6 +20,6 @@ floor: +0.037 [-0.086, +0.161].
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-METHOD = Method(objective=ObjectiveConfig(entropy_coef=0.001))
+METHOD = Method(objective=ObjectiveConfig(entropy_coef=0.001), needs=("history",))
 EXAMPLE = Example()
 """The quickstart, to be given the history of another; without one it trains on all."""

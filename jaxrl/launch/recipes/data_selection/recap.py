@@ -15,7 +15,9 @@ not factors of losses. The ablation replays with even shares, and beside it noth
 from jaxrl.config import BanditConfig, Domain
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method(bandit=BanditConfig("recap", {"temperature": 1.0}, signal="reward"))
+METHOD = Method(
+    bandit=BanditConfig("recap", {"temperature": 1.0}, signal="reward"), needs=("domains",)
+)
 EXAMPLE = Example(
     {
         "domains": {

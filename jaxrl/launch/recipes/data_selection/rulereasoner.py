@@ -14,6 +14,9 @@ from jaxrl.config import BanditConfig
 from jaxrl.launch.method import Example, Method
 from jaxrl.launch.recipes.data_selection import dump
 
-METHOD = Method(bandit=BanditConfig("dads", {"temperature": 0.5, "floor": 0.1}, signal="reward"))
+METHOD = Method(
+    bandit=BanditConfig("dads", {"temperature": 0.5, "floor": 0.1}, signal="reward"),
+    needs=("domains",),
+)
 EXAMPLE = Example({"domains": dump.sums()})
 """The quickstart on sums of three sizes."""

@@ -21,6 +21,6 @@ were not hopeless, went against the claim on data: -0.232 [-0.378, -0.085].
 from jaxrl.config import CurriculumConfig
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method(curriculum=CurriculumConfig(score="within_reach", keep=256))
+METHOD = Method(curriculum=CurriculumConfig(score="within_reach", keep=256), needs=("history",))
 EXAMPLE = Example()
 """The quickstart, to be given the history of another; without one it trains on all."""

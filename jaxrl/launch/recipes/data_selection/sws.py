@@ -20,6 +20,11 @@ every prompt three times and in the end failed none all along, gave +0.004 [-0.0
 from jaxrl.launch.method import Example, Method
 from jaxrl.launch.recipes.data_selection import dump
 
-METHOD = Method()
+METHOD = Method(
+    needs=(
+        "domains",
+        "history",
+    )
+)
 EXAMPLE = Example({"domains": dump.sums()})
 """The quickstart on sums of three sizes; without a history they are shared evenly."""

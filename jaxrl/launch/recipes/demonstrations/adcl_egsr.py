@@ -18,6 +18,7 @@ from jaxrl.launch.method import Example, Method
 METHOD = Method(
     extensions={"guidance": GuidanceConfig("explain", shown="{solution}={prompt}")},
     curriculum=CurriculumConfig("easiest_first"),
+    needs=("solution",),
 )
 EXAMPLE = Example()
 """The quickstart in an order of its own, with reformulations for failed groups."""

@@ -15,7 +15,8 @@ from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.method import Example, Method
 
 METHOD = Method(
-    extensions={"guidance": GuidanceConfig("explain", {"rows": 2}, "{solution}={prompt}")}
+    extensions={"guidance": GuidanceConfig("explain", {"rows": 2}, "{solution}={prompt}")},
+    needs=("solution",),
 )
 EXAMPLE = Example()
 """The quickstart with explanations for failed groups."""

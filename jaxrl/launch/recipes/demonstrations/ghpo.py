@@ -14,6 +14,6 @@ response and is not trained on. The ablation tries again as often, without a hin
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method(extensions={"guidance": GuidanceConfig("escalate")})
+METHOD = Method(extensions={"guidance": GuidanceConfig("escalate")}, needs=("solution",))
 EXAMPLE = Example()
 """The quickstart with hints for failed groups."""

@@ -14,6 +14,6 @@ of a group's members. The ablation writes them again with nothing given.
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method(extensions={"guidance": GuidanceConfig("inpaint")})
+METHOD = Method(extensions={"guidance": GuidanceConfig("inpaint")}, needs=("solution",))
 EXAMPLE = Example()
 """The quickstart with inpainted members in failed groups."""

@@ -25,6 +25,7 @@ METHOD = Method(
         policy="light_if", policy_args=COLD_START | {"alpha": 0.02}, advantage="sampled_advantages"
     ),
     extensions={"guidance": GuidanceConfig("expert_rows")},
+    needs=("solution",),
 )
 EXAMPLE = Example()
 """The quickstart after a cold start that keeps the entropy."""

@@ -18,6 +18,8 @@ entropy bonus of 0.01, clip-higher of 0.28 and the objective of pass@4.
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method(extensions={"guidance": GuidanceConfig("escalate", {"rows": 4})})
+METHOD = Method(
+    extensions={"guidance": GuidanceConfig("escalate", {"rows": 4})}, needs=("solution",)
+)
 EXAMPLE = Example()
 """The quickstart with half of each failed group guided."""

@@ -15,6 +15,6 @@ with plain prompts is recalled. Evaluation has no prefix.
 from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method(extensions={"guidance": GuidanceConfig("prefixes")})
+METHOD = Method(extensions={"guidance": GuidanceConfig("prefixes")}, needs=("solution",))
 EXAMPLE = Example()
 """The quickstart, with a given prefix for half of its groups."""

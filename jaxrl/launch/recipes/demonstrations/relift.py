@@ -19,6 +19,7 @@ METHOD = Method(
         policy="chord", policy_args={"mu": 0.5}, advantage="sampled_advantages"
     ),
     extensions={"guidance": GuidanceConfig("expert_on_failure")},
+    needs=("solution",),
 )
 EXAMPLE = Example()
 """The quickstart with solutions to what has failed."""

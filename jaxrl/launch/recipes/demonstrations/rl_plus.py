@@ -23,6 +23,7 @@ METHOD = Method(
         policy="rl_plus", advantage_args={"scale": "none"}, aggregation="seq-mean-token-sum-norm"
     ),
     extensions={"guidance": GuidanceConfig("expert_rows")},
+    needs=("solution",),
 )
 EXAMPLE = Example()
 """The quickstart with a solution in each group."""

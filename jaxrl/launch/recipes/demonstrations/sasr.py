@@ -109,6 +109,7 @@ METHOD = Method(
         "guidance": GuidanceConfig("expert_rows"),
         "jaxrl.launch.recipes.demonstrations.sasr:imitation": ImitationConfig(),
     },
+    needs=("solution",),
 )
 EXAMPLE = Example()
 """The quickstart with a solution beside each group."""

@@ -18,6 +18,7 @@ from jaxrl.training.objective import ObjectiveConfig
 METHOD = Method(
     objective=ObjectiveConfig(shaping="settled_label"),
     extensions={"guidance": GuidanceConfig("expert_rows")},
+    needs=("solution",),
 )
 EXAMPLE = Example()
 """The quickstart with the label in each group."""

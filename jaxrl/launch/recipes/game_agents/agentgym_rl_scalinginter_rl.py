@@ -16,8 +16,10 @@ from jaxrl.training.objective import ObjectiveConfig
 
 METHOD = Method(
     objective=ObjectiveConfig(entropy_coef=0.02),
-    stages={step: {"task_args.turns": turns} for step, turns in {0: 6, 24: 9, 48: 12}.items()},
-    steps=72,
+    stages={
+        share: {"task_args.turns": turns} for share, turns in {0: 6, 1 / 3: 9, 2 / 3: 12}.items()
+    },
+    needs=("environment",),
 )
-EXAMPLE = Example(base="keydoor")
+EXAMPLE = Example({"steps": 72}, base="keydoor")
 """Six turns, then nine, then twelve."""

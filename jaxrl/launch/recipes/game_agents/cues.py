@@ -20,7 +20,7 @@ which adds hints. The world is `workshop`: what tools need is not said anywhere.
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-METHOD = Method(objective=ObjectiveConfig(entropy_coef=0.03))
+METHOD = Method(objective=ObjectiveConfig(entropy_coef=0.03), needs=("environment",))
 EXAMPLE = Example(
     {
         "task": "workshop",

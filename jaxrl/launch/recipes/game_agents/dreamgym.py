@@ -24,8 +24,8 @@ from jaxrl.training.objective import ObjectiveConfig
 METHOD = Method(
     objective=ObjectiveConfig(entropy_coef=0.03),
     curriculum=CurriculumConfig(choose="difficulty_targeted", prompts=512),
-    stages={0: {"task_args.experience": 1200}, 90: {"task_args.experience": 0}},
-    steps=100,
+    stages={0: {"task_args.experience": 1200}, 0.9: {"task_args.experience": 0}},
+    needs=("environment",),
 )
 EXAMPLE = Example(
     {

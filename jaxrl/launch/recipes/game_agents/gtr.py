@@ -35,6 +35,7 @@ METHOD = Method(
     ),
     extensions={"corrector": CorrectorConfig(f"{__name__}:corrected")},
     updates_per_batch=1,
+    needs=("environment",),
 )
 EXAMPLE = Example(
     {

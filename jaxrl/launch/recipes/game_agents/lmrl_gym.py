@@ -51,6 +51,7 @@ METHOD = Method(
     },
     updates_per_batch=4,
     curriculum=CurriculumConfig(choose="jaxrl.data.selection.curriculum:uniform", prompts=256),
+    needs=("environment",),
 )
 EXAMPLE = Example(
     {

@@ -31,6 +31,7 @@ METHOD = Method(
             bootstrap=False,
         )
     },
+    needs=("environment",),
 )
 EXAMPLE = Example(
     {

@@ -29,7 +29,8 @@ METHOD = Method(
         advantage="promed",
         advantage_args={"process": 1.0, "outcome": 1.0, "answer": 3.0},
         entropy_coef=0.03,
-    )
+    ),
+    needs=("environment",),
 )
 EXAMPLE = Example(
     {

@@ -19,7 +19,7 @@ replies near to it are taken. GRPO without a KL penalty, from nothing; `--with c
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-METHOD = Method(objective=ObjectiveConfig(entropy_coef=0.02))
+METHOD = Method(objective=ObjectiveConfig(entropy_coef=0.02), needs=("environment",))
 EXAMPLE = Example(
     {
         "task": "emotional_support",

@@ -23,7 +23,7 @@ took is here, nor its relabelling of that action.
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-METHOD = Method(objective=ObjectiveConfig())
+METHOD = Method(objective=ObjectiveConfig(), needs=("environment",))
 EXAMPLE = Example(
     {
         "task": "board_game",

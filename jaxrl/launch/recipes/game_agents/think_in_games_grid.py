@@ -19,7 +19,7 @@ from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig
 
-METHOD = Method(objective=ObjectiveConfig())
+METHOD = Method(objective=ObjectiveConfig(), needs=("environment",))
 EXAMPLE = Example(
     {
         "task": "text_grid",

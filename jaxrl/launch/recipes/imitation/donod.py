@@ -28,6 +28,7 @@ METHOD = Method(
     objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
     extensions={"guidance": GuidanceConfig("expert_rows")},
     curriculum=CurriculumConfig("closest", {"share": SHARE}),
+    needs=("solution",),
 )
 EXAMPLE = Example()
 """The quickstart's solutions, of which 65% forget carries, imitated where they are kept."""

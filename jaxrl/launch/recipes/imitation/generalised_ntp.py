@@ -22,6 +22,7 @@ METHOD = Method(
         advantage="sampled_advantages",
     ),
     extensions={"guidance": GuidanceConfig("expert_rows")},
+    needs=("solution",),
 )
 EXAMPLE = Example()
 """The quickstart after 20 steps of precise imitation."""

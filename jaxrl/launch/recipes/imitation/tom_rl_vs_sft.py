@@ -21,7 +21,7 @@ In the task `whole traces`, no demonstration answers at once. `config()` is GRPO
 
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method()
+METHOD = Method(needs=("runs",))
 EXAMPLE = Example(
     {
         "task_args": {"digits": 1, "terms": 3, "operators": "+", "worked": True},

@@ -25,6 +25,7 @@ from jaxrl.training.objective import ObjectiveConfig
 METHOD = Method(
     objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
     extensions={"guidance": GuidanceConfig("expert_rows"), "sharpness": SharpnessConfig()},
+    needs=("solution",),
 )
 EXAMPLE = Example()
 """The quickstart's solutions, imitated."""

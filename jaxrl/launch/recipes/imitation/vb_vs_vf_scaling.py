@@ -21,6 +21,7 @@ from jaxrl.training.objective import ObjectiveConfig
 METHOD = Method(
     objective=ObjectiveConfig(advantage="sampled_advantages"),
     extensions={"guidance": GuidanceConfig("expert_rows")},
+    needs=("solution",),
 )
 EXAMPLE = Example()
 """The quickstart's GRPO, beside solutions that it leaves aside."""

@@ -26,6 +26,7 @@ METHOD = Method(
     objective=ObjectiveConfig(policy="aepo"),
     extensions={"branching": BranchingConfig()},
     updates_per_batch=4,
+    needs=("environment",),
 )
 EXAMPLE = Example(
     {"steps": 16, "warm_start": {"steps": 40, "batch_size": 64, "learning_rate": 0.002}},

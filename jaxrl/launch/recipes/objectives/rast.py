@@ -17,7 +17,7 @@ from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling.logits import Guide, proxy_tuning
 from jaxrl.types import Params
 
-METHOD = Method()
+METHOD = Method(needs=("runs",))
 EXAMPLE = Example(
     {"fresh": FreshModel(hidden_size=64, intermediate_size=192, num_heads=2, num_kv_heads=2)}
 )

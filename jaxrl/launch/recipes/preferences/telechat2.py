@@ -32,6 +32,7 @@ METHOD = Method(
         "guidance": GuidanceConfig("expert_rows"),
         "reference_refresh": RefreshConfig(every=STAGE),
     },
+    needs=("solution",),
 )
 EXAMPLE = Example()
 """The quickstart after SFT on right sums, and DPO."""

@@ -46,7 +46,7 @@ def rubric() -> str:
     return json.dumps({"criteria": made})
 
 
-METHOD = Method()
+METHOD = Method(needs=("judge",))
 EXAMPLE = Example(
     {
         "task": "format_following",

@@ -16,9 +16,10 @@ as written. The control has one form of each value.
 
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method()
+METHOD = Method(wrapper="length_checked", needs=("answer",))
 EXAMPLE = Example(
     {
+        "wrapper": "",
         "task": "fractions",
         "task_args": {"slips": 0.5, "varied": 1.0},
         "rollout": {"max_prompt_tokens": 32, "max_new_tokens": 16},

@@ -26,6 +26,7 @@ METHOD = Method(
         kl_coef=0.05,
     ),
     extensions={"guidance": GuidanceConfig("expert_rows")},
+    needs=("solution",),
 )
 EXAMPLE = Example()
 """The quickstart with rewards measured against the solution."""

@@ -17,7 +17,7 @@ layers hardly learn, under the same reward model; both are measured by the true 
 
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method()
+METHOD = Method(needs=("judge",))
 EXAMPLE = Example(
     {
         "task_args": {"digits": 2, "terms": 3, "operators": "+", "worked": True, "slips": 0.65},

@@ -27,7 +27,13 @@ WRITING = {
     **{"interactions": [{"of": ["constraints", "variety"], "weight": 1}], "stretch": 2},
 }
 
-METHOD = Method(curriculum=CurriculumConfig(score="central", keep=512))
+METHOD = Method(
+    curriculum=CurriculumConfig(score="central", keep=512),
+    needs=(
+        "judge",
+        "history",
+    ),
+)
 EXAMPLE = Example(
     {
         "task": "format_following",

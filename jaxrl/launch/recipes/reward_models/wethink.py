@@ -20,7 +20,12 @@ true reward. The control has one form of each value, which the rule can check ev
 from jaxrl.config import Domain
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method()
+METHOD = Method(
+    needs=(
+        "judge",
+        "rewards",
+    )
+)
 EXAMPLE = Example(
     {
         "domains": {

@@ -15,7 +15,12 @@ after SFT.
 
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method()
+METHOD = Method(
+    needs=(
+        "judge",
+        "rewards",
+    )
+)
 EXAMPLE = Example(
     {
         "task_args": {

@@ -16,7 +16,7 @@ from jaxrl.launch.method import Example, Method
 ITEMS = 3
 """Constraints of an instruction: right symbols of a prompt."""
 
-METHOD = Method()
+METHOD = Method(needs=("judge",))
 EXAMPLE = Example(
     {
         "task": "format_following",

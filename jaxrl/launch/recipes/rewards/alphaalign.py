@@ -19,9 +19,16 @@ the normalisation has nothing to do.
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-METHOD = Method(objective=ObjectiveConfig(shaping="dual"))
+METHOD = Method(
+    objective=ObjectiveConfig(shaping="dual"),
+    wrapper="guarded",
+    wrapper_args={"column": "harmful"},
+    needs=("harmful",),
+)
 EXAMPLE = Example(
     {
+        "wrapper": "",
+        "wrapper_args": {},
         "task": "guarded",
         "task_args": {
             "of": "arithmetic",

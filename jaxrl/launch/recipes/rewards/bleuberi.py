@@ -16,7 +16,11 @@ reference itself and nothing else.
 from jaxrl.config import CurriculumConfig
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method(curriculum=CurriculumConfig(score="difficulty", keep=512))
+METHOD = Method(
+    curriculum=CurriculumConfig(score="difficulty", keep=512),
+    rewards=("closeness?name=bleu",),
+    needs=("answer",),
+)
 EXAMPLE = Example(
     {
         "task": "translation",

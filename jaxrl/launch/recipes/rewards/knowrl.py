@@ -15,9 +15,11 @@ up. In the control, demonstrations claim nothing false.
 
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method()
+METHOD = Method(wrapper="factual", wrapper_args={"column": "facts"}, needs=("facts",))
 EXAMPLE = Example(
     {
+        "wrapper": "",
+        "wrapper_args": {},
         "task": "known_facts",
         "task_args": {"slips": 0.3, "refusals": 0.1},
         "rollout": {"max_prompt_tokens": 48, "max_new_tokens": 112},

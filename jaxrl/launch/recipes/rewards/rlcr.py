@@ -12,9 +12,13 @@ in the same form. Some answers cannot be known; in the task `own errors`, all ca
 
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method()
+ASKS = "\nAfter the answer, state how sure you are of it, as in <confidence>0.8</confidence>."
+
+METHOD = Method(wrapper="calibrated", wrapper_args={"asks": ASKS}, needs=("answer",))
 EXAMPLE = Example(
     {
+        "wrapper": "",
+        "wrapper_args": {},
         "task": "calibrated",
         "task_args": {"of": "arithmetic", "args": '{"digits": 2, "operators": "+", "slips": 0.65}'},
         "rollout": {"max_new_tokens": 40},

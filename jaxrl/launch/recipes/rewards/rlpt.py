@@ -15,7 +15,7 @@ to 3.
 
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method()
+METHOD = Method(rewards=("closeness?name=prefix",), needs=("answer",))
 EXAMPLE = Example(
     {
         "task": "next_segment",

@@ -19,7 +19,7 @@ solutions, at whatever cost.
 
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method()
+METHOD = Method(needs=("judge",))
 EXAMPLE = Example(
     {
         "task_args": {

@@ -28,6 +28,7 @@ METHOD = Method(
             optimizer=OptimizerConfig(learning_rate=0.002), mixing=1.0, bootstrap=False
         )
     },
+    needs=("environment",),
 )
 EXAMPLE = Example(
     {

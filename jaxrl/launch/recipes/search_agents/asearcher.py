@@ -34,6 +34,7 @@ METHOD = Method(
     ),
     updates_per_batch=1,
     asynchronous=AsynchronousConfig(staleness=4, schedule="lockstep:4", order="finished"),
+    needs=("environment",),
 )
 EXAMPLE = Example(
     {

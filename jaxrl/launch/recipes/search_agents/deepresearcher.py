@@ -16,7 +16,7 @@ leave room to ask again.
 
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method()
+METHOD = Method(needs=("environment",))
 EXAMPLE = Example(
     {
         "task_args": {

@@ -18,15 +18,16 @@ learns too slowly. `--stages.0`, `--stages.20` and `--stages.40` give other orde
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-STEPS = 20
+SHARE = 1 / 8
+"""Of the run, for each number of masks."""
 MASKS = (1, 2, 3)
 
 METHOD = Method(
     objective=ObjectiveConfig(
         policy_args={"clip_high": 0.28}, advantage="turn_advantages", entropy_coef=0.03
     ),
-    stages={STEPS * i: {"task_args.masks": masks} for i, masks in enumerate((*MASKS, 0))},
-    steps=160,
+    stages={SHARE * i: {"task_args.masks": masks} for i, masks in enumerate((*MASKS, 0))},
+    needs=("environment",),
 )
-EXAMPLE = Example({"rollout": {"max_new_tokens": 32}}, base="retrieval")
+EXAMPLE = Example({"steps": 160, "rollout": {"max_new_tokens": 32}}, base="retrieval")
 """The recipe `retrieval`, after 60 steps on masked facts."""

@@ -32,6 +32,7 @@ METHOD = Method(
             bootstrap=False,
         )
     },
+    needs=("environment",),
 )
 EXAMPLE = Example(
     {

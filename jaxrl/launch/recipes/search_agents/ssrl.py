@@ -23,10 +23,11 @@ METHOD = Method(
     objective=ObjectiveConfig(advantage="ssrl", advantage_args={"information": 2}, kl_coef=0.02),
     updates_per_batch=1,
     stages={0: {"task_args.single": 0.0, "task_args.unknown": True}},
-    steps=40,
+    needs=("environment",),
 )
 EXAMPLE = Example(
     {
+        "steps": 40,
         "task": "recall",
         "task_args": {"engine": "self", "single": 0.98, "unknown": False, "reward": "ssrl"},
         "warm_start": {"steps": 150, "batch_size": 64, "learning_rate": 0.002},

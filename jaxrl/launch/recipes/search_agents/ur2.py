@@ -24,12 +24,13 @@ METHOD = Method(
     updates_per_batch=1,
     stages={
         0: {"task_args.single": 0.0, "task_args.unknown": True, "task_args.reward": "retrieve"},
-        10: {"task_args.reward": "answer"},
+        0.25: {"task_args.reward": "answer"},
     },
-    steps=40,
+    needs=("environment",),
 )
 EXAMPLE = Example(
     {
+        "steps": 40,
         "task": "recall",
         "task_args": {"engine": "gated", "single": 0.98, "unknown": False, "reward": "answer"},
         "warm_start": {"steps": 150, "batch_size": 64, "learning_rate": 0.002},

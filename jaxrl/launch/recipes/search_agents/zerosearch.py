@@ -17,7 +17,7 @@ from jaxrl.launch.method import Example, Method
 
 BASE = 4.0
 NOISE = (0.0, 0.5)
-STAGES, STEPS = 10, 100
+STAGES = 10
 
 
 def noise(progress: float) -> float:
@@ -31,11 +31,8 @@ def noise(progress: float) -> float:
 
 
 METHOD = Method(
-    stages={
-        start: {"task_args.noise": noise(start / STEPS)}
-        for start in range(0, STEPS, STEPS // STAGES)
-    },
-    steps=STEPS,
+    stages={stage / STAGES: {"task_args.noise": noise(stage / STAGES)} for stage in range(STAGES)},
+    needs=("environment",),
 )
 EXAMPLE = Example(base="retrieval")
 """The recipe `retrieval`, with noise that grows from 0 to 1/2."""

@@ -18,6 +18,7 @@ In the task `many texts`, the domain has 512 and not 64.
 
 from jaxrl.config import CurriculumConfig, Domain, WarmStartConfig
 from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch import domain_plans
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -32,11 +33,15 @@ METHOD = Method(
     objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
     extensions={"guidance": GuidanceConfig("expert_rows")},
     rollout={"prompts": 96, "group_size": 2},
-    stages={176: {"domains.web.weight": 0.5, "domains.domain.weight": 0.5}},
-    steps=220,
+    by_domain=domain_plans.raise_last(BASE[1], RAISED[1], 1 - LAST),
+    needs=(
+        "solution",
+        "domains",
+    ),
 )
 EXAMPLE = Example(
     {
+        "stages": {176: {"domains.web.weight": 0.5, "domains.domain.weight": 0.5}},
         "domains": {
             "web": Domain(
                 "arithmetic",

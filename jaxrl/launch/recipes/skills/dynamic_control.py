@@ -73,6 +73,6 @@ def task() -> Task:
     return Task("tradeoffs", problem, reward, gold, alphabet=generate.ASCII, pure=True)
 
 
-METHOD = Method()
+METHOD = Method(needs=("task",))
 EXAMPLE = Example({"task": f"{__name__}:task", "task_args": {}})
 """The quickstart on letters, with the weights in the prompt."""

@@ -24,7 +24,9 @@ PRIMED = ObjectiveConfig(
     policy="primed", policy_args={"priming_steps": 40}, advantage="sampled_advantages"
 )
 
-METHOD = Method(objective=PRIMED, extensions={"guidance": GuidanceConfig("expert_rows")})
+METHOD = Method(
+    objective=PRIMED, extensions={"guidance": GuidanceConfig("expert_rows")}, needs=("solution",)
+)
 EXAMPLE = Example(
     {
         "task": "countdown",

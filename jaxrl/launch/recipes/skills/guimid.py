@@ -17,6 +17,7 @@ One mixture: what each task is worth alone is not measured. The task `many traje
 
 from jaxrl.config import CurriculumConfig, Domain, WarmStartConfig
 from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch import domain_plans
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -29,17 +30,21 @@ METHOD = Method(
     objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
     extensions={"guidance": GuidanceConfig("expert_rows")},
     rollout={"prompts": 96, "group_size": 2},
-    stages={
-        110: {
-            "domains.sums.weight": 0.0,
-            "domains.differences.weight": 0.0,
-            "domains.target.weight": 1.0,
-        }
-    },
-    steps=220,
+    by_domain=domain_plans.raise_last(MIXTURE[-1], TARGET[-1], MID),
+    needs=(
+        "solution",
+        "domains",
+    ),
 )
 EXAMPLE = Example(
     {
+        "stages": {
+            110: {
+                "domains.sums.weight": 0.0,
+                "domains.differences.weight": 0.0,
+                "domains.target.weight": 1.0,
+            }
+        },
         "domains": {
             "sums": Domain("arithmetic", {"digits": 2, "operators": "+"}, MIXTURE[0]),
             "differences": Domain(

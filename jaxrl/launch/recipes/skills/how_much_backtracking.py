@@ -22,6 +22,7 @@ METHOD = Method(
         policy="primed", policy_args={"priming_steps": 40}, advantage="sampled_advantages"
     ),
     extensions={"guidance": GuidanceConfig(guide="expert_rows")},
+    needs=("solution",),
 )
 EXAMPLE = Example(
     {

@@ -30,6 +30,10 @@ METHOD = Method(
     objective=ObjectiveConfig("chord", {"mu": 1.0}, advantage="sampled_advantages"),
     extensions={"guidance": GuidanceConfig("expert_rows")},
     rollout={"prompts": 192, "group_size": 2},
+    needs=(
+        "solution",
+        "domains",
+    ),
 )
 EXAMPLE = Example(
     {

@@ -16,6 +16,7 @@ decays on as many questions with answers alone. Chains have four operations, or 
 
 from jaxrl.config import Domain
 from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch import domain_plans
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -25,14 +26,18 @@ MID = {"stable_steps": STABLE, "decay_steps": DECAY}
 METHOD = Method(
     objective=ObjectiveConfig("stable_then_decay", MID, advantage="sampled_advantages"),
     extensions={"guidance": GuidanceConfig("expert_rows")},
-    stages={
-        STABLE: {"domains.equations.weight": 0.0, "domains.thoughts.weight": 1.0},
-        STABLE + DECAY: {"domains.thoughts.weight": 0.0, "domains.target.weight": 1.0},
-    },
-    steps=220,
+    by_domain=domain_plans.one_after_another((1 / 11, 3 / 22)),
+    needs=(
+        "solution",
+        "domains",
+    ),
 )
 EXAMPLE = Example(
     {
+        "stages": {
+            STABLE: {"domains.equations.weight": 0.0, "domains.thoughts.weight": 1.0},
+            STABLE + DECAY: {"domains.thoughts.weight": 0.0, "domains.target.weight": 1.0},
+        },
         "domains": {
             "equations": Domain("arithmetic", {"digits": 1, "operators": "+"}),
             "thoughts": Domain(

@@ -15,6 +15,6 @@ other symbols. The ablation adds nothing. In the control, all demonstrations hav
 
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method()
+METHOD = Method(needs=("runs",))
 EXAMPLE = Example()
 """The quickstart, whose difference is the skill."""

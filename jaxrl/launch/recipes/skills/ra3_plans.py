@@ -17,6 +17,7 @@ plans of demonstrations say nothing of the lines that are right.
 
 from jaxrl.config import Domain
 from jaxrl.extensions.latents import LatentsConfig
+from jaxrl.launch import domain_plans
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -26,11 +27,15 @@ MID = 20
 METHOD = Method(
     objective=ObjectiveConfig("chord", {"mu": 0.5}, advantage="sampled_advantages"),
     extensions={"latents": LatentsConfig()},
-    stages={MID: {"domains.text.weight": 0.0, "domains.target.weight": 1.0}},
-    steps=220,
+    by_domain=domain_plans.one_after_another((1 / 11,)),
+    needs=(
+        "solution",
+        "domains",
+    ),
 )
 EXAMPLE = Example(
     {
+        "stages": {MID: {"domains.text.weight": 0.0, "domains.target.weight": 1.0}},
         "domains": {
             "text": Domain(
                 "arithmetic", {"digits": 1, "terms": 4, "operators": "+", "worked": True}

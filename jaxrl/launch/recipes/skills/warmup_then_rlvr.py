@@ -17,6 +17,7 @@ demonstrations have the mark.
 
 from jaxrl.config import CurriculumConfig, Domain
 from jaxrl.extensions.guidance import GuidanceConfig
+from jaxrl.launch import domain_plans
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -26,11 +27,15 @@ PRIMED = {"priming_steps": WARMUP}
 METHOD = Method(
     objective=ObjectiveConfig("primed", PRIMED, advantage="sampled_advantages"),
     extensions={"guidance": GuidanceConfig("expert_rows")},
-    stages={WARMUP: {"domains.toy.weight": 0.0}},
-    steps=220,
+    by_domain=domain_plans.one_after_another((1 / 11,)),
+    needs=(
+        "solution",
+        "domains",
+    ),
 )
 EXAMPLE = Example(
     {
+        "stages": {WARMUP: {"domains.toy.weight": 0.0}},
         "domains": {
             "toy": Domain("arithmetic", {"digits": 1, "operators": "-"}),
             "target": Domain(
@@ -39,7 +44,7 @@ EXAMPLE = Example(
                 0.25,
                 curriculum=CurriculumConfig("jaxrl.data.selection.curriculum:uniform", prompts=100),
             ),
-        }
+        },
     }
 )
 """The quickstart's sums, after 20 steps of imitation on subtractions."""

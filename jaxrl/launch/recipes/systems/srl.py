@@ -31,6 +31,7 @@ METHOD = Method(
     asynchronous=AsynchronousConfig(
         staleness=1, schedule="lockstep:2", order="finished", in_flight=32
     ),
+    needs=("environment",),
 )
 EXAMPLE = Example({"score_workers": 2}, base="keydoor")
 """The recipe `keydoor` by PPO, asynchronous, with a ring of two batches."""

@@ -20,7 +20,7 @@ warm start are right in the known languages and wrong in 90% of those in the new
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-METHOD = Method(objective=ObjectiveConfig())
+METHOD = Method(objective=ObjectiveConfig(), needs=("task",))
 EXAMPLE = Example(
     {
         "steps": 30,

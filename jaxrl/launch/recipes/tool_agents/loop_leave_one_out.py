@@ -25,6 +25,7 @@ METHOD = Method(
         aggregation="seq-mean-token-mean",
     ),
     updates_per_batch=4,
+    needs=("environment",),
 )
 EXAMPLE = Example(
     {

@@ -18,7 +18,7 @@ repairs the one in question and breaks the others. `--task-args.tests fail_to_pa
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-METHOD = Method(objective=ObjectiveConfig())
+METHOD = Method(objective=ObjectiveConfig(), needs=("task",))
 EXAMPLE = Example(
     {
         "steps": 30,

@@ -19,7 +19,9 @@ was right from the start, so it pays to be wrong at first: see `first` beside `c
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-METHOD = Method(objective=ObjectiveConfig(aggregation="seq-mean-token-mean", kl_coef=0.01))
+METHOD = Method(
+    objective=ObjectiveConfig(aggregation="seq-mean-token-mean", kl_coef=0.01), needs=("task",)
+)
 EXAMPLE = Example(
     {
         "steps": 60,

@@ -21,7 +21,8 @@ from jaxrl.training.objective import ObjectiveConfig
 METHOD = Method(
     objective=ObjectiveConfig(
         policy_args={"clip_low": 0.2, "clip_high": 0.28}, aggregation="seq-mean-token-mean"
-    )
+    ),
+    needs=("task",),
 )
 EXAMPLE = Example(
     {

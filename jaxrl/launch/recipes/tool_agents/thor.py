@@ -23,7 +23,8 @@ from jaxrl.training.objective import ObjectiveConfig
 METHOD = Method(
     objective=ObjectiveConfig(
         advantage="thor", advantage_args={"weight": 1.0}, policy_args={"clip_high": 0.28}
-    )
+    ),
+    needs=("environment",),
 )
 EXAMPLE = Example(
     {

@@ -30,6 +30,7 @@ METHOD = Method(
     ),
     extensions={"reference_refresh": RefreshConfig(every=PERIOD)},
     updates_per_batch=1,
+    needs=("environment",),
 )
 EXAMPLE = Example(
     {

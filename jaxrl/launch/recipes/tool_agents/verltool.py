@@ -19,7 +19,7 @@ video tools are not here.
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-METHOD = Method(objective=ObjectiveConfig(advantage="group_advantages"))
+METHOD = Method(objective=ObjectiveConfig(advantage="group_advantages"), needs=("environment",))
 EXAMPLE = Example(
     {
         "steps": 60,

@@ -20,6 +20,7 @@ from jaxrl.training.objective import ObjectiveConfig
 METHOD = Method(
     objective=ObjectiveConfig(advantage="m_grpo", aggregation="seq-mean-token-mean", kl_coef=0.001),
     updates_per_batch=1,
+    needs=("environment",),
 )
 EXAMPLE = Example(
     {

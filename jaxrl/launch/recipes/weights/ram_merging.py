@@ -21,6 +21,6 @@ arithmetic, and below each policy on its own domain
 
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method()
+METHOD = Method(needs=("runs",))
 EXAMPLE = Example()
 """The quickstart, an agent on one task."""

@@ -17,6 +17,6 @@ attention, and no difference to a constant penalty; 20% less cache costs 0.046.
 
 from jaxrl.launch.method import Example, Method
 
-METHOD = Method()
+METHOD = Method(needs=("runs",))
 EXAMPLE = Example()
 """The quickstart, a policy whose heads are to be chosen from."""

@@ -1,0 +1,55 @@
+"""Another task whose reward a method turns into its own, see `jaxrl.data.rewards.wrappers`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from jaxrl import functions
+from jaxrl.data import tasks
+from jaxrl.data.rewards import wrappers
+from jaxrl.data.types import Problem, Task
+
+
+def task(
+    of: str = "arithmetic",
+    args: Mapping[str, Any] | str = "{}",
+    by: str = "calibrated",
+    asks: str = "",
+    column: str = "",
+) -> Task:
+    """Problems of a task, each with a method's reward.
+
+    Args:
+      of: name of the task.
+      args: its parameters, as a mapping or JSON.
+      by: a function of `jaxrl.data.rewards.wrappers`, or module:function, reward -> reward.
+      asks: added to each prompt, such as a request for `<confidence>0.8</confidence>`.
+      column: of the row that the function reads; empty: its own default.
+
+    Raises:
+      ValueError: no such function, or a task that has turns or scores whole groups.
+    """
+    plain = tasks.within(of, args)
+    if plain.turns is not None or plain.grouped:
+        raise ValueError(f"of={of!r}: a task of one turn, which scores completions one by one")
+    wrap = functions.lookup(by) if ":" in by else getattr(wrappers, by, None)
+    if wrap is None:
+        raise ValueError(f"by={by!r} is no function of jaxrl.data.rewards.wrappers")
+
+    def problem(split: str, seed: int, index: int) -> Problem:
+        bare = plain.problem(split, seed, index)
+        turns = bare.messages and (
+            *bare.messages[:-1],
+            {**bare.messages[-1], "content": bare.messages[-1]["content"] + asks},
+        )
+        return dataclasses.replace(bare, prompt=bare.prompt + asks, messages=turns)
+
+    return dataclasses.replace(
+        plain,
+        problem=problem,
+        reward=wrap(plain.reward, **({"column": column} if column else {})),
+        alphabet=plain.alphabet and "".join(sorted({*plain.alphabet, *asks})),
+        description=__doc__,
+    )

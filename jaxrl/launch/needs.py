@@ -1,0 +1,165 @@
+"""What a method needs of the user's data, the flag that gives it, and whether a run has it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from jaxrl.config import Config
+from jaxrl.data.rewards import named
+from jaxrl.launch import recipes
+from jaxrl.launch.method import Method, Need, lost
+from jaxrl.launch.settings import short
+from jaxrl.rollout import tasks
+from jaxrl.run import begin
+
+FLAGS: dict[Need, str] = {
+    "answer": "--answer-column NAME, the column of the reference answer",
+    "solution": "--solution-column NAME, a column of texts that a policy could have written",
+    "domains": "--domain-column NAME, a column whose values divide the rows",
+    "harmful": "--wrapper-args.column NAME, a column that says whether a request is harmful",
+    "facts": "--wrapper-args.column NAME, a column of known facts",
+    "judge": "--reward judge?url=URL&model=NAME, --reward rubric:FILE.yaml, or --reward RUN of a "
+    "reward model",
+    "rewards": "--reward A --reward B, two rewards or more",
+    "environment": "--env NAME or --env MODULE:FUNCTION, a task with turns",
+    "history": "--curriculum.history RUN or --bandit.history RUN, an earlier run on the same data",
+    "task": "--task NAME, the recipe's own or one of yours: its reward is the method",
+    "runs": "runs of other recipes, which `jaxrl merge` puts together: it trains nothing itself",
+}
+"""Need to the flag that gives it."""
+
+
+def missing(config: Config, method: Method) -> list[Need]:
+    """What a method needs and a run does not have.
+
+    Args:
+      config: of the run, with a task or data.
+      method: of its recipe.
+
+    Raises:
+      ValueError: the task or its data cannot be read.
+    """
+    return [need for need in method.needs if not _HAS[need](config)]
+
+
+def check(config: Config, *, strict: bool = False) -> list[str]:
+    """Refuse a method without what it needs.
+
+    Args:
+      config: of the run.
+      strict: whether a setting that takes the method's mechanism away is refused too.
+
+    Returns:
+      Lines on settings that take it away.
+
+    Raises:
+      ValueError: the method needs something else, naming the flag.
+    """
+    method = recipes.method_of(config)
+    if method is None or recipes.is_example(config):
+        return []
+    if absent := missing(config, method):
+        flags = "; and ".join(FLAGS[need] for need in absent)
+        raise ValueError(f"{config.recipe} needs {' and '.join(absent)}: {flags}")
+    lines = [
+        f"{config.recipe}: {change} takes part of the method away"
+        for change in lost(config, method)
+    ]
+    if strict and lines:
+        raise ValueError(f"{lines[0]}; leave it out, or --strict")
+    return lines
+
+
+def _specs(config: Config) -> list[named.Spec]:
+    parts = [domain.args for domain in config.domains.values()] or [config.task_args]
+    return [spec for args in parts for spec in named.read(str(args.get("rewards", "[]")))]
+
+
+def _has_answer(config: Config) -> bool:
+    return tasks.named(config).problem("train", config.seed, 0).answer is not None
+
+
+def _has_column(config: Config) -> bool:
+    problem = tasks.named(config).problem("train", config.seed, 0)
+    column = config.wrapper_args.get("column", "")
+    return not column or column in problem.metadata.get("row", problem.metadata)
+
+
+def _has_judge(config: Config) -> bool:
+    judged = any(spec.function in named.JUDGED for spec in _specs(config))
+    return judged or bool({"judge", "reward_model"} & config.extensions.keys())
+
+
+def _has_rewards(config: Config) -> bool:
+    return len(_specs(config)) > 1
+
+
+def _has_turns(config: Config) -> bool:
+    task = tasks.named(config)
+    return all(part.turns is not None for part in task.parts.values() or [task])
+
+
+_HAS: dict[Need, Callable[[Config], bool]] = {
+    "answer": _has_answer,
+    "solution": lambda config: tasks.named(config).gold is not None,
+    "domains": lambda config: len(config.domains) > 1,
+    "harmful": _has_column,
+    "facts": _has_column,
+    "judge": _has_judge,
+    "rewards": _has_rewards,
+    "environment": _has_turns,
+    "history": lambda config: bool(config.curriculum.history or config.bandit.history),
+    "task": lambda config: config.task not in ("", "file") or bool(config.domains),
+    "runs": lambda config: False,
+}
+
+
+def of(name: str) -> list[Need]:
+    """What the method of a recipe needs."""
+    method = getattr(recipes.module(name), "METHOD", None)
+    return [] if method is None else list(method.needs)
+
+
+def verdict(config: Config) -> str:
+    """Whether a run would train its recipe's method, after all checks before weights are loaded.
+
+    Args:
+      config: of the run.
+
+    Returns:
+      A line that says so.
+
+    Raises:
+      ValueError: it would not: the method needs something else, or the config cannot work.
+    """
+    short.check_named(config)
+    check(config, strict=True)
+    try:
+        begin.check(config)
+    except ValueError as error:
+        raise ValueError(f"{config.recipe} needs other settings: {error}") from error
+    return f"{config.recipe}: the method is kept"
+
+
+def for_file(path: str) -> list[dict[str, Any]]:
+    """One object a method: `name`, `summary`, and what is `missing` in a file of prompts.
+
+    Args:
+      path: of the file.
+
+    Raises:
+      ValueError: it cannot be read.
+    """
+    out = []
+    for row in recipes.rows():
+        method = getattr(recipes.module(str(row["name"])), "METHOD", None)
+        if method is None:
+            continue
+        config = recipes.load(str(row["name"]), "any")
+        own = {"path": path, "rewards": named.written([named.parse("none")])}
+        config = dataclasses.replace(config, task="file", task_args=own)
+        absent = missing(config, method)
+        out.append({"name": row["name"], "summary": row["summary"], "missing": absent})
+    return out

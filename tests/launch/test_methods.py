@@ -1,0 +1,258 @@
+"""Methods on a user's own data: what they need, what they set, and what is refused."""
+
+import dataclasses
+import json
+import typing
+
+import pytest
+
+from jaxrl.data import tasks
+from jaxrl.data.rewards import wrappers
+from jaxrl.data.types import Problem, Score
+from jaxrl.launch import cli, domain_plans, method, needs, recipes
+from jaxrl.launch.settings import configs as files
+from jaxrl.launch.settings import short
+from jaxrl.training import companions
+from jaxrl.training.objective import ObjectiveConfig
+
+METHODS = [name for name in recipes.names() if hasattr(recipes.module(name), "METHOD")]
+
+
+@pytest.fixture(autouse=True)
+def plain_model(monkeypatch):
+    """No test here reads the model; it is the smallest that can be named."""
+    monkeypatch.setattr(short, "has_template", lambda model: False)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """A file with every column that a method may need."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps(
+                {
+                    "prompt": f"What is {i}+{i + 1}?",
+                    "answer": 2 * i + 1,
+                    "solution": f"{i}+{i + 1}={2 * i + 1}",
+                    "kind": "abbccc"[i % 6],
+                    "facts": ["Sugar is sweet."],
+                    "harmful": i % 2,
+                }
+            )
+            + "\n"
+            for i in range(60)
+        )
+    )
+    return str(path)
+
+
+def resolved(name, rows, *flags):
+    argv = [name, "--model", "smollm2-135m", "--data", rows, *flags]
+    return files.resolve([*argv, *([] if "--reward" in flags else ["--reward", "number"])])[0]
+
+
+def test_every_need_has_a_flag_and_a_check():
+    assert set(needs.FLAGS) == set(typing.get_args(method.Need)) == set(needs._HAS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_method_is_the_base_algorithm(name):
+    """A method sets something, or needs the user's part of it; else it would be plain GRPO."""
+    own = recipes.module(name).METHOD
+    changes = dataclasses.replace(own, needs=())
+    assert changes != method.Method() or set(own.needs) & {
+        "judge", "task", "environment", "history", "runs",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_is_missing_is_refused_with_its_flag(name, rows):
+    own = recipes.module(name).METHOD
+    config = resolved(name, rows)
+    absent = needs.missing(config, own)
+    if absent:
+        with pytest.raises(ValueError, match="needs") as refusal:
+            needs.check(config)
+        assert all(needs.FLAGS[need] in str(refusal.value) for need in absent)
+    else:
+        assert needs.check(config, strict=True) == []
+
+
+def test_an_example_needs_nothing():
+    for name in METHODS:
+        assert needs.check(recipes.load(name), strict=True) == [], name
+
+
+def test_solutions_come_from_their_column_or_the_answers_that_are_texts(rows, tmp_path):
+    task = tasks.get("file", path=rows, rewards="[]", solution_column="solution")
+    problem = task.problem("train", 0, 0)
+    assert task.gold(problem) == problem.metadata["row"]["solution"]
+    assert tasks.get("file", path=rows, rewards="[]").gold is None  # the answers are numbers
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text(
+        "".join(json.dumps({"prompt": f"{i}", "answer": f"a{i}"}) + "\n" for i in range(9))
+    )
+    task = tasks.get("file", path=str(texts), rewards="[]")
+    problem = task.problem("train", 0, 0)
+    assert task.gold(problem) == problem.answer
+    with pytest.raises(ValueError, match=r"rows\.jsonl:1: answer: 1 is no text.*--solution-column"):
+        tasks.get("file", path=rows, rewards="[]", solution_column="answer")
+    with pytest.raises(ValueError, match=r"no column 'gold'.*--solution-column"):
+        tasks.get("file", path=rows, rewards="[]", solution_column="gold")
+
+
+def test_domains_are_the_values_of_a_column(rows):
+    config = resolved("dump", rows, "--domain-column", "kind")
+    assert {name: d.weight for name, d in config.domains.items()} == pytest.approx(
+        {"c": 1 / 2, "b": 1 / 3, "a": 1 / 6}
+    )
+    for name, domain in config.domains.items():
+        task = tasks.get("file", **domain.args)
+        kinds = {
+            task.problem("train", 0, i).metadata["row"]["kind"] for i in range(task.sizes["train"])
+        }
+        assert kinds == {name}
+    with pytest.raises(ValueError, match=r"rows\.jsonl:1: no column 'topic'.*--domain-column"):
+        resolved("dump", rows, "--domain-column", "topic")
+
+
+@pytest.mark.parametrize("steps", [20, 100, 333])
+def test_stages_keep_their_share_of_the_run(steps, rows):
+    config = resolved("drive_pre_grpo", rows, "--steps", str(steps))
+    (start,) = config.stages
+    assert start == round(steps * 7 / 11)
+    own = dataclasses.replace(config, stages={10: {"rollout.group_size": 4}})
+    assert method.fitted(own, recipes.module("drive_pre_grpo").METHOD, steps) == own
+
+
+def test_the_last_domain_is_raised_near_the_end(rows):
+    flags = ("--solution-column", "solution", "--domain-column", "kind", "--steps", "50")
+    config = resolved("domain_upsampling", rows, *flags)
+    assert config.domains["a"].weight == 0.05 and config.stages[40]["domains.a.weight"] == 0.5
+    config = resolved("octothinker", rows, *flags)
+    assert [d.weight for d in config.domains.values()] == [1.0, 0.0, 0.0]
+    assert len(config.stages) == 2
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_domains_one_after_another_are_each_trained(count):
+    names = tuple("abcde"[:count])
+    plan = domain_plans.one_after_another((0.25, 0.5))(names)
+    phases = [plan["weights"], *plan["stages"].values()]
+    assert all(any(phase[name] for phase in phases) for name in names)
+    assert phases[-1] == {name: float(name == names[-1]) for name in names}
+    raised = domain_plans.raise_last(0.1, 0.6, 0.8)(names)
+    for weights in (raised["weights"], raised["stages"][0.8]):
+        assert sum(weights.values()) == pytest.approx(1.0)
+
+
+def scored(wrap, value, completion, parts=None, **row):
+    problem = Problem("1", "What?", "42", metadata={"row": row})
+    return wrap(lambda problem, text: Score(value, parts or {}))(problem, completion).value
+
+
+@pytest.mark.parametrize("right", [0.0, 1.0])
+@pytest.mark.parametrize("q", [0.0, 0.3, 1.0])
+def test_calibrated_is_right_less_the_brier_score(right, q):
+    assert scored(wrappers.calibrated, right, f"42<confidence>{q}</confidence>") == pytest.approx(
+        right - (q - right) ** 2
+    )
+
+
+def test_length_checked_takes_a_twentieth_for_each_word_beyond():
+    """General-Reasoner: v (1 - 0.05 min(|l - l_ref|, 10)) - 0.5 (1 - e)."""
+    assert scored(wrappers.length_checked, 1.0, "42") == 1.0
+    assert scored(wrappers.length_checked, 1.0, "it is surely 42") == pytest.approx(0.85)
+    assert scored(wrappers.length_checked, 1.0, "word " * 50) == pytest.approx(0.5)
+    assert scored(wrappers.length_checked, 0.0, "") == -0.5
+
+
+def test_a_product_needs_every_part():
+    parts = {"label": 1.0, "cause": 0.0, "cause/found": 1.0}
+    assert scored(wrappers.product, 1.0, "yes", parts) == 0.0
+    assert scored(wrappers.product, 2.0, "yes", {"label": 1.0, "cause": 0.5}) == 0.5
+
+
+def test_factual_pays_wrong_answers_by_their_facts():
+    """KnowRL: 2 f - 1 + 2 c + u - (1 - c - u) (1 - s)."""
+    text = "<think>Sugar is sweet. The sky is green.</think> {}"
+    facts = {"facts": ["Sugar is sweet."]}
+    assert scored(wrappers.factual, 0.0, text.format("no"), **facts) == 1 + 1
+    assert scored(wrappers.factual, 0.0, text.format("41"), **facts) == pytest.approx(1 - 0.5)
+    assert scored(wrappers.factual, 1.0, text.format("42"), **facts) == 3
+    assert scored(wrappers.factual, 0.0, "41", **facts) == pytest.approx(-1 - 1)
+
+
+@pytest.mark.parametrize(
+    ("harmful", "completion", "value"),
+    [
+        (1, "I cannot help with that.", 1.0),
+        (1, "Sure: 42", -1.0),
+        (0, "Sorry, I can't.", -1.0),
+        (0, "42", 0.7),
+        ("yes", "No: it is a weapon.", 1.0),
+    ],
+)
+def test_guarded_refuses_what_is_harmful_alone(harmful, completion, value):
+    assert scored(wrappers.guarded, 0.7, completion, harmful=harmful) == value
+
+
+def test_a_method_reward_is_put_around_the_users(rows):
+    config = resolved("rlcr", rows)
+    from jaxrl.rollout import tasks as named
+
+    task = named.named(config)
+    problem = task.problem("train", 0, 0)
+    assert "<confidence>" in problem.prompt
+    right = f"{problem.answer}<confidence>0.9</confidence>"
+    assert task.reward(problem, right).value == pytest.approx(1 - 0.01)
+
+
+def test_rewards_of_a_method_are_added_to_the_users(rows):
+    config = resolved("bleuberi", rows)
+    names = [spec[0] for spec in json.loads(config.task_args["rewards"])]
+    assert names == ["number", "closeness"]
+
+
+def test_what_takes_a_method_away_is_said_and_refused_by_strict(rows):
+    config = resolved("cispo", rows)
+    assert needs.check(config, strict=True) == []
+    config = resolved("vcpo", rows, "--objective.policy", "ppo_clip")
+    (line, *_) = needs.check(config)
+    assert "objective.policy='ppo_clip'" in line
+    with pytest.raises(ValueError, match="--strict"):
+        needs.check(config, strict=True)
+
+
+@pytest.mark.parametrize(("flags", "status"), [((), 2), (("--solution-column", "solution"), 0)])
+def test_show_check_says_whether_the_method_is_kept(flags, status, rows, capsys, monkeypatch):
+    monkeypatch.setattr(needs.begin, "check", lambda config: None)
+    argv = ["show", "chord", "--model", "smollm2-135m", "--data", rows, "--reward", "number"]
+    assert cli.main([*argv, *flags, "--check"]) == status
+    last = "".join(capsys.readouterr()).strip().splitlines()[-1]
+    assert ("needs" in last and "--solution-column" in last) if status else "is kept" in last
+
+
+def test_recipes_for_a_file_lists_methods_and_what_is_missing(rows, capsys):
+    assert cli.main(["recipes", "--for", rows, "--json"]) == 0
+    listed = {row["name"]: row["missing"] for row in json.loads(capsys.readouterr().out)}
+    assert listed["chord"] == ["solution"] and not listed["cure"]
+
+
+@pytest.mark.parametrize("policy", sorted(companions.COMPANIONS))
+def test_a_policy_brings_its_advantage_and_aggregation(policy, rows):
+    config = resolved("cispo", rows, "--objective.policy", policy)
+    for field, value in companions.COMPANIONS[policy].items():
+        assert getattr(config.objective, field) == value
+    explicit = resolved(
+        "cispo", rows, "--objective.policy", policy, "--objective.aggregation", "token-mean"
+    )
+    assert explicit.objective.aggregation == "token-mean"
+
+
+def test_a_policy_leaves_what_was_set_on_purpose():
+    own = ObjectiveConfig(policy="gspo", advantage="rloo", aggregation="seq-mean-token-mean")
+    other = companions.with_policy(own, "dr_grpo")
+    assert (other.advantage, other.aggregation) == ("rloo", "seq-mean-token-sum-norm")
+    assert companions.with_policy(ObjectiveConfig("dr_grpo"), "ppo_clip") == ObjectiveConfig()
