@@ -7,8 +7,7 @@ import operator
 
 from experiments.lab import arms
 from experiments.lab.arms import Arm
-from jaxrl.config import Config
-from jaxrl.run import stages
+from jaxrl.config import Config, stages
 from jaxrl.training.optimizer import OptimizerConfig
 
 RATE = ("learning_rate", "schedule", "decay_share", "warmup_steps", "weight_decay")

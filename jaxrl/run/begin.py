@@ -13,12 +13,12 @@ import optax
 
 from jaxrl import config as configs
 from jaxrl import functions, json_file
-from jaxrl.config import Config
+from jaxrl.config import Config, stages
 from jaxrl.record import checkpoint, references, storage
 from jaxrl.record.checkpoint import Saved
 from jaxrl.rollout import flight, policy, programs, tasks, written
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import asynchronous, generators, offline, placement, reference, sampled, stages
+from jaxrl.run import asynchronous, generators, offline, placement, reference, sampled
 from jaxrl.run.context import Origin, RunContext
 from jaxrl.run.extension import Extension, open_extensions
 from jaxrl.run.placement import Complete
@@ -46,25 +46,13 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     """
     configs.check(config)
     stages.check(config)
-    for staged in stages.all_of(config):
+    for _, staged in stages.all_of(config):
         _check_rows(staged)
     asynchronous.check(config)
     generators.check(config)
     extensions = open_extensions(config)
     _check_stages(config, extensions)
-    arrays = [name for e in extensions.values() for name in e.arrays]
-    if "stepwise" in config.data.kinds:
-        arrays += ("turn", "turn_rewards")
-    elif not config.data.kinds and sampled.has_turns(config, extensions):
-        arrays += turns.TOKENS
-        _check_agents(config)
-    validate.check(
-        config.objective,
-        arrays,
-        sequences=_sequences(config),
-        bucket=config.packing.bucket,
-        shapes=lambda batch: functools.reduce(lambda b, e: e.shapes(b), extensions.values(), batch),
-    )
+    _check_objectives(config, extensions)
     reference.check(config, extensions)
     model, tokenizer = policy.describe(config)
     trainable.part(model, config.lora, config.train)
@@ -73,6 +61,27 @@ def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
     if config.fork:
         _check_fork(config)
     return origin, actor, extensions
+
+
+def _check_objectives(config: Config, extensions: dict[str, Extension]) -> None:
+    """Refuse an objective, of any stage, that its first update could not compute."""
+    arrays = [name for e in extensions.values() for name in e.arrays]
+    has_turns = not config.data.kinds and sampled.has_turns(config, extensions)
+    if "stepwise" in config.data.kinds:
+        arrays += ("turn", "turn_rewards")
+    elif has_turns:
+        arrays += turns.TOKENS
+    for done, staged in stages.all_of(config):
+        with stages.of_stage(config, done):
+            if has_turns:
+                _check_agents(staged)
+            validate.check(
+                staged.objective,
+                arrays,
+                sequences=_sequences(staged),
+                bucket=staged.packing.bucket,
+                shapes=lambda b: functools.reduce(lambda b, e: e.shapes(b), extensions.values(), b),
+            )
 
 
 def _sequences(config: Config) -> int:
@@ -84,13 +93,10 @@ def _sequences(config: Config) -> int:
 
 def _check_stages(config: Config, extensions: dict[str, Extension]) -> None:
     """Refuse a stage that an extension cannot work with."""
-    for start in sorted(config.stages):
-        staged = stages.at(config, start)
-        for extension in extensions.values():
-            try:
+    for done, staged in stages.all_of(config):
+        with stages.of_stage(config, done):
+            for extension in extensions.values():
                 extension.check(staged)
-            except ValueError as error:
-                raise ValueError(f"stages: the stage at {start}: {error}") from error
 
 
 def _check_fork(config: Config) -> None:

@@ -15,6 +15,7 @@ bad update, which a further update would have replaced.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Collection
 from pathlib import Path
 from time import perf_counter
@@ -23,7 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl.config import Config
+from jaxrl.config import Config, stages
 from jaxrl.mesh import distributed
 from jaxrl.record import checkpoint, rundir, trackers, usage
 from jaxrl.record.heartbeat import Heartbeat
@@ -32,7 +33,8 @@ from jaxrl.record.rundir import best_effort, run_directory
 from jaxrl.record.writer import Writer
 from jaxrl.rollout import experience, history, reshard
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import course, garbage, guards, placement, prepare, signals, stages
+from jaxrl.run import course, garbage, guards, placement, prepare, signals
+from jaxrl.run import stage as run_stage
 from jaxrl.run.begin import begin, check
 from jaxrl.run.context import Callbacks, Origin, RunContext
 from jaxrl.run.extension import Context, Extension, completion, only, taught
@@ -40,11 +42,14 @@ from jaxrl.run.extension import context as extension_context
 from jaxrl.run.guards import Trip
 from jaxrl.run.reference import Reference
 from jaxrl.run.reference_cache import reference_logp
-from jaxrl.run.stages import Stage
+from jaxrl.run.stage import Stage
 from jaxrl.training import objective, optimizer, packing, trainable
+from jaxrl.training.train_step import Update
 from jaxrl.types import TrainState, Trajectory
 
 __all__ = ["Callbacks", "run_directory", "train"]
+_PROGRAMS = 4
+"""Programs of updates that are kept for stages that begin again."""
 
 
 def transfers() -> contextlib.AbstractContextManager[None]:
@@ -100,7 +105,7 @@ def _train(
         signals.stoppable(config.checkpoint.grace_seconds, callbacks.note) as gate,
         Heartbeat(directory, config.guard.stall_seconds, callbacks.note) as heart,
         jax.set_mesh(training_mesh),
-        stages.open_pools(config, callbacks) as pools,
+        run_stage.open_pools(config, callbacks) as pools,
     ):
         rundir.save_config(directory, whole)
         checkpoint.set_aside(directory, after=checkpoint.newest(directory, callbacks.note))
@@ -134,13 +139,14 @@ def _run(
     reference = Reference(run.directory, config, model, run.extensions)
 
     def context(done: int) -> Context:
+        staged = stages.at(config, done)
         return extension_context(
-            stages.at(config, done),
+            staged,
             run.policy,
             part,
             run.extensions,
             directory=run.directory,
-            reference=reference.params if reference.read else None,
+            reference=reference.params if reference.reads(staged) else None,
             renew_reference=lambda state, step: reference.renew(like, state, step),
         )
 
@@ -157,6 +163,10 @@ def _run(
         int8=sampling.weights == "int8",
     )  # fmt: skip
     evaluated = only(run.extensions, "evaluated")
+
+    @functools.lru_cache(maxsize=_PROGRAMS)
+    def program(first: int) -> Update:
+        return placement.settled(run_stage.program(context(first), run.extensions, optimize), like)
 
     def assess(state: TrainState, step: int) -> dict[str, float]:
         run.heart.beat("evaluate", step)
@@ -185,12 +195,12 @@ def _run(
             step = host["step"] + 1
             if stage is None or stage_start != stages.start(config, host["step"]):
                 stage_start = stages.start(config, host["step"])
-                ctx = context(stage_start)
+                first = stages.first(config, stage_start)
+                ctx = context(first)
                 with transfers():
-                    stage = stages.open_stage(
-                        run, ctx, stage_start, host["rollouts"], recorder, optimize, like,
-                        to_rollouts,
-                    )  # fmt: skip
+                    stage = run_stage.open_stage(
+                        run, ctx, first, host["rollouts"], recorder, program(first), to_rollouts
+                    )
             run.heart.beat("sample", step)
             with transfers():
                 gathered, found = stage.batches.step(state, version, timer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from jaxrl.config import Config
+from jaxrl.config import Config, stages
 from jaxrl.models import lora
 from jaxrl.models.config import DecoderConfig
 from jaxrl.record import references
@@ -15,9 +15,14 @@ from jaxrl.types import Params, TrainState
 
 
 def needed(config: Config, extensions: Mapping[str, Extension]) -> bool:
-    """Whether the run compares with a reference policy."""
+    """Whether a stage, of a config without its stages, compares with a reference policy."""
     asked = any(extension.needs_reference for extension in extensions.values())
     return asked or objective.needs_reference(config.objective)
+
+
+def _needed_once(config: Config, extensions: Mapping[str, Extension]) -> bool:
+    """Whether any stage of the run compares with a reference policy."""
+    return any(needed(staged, extensions) for _, staged in stages.all_of(config))
 
 
 def stored(config: Config, extensions: Mapping[str, Extension]) -> bool:
@@ -28,7 +33,7 @@ def stored(config: Config, extensions: Mapping[str, Extension]) -> bool:
     """
     given = only(extensions, "reference") is not None
     kept = config.lora.rank or config.data.cache_reference
-    return needed(config, extensions) and not kept and not given
+    return _needed_once(config, extensions) and not kept and not given
 
 
 def check(config: Config, extensions: Mapping[str, Extension]) -> None:
@@ -52,9 +57,11 @@ def _check_cached(config: Config, extensions: Mapping[str, Extension]) -> None:
     own = [n for n, e in extensions.items() if e.needs_reference or e.reference is not None]
     why = {
         "the run learns from no file": not config.data.kinds,
-        "the objective compares with no reference policy": not needed(config, extensions),
+        "the objective compares with no reference policy": not _needed_once(config, extensions),
         "the objective compares with the policy that sampled, whose log-probabilities those of the "
-        "reference would replace": objective.needs_behavior(config.objective),
+        "reference would replace": any(
+            objective.needs_behavior(staged.objective) for _, staged in stages.all_of(config)
+        ),
         f"extension {own} reads the reference policy on other rows": bool(own),
         f"fork={config.fork!r} has taken over another run's reference": bool(config.fork),
     }
@@ -76,11 +83,14 @@ class Reference:
         model: DecoderConfig,
         extensions: Mapping[str, Extension],
     ) -> None:
-        self._directory, self._model = directory, model
-        self.read = needed(config, extensions) and not config.data.cache_reference
+        self._directory, self._model, self._extensions = directory, model, extensions
         self._given = only(extensions, "reference")
         self._stored = stored(config, extensions)
         self._params: Params | None = None
+
+    def reads(self, config: Config) -> bool:
+        """Whether a stage reads its parameters; `config` is in force in the stage."""
+        return needed(config, self._extensions) and not config.data.cache_reference
 
     def params(self, ctx: Context, state: TrainState) -> Params:
         """Its parameters."""

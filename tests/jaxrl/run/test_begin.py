@@ -44,7 +44,7 @@ def test_extensions_can_work_with_every_stage(tmp_path):
     config = small.config(tmp_path, **changes, stages={3: {"rollout.max_new_tokens": 3}})
     begin.check(config)
     config = dataclasses.replace(config, stages={3: {"rollout.group_size": 2}})
-    with pytest.raises(ValueError, match=r"stage at 3: judge\.opponents=2 with .*group_size=2"):
+    with pytest.raises(ValueError, match=r"stages\.3: judge\.opponents=2 with .*group_size=2"):
         begin.check(config)
 
 
