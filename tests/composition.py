@@ -19,7 +19,7 @@ import jax
 
 from jaxrl.config import Config
 from jaxrl.record import metrics
-from jaxrl.run import begin, loop
+from jaxrl.run import assemble, loop
 from jaxrl.sampling.chunks import Chunks
 from tests import digests
 from tests.jaxrl import tiny
@@ -70,7 +70,7 @@ def config(directory, pair, **changes) -> Config:
 def refusal(pair) -> str:
     """Why a run with both is refused; empty where it is not."""
     try:
-        begin.check(config(Path("unused"), pair))
+        assemble.assemble(config(Path("unused"), pair))
     except ValueError as error:
         return str(error)
     return ""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from jaxrl.config import Config, RolloutConfig
+from jaxrl.config.stages import PERIOD
 from jaxrl.extensions.average import AverageConfig
 from jaxrl.extensions.critic import CriticConfig
 from jaxrl.extensions.reference_refresh import RefreshConfig
@@ -221,6 +222,7 @@ def without_toy(config: Config, toy: Config) -> Config:
         start: fields
         for start, changes in config.stages.items()
         if (fields := {k: v for k, v in changes.items() if k.rpartition(".")[2] not in lengths})
+        and fields.keys() != {PERIOD}
     }
     return dataclasses.replace(
         config,

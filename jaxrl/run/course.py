@@ -22,7 +22,7 @@ from jaxrl import json_file
 from jaxrl.config import Config
 from jaxrl.mesh import distributed
 from jaxrl.record import rundir, storage
-from jaxrl.run import begin
+from jaxrl.run import assemble
 from jaxrl.run.context import Callbacks
 
 _SHOWN = ("recipe", "steps", "seconds", "eval")
@@ -42,7 +42,7 @@ def check(config: Config) -> None:
     planned = [*_stages(config), dataclasses.replace(config, course={})]
     for number, stage in enumerate(planned):
         try:
-            begin.check(dataclasses.replace(stage, model=planned[0].model))
+            assemble.assemble(dataclasses.replace(stage, model=planned[0].model))
         except ValueError as error:
             raise ValueError(f"stage {number} of the course: {error}") from error
 

@@ -15,7 +15,7 @@ from jaxrl.rollout import live as rollout
 from jaxrl.rollout.asynchronous import Weights
 from jaxrl.rollout.live import Live
 from jaxrl.rollout.schedule import Limits
-from jaxrl.run import asynchronous, begin, loop
+from jaxrl.run import assemble, asynchronous, loop
 from tests.jaxrl import tiny
 from tests.jaxrl.run.test_episodes import PLAYED
 
@@ -268,7 +268,7 @@ def test_settings_that_cannot_work_are_refused(case, tmp_path):
 )
 def test_what_asynchrony_does_not_go_with_is_refused(changes, tmp_path):
     with pytest.raises(ValueError, match=f"{next(iter(changes))}=2.0: they do not go together"):
-        begin.check(tiny.config(tmp_path, **{"asynchronous.staleness": 1} | changes))
+        assemble.assemble(tiny.config(tmp_path, **{"asynchronous.staleness": 1} | changes))
 
 
 def test_a_run_is_synchronous_by_default(tmp_path):

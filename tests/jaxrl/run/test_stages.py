@@ -9,7 +9,7 @@ from jaxrl import config as configs
 from jaxrl.config import Config, CurriculumConfig, Domain, stages
 from jaxrl.record import metrics, rundir
 from jaxrl.rollout import history
-from jaxrl.run import begin, loop, stage
+from jaxrl.run import assemble, loop, stage
 from jaxrl.run.extension import open_extensions
 from jaxrl.training.objective import ObjectiveConfig
 from tests.jaxrl import tiny
@@ -191,7 +191,7 @@ def test_an_objective_of_a_stage_is_refused_before_the_first_step(
 ):
     config = tiny.config(tmp_path, stages={2: changes | period})
     with pytest.raises(ValueError, match=message):
-        begin.check(config)
+        assemble.assemble(config)
 
 
 def test_each_stage_trains_by_its_own_objective(tmp_path):
@@ -225,8 +225,8 @@ def test_a_run_whose_objective_alternates_cut_within_and_between_equals_an_unint
     monkeypatch.setattr(stage, "make_update", lambda *a, **k: programs.append(a) or make(*a, **k))
     loop.train(tiny.config(tmp_path / "straight", **changes))
     assert len(programs) == 2  # one for each objective
-    paired = ["paired" in row for row in metrics.read(tmp_path / "straight")]
-    assert paired == [False, True] * 3
+    clipped = ["clipped_high" in row for row in metrics.read(tmp_path / "straight")]
+    assert clipped == [True, False] * 3
     for step in (1, 4):
         with pytest.raises(Cut):
             loop.train(tiny.config(tmp_path / "cut", **changes), cut_at(step))

@@ -21,7 +21,8 @@ from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.recipes.ready import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 
-COLD_START = {"priming_steps": 20}
+COLD_START = 20
+"""Steps of imitation."""
 
 
 def config() -> Config:
@@ -30,9 +31,6 @@ def config() -> Config:
         quickstart.config(),
         recipe="light_if",
         extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig(
-            policy="light_if",
-            policy_args=COLD_START | {"alpha": 0.02},
-            advantage="sampled_advantages",
-        ),
+        objective=ObjectiveConfig("expert_entropy_sft", advantage="sampled_advantages"),
+        stages={COLD_START: {"objective.policy": "tea", "objective.policy_args.alpha": 0.02}},
     )

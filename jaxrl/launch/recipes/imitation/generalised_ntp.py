@@ -25,9 +25,6 @@ def config() -> Config:
         quickstart.config(),
         recipe="generalised_ntp",
         extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig(
-            policy="primed",
-            policy_args={"priming_steps": 20, "beta": -0.25},
-            advantage="sampled_advantages",
-        ),
+        objective=ObjectiveConfig("expert_sft", {"beta": -0.25}, advantage="sampled_advantages"),
+        stages={20: {"objective.policy": "ppo_clip"}},
     )

@@ -35,9 +35,12 @@ def config() -> Config:
             "reference_refresh": RefreshConfig(every=STAGE),
         },
         objective=ObjectiveConfig(
-            policy="sft_dpo_rl",
-            policy_args={"sft_steps": STAGE, "dpo_steps": STAGE},
+            "expert_sft",
             advantage="sampled_advantages",
             aggregation="seq-mean-token-mean",
         ),
+        stages={
+            STAGE: {"objective.policy": "online_dpo"},
+            2 * STAGE: {"objective.policy": "ppo_clip"},
+        },
     )

@@ -28,9 +28,9 @@ def config() -> Config:
         quickstart.config(),
         recipe="veripo",
         extensions={"reference_refresh": RefreshConfig(every=PERIOD)},
-        objective=ObjectiveConfig(
-            policy="veripo",
-            policy_args={"period": PERIOD, "preference_steps": 5},
-            aggregation="seq-mean-token-mean",
-        ),
+        objective=ObjectiveConfig(aggregation="seq-mean-token-mean"),
+        stages={
+            PERIOD: {"objective.policy": "verified_dpo", "period": PERIOD},
+            PERIOD + 5: {"objective.policy": "ppo_clip", "period": PERIOD},
+        },
     )

@@ -24,10 +24,6 @@ from jaxrl.launch.recipes.ready import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig
 
-PRIMED = ObjectiveConfig(
-    policy="primed", policy_args={"priming_steps": 40}, advantage="sampled_advantages"
-)
-
 
 def config() -> Config:
     """Countdown with three small numbers, after 40 steps on traces that go back."""
@@ -39,5 +35,6 @@ def config() -> Config:
         rollout=RolloutConfig(prompts=48, group_size=8, max_prompt_tokens=256, max_new_tokens=224),
         packing=PackingConfig(micro_batch_tokens=4096, row_length=1024),
         extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=PRIMED,
+        objective=ObjectiveConfig("expert_sft", advantage="sampled_advantages"),
+        stages={40: {"objective.policy": "ppo_clip"}},
     )

@@ -22,7 +22,7 @@ from jaxrl.launch.recipes.ready import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 
 STABLE, DECAY = 20, 10
-MID = {"stable_steps": STABLE, "decay_steps": DECAY}
+"""Steps of mid-training at the whole rate, and of its decay."""
 
 
 def config() -> Config:
@@ -39,9 +39,17 @@ def config() -> Config:
         },
         stages={
             STABLE: {"domains.equations.weight": 0.0, "domains.thoughts.weight": 1.0},
-            STABLE + DECAY: {"domains.thoughts.weight": 0.0, "domains.target.weight": 1.0},
+            STABLE + DECAY: {
+                "domains.thoughts.weight": 0.0,
+                "domains.target.weight": 1.0,
+                "objective.policy": "ppo_clip",
+            },
         },
         rollout=dataclasses.replace(base.rollout, max_new_tokens=12),
         extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig("stable_then_decay", MID, advantage="sampled_advantages"),
+        objective=ObjectiveConfig(
+            "annealed_expert_sft",
+            {"stable_steps": STABLE, "decay_steps": DECAY},
+            advantage="sampled_advantages",
+        ),
     )

@@ -15,7 +15,6 @@ import dataclasses
 
 from jaxrl.config import Config
 from jaxrl.launch.recipes.ready import quickstart
-from jaxrl.training.objective import ObjectiveConfig
 
 
 def config() -> Config:
@@ -23,7 +22,8 @@ def config() -> Config:
     return dataclasses.replace(
         quickstart.config(),
         recipe="openvlthinker",
-        objective=ObjectiveConfig(
-            policy="iterated_sft", policy_args={"period": 20, "imitation_steps": 5}
-        ),
+        stages={
+            20: {"objective.policy": "expert_iteration", "period": 20},
+            25: {"objective.policy": "ppo_clip", "period": 20},
+        },
     )

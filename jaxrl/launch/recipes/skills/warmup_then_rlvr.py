@@ -23,7 +23,6 @@ from jaxrl.launch.recipes.ready import quickstart
 from jaxrl.training.objective import ObjectiveConfig
 
 WARMUP = 20
-PRIMED = {"priming_steps": WARMUP}
 
 
 def config() -> Config:
@@ -38,7 +37,7 @@ def config() -> Config:
                 "arithmetic", {"digits": 2, "operators": "+", "slips": 0.65}, 0.25, curriculum=few
             ),
         },
-        stages={WARMUP: {"domains.toy.weight": 0.0}},
+        stages={WARMUP: {"domains.toy.weight": 0.0, "objective.policy": "ppo_clip"}},
         extensions={"guidance": GuidanceConfig("expert_rows")},
-        objective=ObjectiveConfig("primed", PRIMED, advantage="sampled_advantages"),
+        objective=ObjectiveConfig("expert_sft", advantage="sampled_advantages"),
     )

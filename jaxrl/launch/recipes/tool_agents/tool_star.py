@@ -35,9 +35,9 @@ def config() -> Config:
         task_args={**base.task_args, "bonus": 0.1, "malformed": -1.0},
         updates_per_batch=1,
         extensions={"reference_refresh": RefreshConfig(every=PERIOD)},
-        objective=ObjectiveConfig(
-            policy="tool_star",
-            policy_args={"period": PERIOD, "preference_steps": 5},
-            aggregation="seq-mean-token-mean",
-        ),
+        objective=ObjectiveConfig(aggregation="seq-mean-token-mean"),
+        stages={
+            PERIOD: {"objective.policy": "online_dpo", "period": PERIOD},
+            PERIOD + 5: {"objective.policy": "ppo_clip", "period": PERIOD},
+        },
     )
