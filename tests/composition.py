@@ -17,7 +17,7 @@ from pathlib import Path
 
 import jax
 
-from jaxrl.config import Config
+from jaxrl.config import Config, conflicts
 from jaxrl.record import metrics
 from jaxrl.run import assemble, loop
 from jaxrl.sampling.chunks import Chunks
@@ -142,6 +142,9 @@ def document() -> str:
         for name in names
     )
     refused = "\n".join(f"- {one} with {two}: {why}" for (one, two), why in reasons.items())
+    exclusive = "\n".join(
+        f"- `{one.name}` with `{other.name}`: {why}" for one, other, why in conflicts.CONFLICTS
+    )
     where = recorded["environment"]
     return (
         "# Which methods work together\n\n"
@@ -154,6 +157,7 @@ def document() -> str:
         f"{where['jax']}).\n\n"
         f"{table}\n\n"
         f"## Refused, and why\n\n{refused or 'None of these pairs is refused.'}\n\n"
+        f"## Settings that exclude each other\n\n{exclusive}\n\n"
         f"## Flags\n\n{settings}\n\n"
         "`python -m tests.composition run` runs all pairs again, and\n"
         "`python -m tests.composition > docs/composition.md` makes this page. `./run test --slow`\n"

@@ -103,11 +103,6 @@ def check(config: Config) -> None:
             raise ValueError(
                 f"stages has a stage at {start}: have it at 0 or more, below steps={config.steps}"
             )
-    if config.stages and config.rollout.in_flight > 1:
-        raise ValueError(
-            f"stages with rollout.in_flight={config.rollout.in_flight}: unfinished groups would "
-            "belong to two stages; set one of them aside"
-        )
     for key, changes in config.stages.items():
         if PERIOD in changes and (type(changes[PERIOD]) is not int or changes[PERIOD] < 1):
             raise ValueError(

@@ -68,12 +68,15 @@ class Sampling:
         source: Source,
         open_drive: Open,
         log: Callable[[Row], None],
+        *,
+        together: bool,
     ) -> None:
         """Args: limits of the schedule, the group size, and where problems come from.
 
-        `log` is given a row for each chunk, see docs/asynchronous.md.
+        `log` is given a row for each chunk, see docs/asynchronous.md. `together`: answers take
+        effect together, once nothing is left to sample, as in a synchronous run.
         """
-        self.limits, self._size, self._source = limits, size, source
+        self.limits, self._size, self._source, self.together = limits, size, source, together
         self._open_drive, self._log = open_drive, log
         self._flight = Flight(limits, size)
         self._drive: Drive | None = None
@@ -190,12 +193,9 @@ class Sampling:
 
 
 def due(sampling: Sampling, answered: Collection[int]) -> list[int]:
-    """Answers that take effect now, of those that may.
-
-    With `staleness` 0 they do so together, once nothing is left to sample, as in a synchronous run.
-    """
+    """Answers that take effect now, of those that may, see `Sampling.together`."""
     asked, sampled = sampling.drive.asked, not sampling.drive.work
-    if sampling.limits.staleness == 0:
+    if sampling.together:
         return list(asked) if sampled and len(answered) == len(asked) else []
     return [n for n in asked if n in answered]
 

@@ -13,7 +13,7 @@ import jax
 
 from jaxrl import config as configs
 from jaxrl import functions
-from jaxrl.config import Config, stages
+from jaxrl.config import Config, conflicts, stages
 from jaxrl.record.checkpoint import Saved
 from jaxrl.rollout import history, policy, programs, reshard, tasks, written
 from jaxrl.rollout.policy import Policy
@@ -60,6 +60,7 @@ def check(config: Config) -> None:
     """
     configs.check(config)
     stages.check(config)
+    conflicts.check(config)
     for done, staged in stages.all_of(config):
         with stages.of_stage(config, done):
             _check_rows(staged)

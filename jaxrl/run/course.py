@@ -19,7 +19,7 @@ from typing import Any
 
 from jaxrl import config as configs
 from jaxrl import json_file
-from jaxrl.config import Config
+from jaxrl.config import Config, conflicts
 from jaxrl.mesh import distributed
 from jaxrl.record import rundir, storage
 from jaxrl.run import assemble
@@ -39,6 +39,7 @@ def check(config: Config) -> None:
     """
     if not config.course:
         return
+    conflicts.check(config)
     planned = [*_stages(config), dataclasses.replace(config, course={})]
     for number, stage in enumerate(planned):
         try:

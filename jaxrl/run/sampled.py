@@ -180,11 +180,6 @@ def check_prompts(config: Config, actor: Policy) -> None:
     examples.end(actor.tokenizer)  # else no completion would end
     tasks.dialogue(tasks.named(config), actor.tokenizer, config.rollout)
     tasks.arrays(tasks.named(config), actor.tokenizer, config.rollout)
-    if config.rollout.on_device and config.generators:
-        raise ValueError(
-            f"rollout.on_device with generators={config.generators}: generators play no episodes "
-            "within their decode loop; set one of them to its default"
-        )
     whole = tasks.named(config)
     curricula = [domain.curriculum for domain in config.domains.values()] or [config.curriculum]
     for curriculum, task in zip(curricula, whole.parts.values() or [whole], strict=True):

@@ -104,7 +104,12 @@ class World:
             lambda state: None,
         )
         self.sampling = Sampling(
-            limits, 1, source, lambda weights, known: Counting(self, known), self.rows.append
+            limits,
+            1,
+            source,
+            lambda weights, known: Counting(self, known),
+            self.rows.append,
+            together=limits.staleness == 0,
         )
 
     def score(self, name):

@@ -53,6 +53,65 @@ def run(tmp_path_factory):
     return of
 
 
+STAGED = {
+    "stages": {
+        1: {"objective.policy": "reinforce", "rollout.group_size": 2, "task_args.digits": 2},
+        2: {"rollout.temperature": 0.7},
+    },
+}
+ALTERNATING = {
+    "stages": {
+        1: {"objective.policy": "reinforce", "period": 2},
+        2: {"objective.policy": "a3po", "period": 2},
+    },
+}
+
+
+@pytest.mark.exact("staleness 0 in stages is the synchronous run in these stages, bit for bit")
+@pytest.mark.parametrize("kind", ["zero", "zero live"])
+def test_stages_of_staleness_0_are_those_of_the_synchronous_run(kind, tmp_path):
+    for name, fields in (("sync", {}), ("async", KINDS[kind])):
+        loop.train(tiny.config(tmp_path / name, **SHORT | STAGED | fields))
+    assert trained(tmp_path / "async") == trained(tmp_path / "sync")
+
+
+@pytest.mark.exact("stages of the objective go on with the groups in flight, and resume exactly")
+def test_a_stale_run_whose_objective_alternates_resumes_exactly(tmp_path):
+    changes = SHORT | ALTERNATING | KINDS["lockstep"] | {"steps": 4}
+    loop.train(tiny.config(tmp_path / "straight", **changes))
+    for cut in (1, 2):
+        with pytest.raises(InterruptedError):
+            loop.train(tiny.config(tmp_path / "cut", **changes), stopping_at(cut))
+    loop.train(tiny.config(tmp_path / "cut", **changes))
+    assert trained(tmp_path / "cut") == trained(tmp_path / "straight")
+    rows = metrics.read(tmp_path / "straight")
+    assert max(row["lag/max"] for row in rows) > 0
+    prompts = [row["problem"] for name in ("cut", "straight") for row in admitted(tmp_path / name)]
+    assert prompts[: len(prompts) // 2] == prompts[len(prompts) // 2 :]
+
+
+def test_replies_may_arrive_one_by_one_at_staleness_0(tmp_path):
+    """With a score of its own chunk each, the schedule differs; what is trained on does not."""
+    changes = SHORT | {"rollout.replies": "arrival"}
+    for name in ("zero", "zero live"):
+        loop.train(tiny.config(tmp_path / name, **changes | KINDS[name]))
+    assert trained(tmp_path / "zero") == trained(tmp_path / "zero live")
+
+
+def stopping_at(step):
+    def on_step(done, values):
+        if done == step:
+            raise InterruptedError
+
+    return loop.Callbacks(step=on_step)
+
+
+def admitted(directory):
+    """Rows of the rollouts that each step trained on."""
+    for path in sorted((directory / "rollouts").glob("*.jsonl")):
+        yield from map(json.loads, path.open())
+
+
 def trained(directory):
     """Everything that training made of a run, but for the state of an asynchronous one."""
     found = tiny.artefacts(directory)

@@ -1,12 +1,13 @@
 """Fields that change at declared steps: their values at each step, and interrupted runs."""
 
+import dataclasses
 import json
 import sys
 
 import pytest
 
 from jaxrl import config as configs
-from jaxrl.config import Config, CurriculumConfig, Domain, stages
+from jaxrl.config import Config, CurriculumConfig, Domain, conflicts, stages
 from jaxrl.record import metrics, rundir
 from jaxrl.rollout import history
 from jaxrl.run import assemble, loop, stage
@@ -115,8 +116,15 @@ def test_stages_that_no_step_reaches_or_that_do_not_fit_are_refused():
         with pytest.raises(ValueError, match="0 or more, below steps=100"):
             stages.check(Config(stages={start: {"rollout.group_size": 2}}))
     stage = {5: {"rollout.group_size": 2}}
-    with pytest.raises(ValueError, match=r"rollout\.in_flight=2"):
-        stages.check(configs.replaced(Config(stages=stage), "rollout.in_flight", 2.0))
+    partial = configs.replaced(Config(stages=stage), "rollout.in_flight", 2.0)
+    with pytest.raises(
+        ValueError, match=r"rollout\.in_flight=2.* stages of fields=\['rollout\.group_size'\]"
+    ):
+        conflicts.check(partial)
+    conflicts.check(dataclasses.replace(partial, stages={5: {"objective.policy": "sft"}}))
+    greedy = {5: {"objective.advantage": "remax"}}  # which samples greedy answers too
+    with pytest.raises(ValueError, match=r"\['objective\.advantage'\]"):
+        conflicts.check(dataclasses.replace(partial, stages=greedy))
     with pytest.raises(ValueError, match=r"'rollout\.group_size' with the extension replay"):
         open_extensions(configs.extended(Config(stages=stage), "replay", groups=4))
 
