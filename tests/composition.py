@@ -143,7 +143,8 @@ def document() -> str:
     )
     refused = "\n".join(f"- {one} with {two}: {why}" for (one, two), why in reasons.items())
     exclusive = "\n".join(
-        f"- `{one.name}` with `{other.name}`: {why}" for one, other, why in conflicts.CONFLICTS
+        f"- `{first.name}` with `{second.name}`: {why}"
+        for first, second, why in conflicts.CONFLICTS
     )
     where = recorded["environment"]
     return (

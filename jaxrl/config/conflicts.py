@@ -25,8 +25,8 @@ class Setting(NamedTuple):
 class Conflict(NamedTuple):
     """Two settings that do not go together."""
 
-    one: Setting
-    other: Setting
+    first: Setting
+    second: Setting
     why: str
 
 
@@ -59,7 +59,7 @@ STALE = Setting("asynchronous.staleness", lambda config: config.asynchronous.sta
 FILE = Setting("data.kinds", lambda config: config.data.kinds)
 GENERATORS = Setting("generators", lambda config: config.generators)
 PARTIAL = Setting("rollout.in_flight", lambda config: _factor(config.rollout.in_flight))
-OVERSAMPLING = Setting("rollout.oversampling", lambda config: _factor(config.rollout.oversampling))
+ADAPTIVE = Setting("rollout.rounds", lambda c: c.rollout.rounds == "adaptive" and "adaptive")
 STAGES = Setting("stages", lambda config: sorted(config.stages))
 SAMPLING_STAGES = Setting("stages of fields", resampled)
 SAMPLING_DEVICES = Setting("sampling.devices", lambda config: config.sampling.devices)
@@ -77,12 +77,7 @@ CONFLICTS = (
         "asynchronous.in_flight with asynchronous.order=finished does the same, with a bound on "
         "the lag",
     ),
-    Conflict(
-        ASYNCHRONOUS,
-        OVERSAMPLING,
-        "groups that are replaced would make a step need more groups than its place in the "
-        "schedule allows for",
-    ),
+    Conflict(ASYNCHRONOUS, ADAPTIVE, "groups are replaced one by one there, and not in rounds"),
     Conflict(STALE, SAMPLING_STAGES, "unfinished groups would belong to two stages"),
     Conflict(PARTIAL, SAMPLING_STAGES, "unfinished groups would belong to two stages"),
     Conflict(GENERATORS, FILE, "rows of a file are read, and generators would do nothing"),
@@ -102,10 +97,10 @@ def check(config: Config) -> None:
     Raises:
       ValueError: naming both settings, their values, the reason and the remedy.
     """
-    for one, other, why in CONFLICTS:
-        values = [setting.value(config) for setting in (one, other)]
+    for first, second, why in CONFLICTS:
+        values = [setting.value(config) for setting in (first, second)]
         if all(values):
             raise ValueError(
-                f"{one.name}={values[0]} with {other.name}={values[1]}: they do not go together, "
-                f"as {why}; leave one of them out"
+                f"{first.name}={values[0]} with {second.name}={values[1]}: they do not go "
+                f"together, as {why}; leave one of them out"
             )

@@ -135,7 +135,7 @@ def first(config: Config, done: int) -> int:
     It differs from `start` where stages have a period.
     """
     staged = at(config, done)
-    return next(step for step, other in all_of(config) if other == staged)
+    return next(step for step, config_there in all_of(config) if config_there == staged)
 
 
 def _order(config: Config, done: int) -> tuple[int, ...]:
@@ -180,13 +180,13 @@ def _field(config: Config, name: str) -> tuple[Any, Any]:
     *groups, last = name.split(".")
     for depth, key in enumerate([*groups, last]):
         if typing.get_origin(hint) is dict:
-            known = [last] if depth == len(groups) else list(value)
+            names = [last] if depth == len(groups) else list(value)
             _, hint = typing.get_args(hint)
         else:
             hints = typing.get_type_hints(hint) if dataclasses.is_dataclass(hint) else {}
-            hint, known = hints.get(key), list(hints)
-        if key not in known:
-            raise ValueError(f"{name}: there is no field {key!r}; {functions.nearest(key, known)}")
+            hint, names = hints.get(key), list(hints)
+        if key not in names:
+            raise ValueError(f"{name}: there is no field {key!r}; {functions.nearest(key, names)}")
         value = value.get(key) if isinstance(value, dict) else getattr(value, key)
     return hint, value
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.config import AsynchronousConfig, Config
+from jaxrl.data.selection import curriculum
 from jaxrl.data.types import Task
 from jaxrl.record import jsonl, storage
 from jaxrl.record.metrics import Timer
@@ -126,9 +127,11 @@ def open_batches(
 
     record = StepLog(run.directory / FILE, run.callbacks.note)
     together = config.asynchronous.staleness == 0 and config.rollout.replies == "together"
+    quota = curriculum.quota(config.rollout.prompts, oversampling=config.rollout.oversampling)
     sampling = Sampling(
-        limits(config), config.rollout.group_size, source, drive, record.add, together=together
-    )
+        limits(config), config.rollout.group_size, source, drive, record.add, together=together,
+        spare=int(quota.budget - quota.wanted),
+    )  # fmt: skip
     sample, halt = _sampler(run, config, sampling)
     run.closing.callback(halt)
     shared = not config.sampling.devices and not config.generators

@@ -90,6 +90,39 @@ def test_a_stale_run_whose_objective_alternates_resumes_exactly(tmp_path):
     assert prompts[: len(prompts) // 2] == prompts[len(prompts) // 2 :]
 
 
+@pytest.mark.exact("a live run that replaces groups of equal rewards is repeated by its replay")
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_groups_of_equal_rewards_are_replaced_within_the_budget(staleness, tmp_path):
+    changes = SHORT | {"rollout.oversampling": 2.0, "rollout.group_size": 2}
+    live = {"asynchronous.staleness": staleness}
+    loop.train(tiny.config(tmp_path / "live", **changes | live))
+    record = {"asynchronous.schedule": f"recorded:{tmp_path / 'live'}"}
+    loop.train(tiny.config(tmp_path / "replay", **changes | live | record))
+    assert trained(tmp_path / "replay") == trained(tmp_path / "live")
+    rows, replaced = list(jsonl.read(tmp_path / "live" / asynchronous.FILE)), 0
+    for row in rows:
+        replaced += len(row.get("drop", []))
+        if "train" in row:
+            assert replaced <= 4 + len(row.get("drop", []))
+            replaced = 0
+    assert any("drop" in row for row in rows)
+    numbers = [n for row in rows for name in ("drop", "train") for n in row.get(name, [])]
+    assert len(set(numbers)) == len(numbers)
+    assert max(row["lag/max"] for row in metrics.read(tmp_path / "live")) <= staleness
+
+
+@pytest.mark.exact("a lockstep run that replaces groups resumes within its budget, bit for bit")
+def test_a_run_that_replaces_groups_resumes_exactly(tmp_path):
+    changes = SHORT | {"rollout.oversampling": 1.5, "rollout.group_size": 2} | KINDS["lockstep"]
+    loop.train(tiny.config(tmp_path / "straight", **changes))
+    for cut in (1, 2):
+        with pytest.raises(InterruptedError):
+            loop.train(tiny.config(tmp_path / "cut", **changes), stopping_at(cut))
+    loop.train(tiny.config(tmp_path / "cut", **changes))
+    assert trained(tmp_path / "cut") == trained(tmp_path / "straight")
+    assert schedule(tmp_path / "cut") == schedule(tmp_path / "straight")
+
+
 def test_replies_may_arrive_one_by_one_at_staleness_0(tmp_path):
     """With a score of its own chunk each, the schedule differs; what is trained on does not."""
     changes = SHORT | {"rollout.replies": "arrival"}
@@ -323,10 +356,16 @@ def test_settings_that_cannot_work_are_refused(case, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"rollout.in_flight": 2.0}, {"rollout.oversampling": 2.0}], ids=str
+    "changes",
+    [
+        {"rollout.in_flight": 2.0},
+        {"rollout.rounds": "adaptive", "rollout.oversampling": 2.0},
+        {"stages": {1: {"rollout.group_size": 2}}},
+    ],
+    ids=str,
 )
 def test_what_asynchrony_does_not_go_with_is_refused(changes, tmp_path):
-    with pytest.raises(ValueError, match=f"{next(iter(changes))}=2.0: they do not go together"):
+    with pytest.raises(ValueError, match=f"with {next(iter(changes))}.*: they do not go together"):
         assemble.assemble(tiny.config(tmp_path, **{"asynchronous.staleness": 1} | changes))
 
 
