@@ -17,9 +17,9 @@ from pathlib import Path
 
 import jax
 
-from jaxrl.config import Config
+from jaxrl.config import Config, conflicts
 from jaxrl.record import metrics
-from jaxrl.run import begin, loop
+from jaxrl.run import assemble, loop
 from jaxrl.sampling.chunks import Chunks
 from tests import digests
 from tests.jaxrl import tiny
@@ -70,7 +70,7 @@ def config(directory, pair, **changes) -> Config:
 def refusal(pair) -> str:
     """Why a run with both is refused; empty where it is not."""
     try:
-        begin.check(config(Path("unused"), pair))
+        assemble.assemble(config(Path("unused"), pair))
     except ValueError as error:
         return str(error)
     return ""
@@ -142,6 +142,10 @@ def document() -> str:
         for name in names
     )
     refused = "\n".join(f"- {one} with {two}: {why}" for (one, two), why in reasons.items())
+    exclusive = "\n".join(
+        f"- `{first.name}` with `{second.name}`: {why}"
+        for first, second, why in conflicts.CONFLICTS
+    )
     where = recorded["environment"]
     return (
         "# Which methods work together\n\n"
@@ -154,6 +158,7 @@ def document() -> str:
         f"{where['jax']}).\n\n"
         f"{table}\n\n"
         f"## Refused, and why\n\n{refused or 'None of these pairs is refused.'}\n\n"
+        f"## Settings that exclude each other\n\n{exclusive}\n\n"
         f"## Flags\n\n{settings}\n\n"
         "`python -m tests.composition run` runs all pairs again, and\n"
         "`python -m tests.composition > docs/composition.md` makes this page. `./run test --slow`\n"

@@ -26,6 +26,8 @@ MODULES = {
     "jaxrl.losses.preference.direct": "jaxrl.losses.preference",
 }
 """Module today -> module in plans, where the name of the module has changed too."""
+NAMES = ("experiments.lab.phases",)
+"""Modules whose functions have bare names in plans: they were the library's."""
 
 _IDS = {recipe: id_ for id_, recipe in recipes.IDS.items() if id_.isidentifier()}
 """Recipe -> the name of its module in plans, where it has changed."""
@@ -38,6 +40,8 @@ def recorded(reference: str) -> str:
     if not match:
         return reference
     path, function = match.groups()
+    if path in NAMES:
+        return function
     if path in MODULES:
         return f"{MODULES[path]}:{function}"
     package, _, module = path.rpartition(".")

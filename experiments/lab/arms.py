@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from experiments.lab import phases
 from experiments.lab.aliases import recorded
 from experiments.lab.tasks import Problems
 from jaxrl import functions
@@ -186,6 +187,7 @@ def arm(config: Config, *, sizes: Mapping[str, Any] | None = None, **changes: An
             f"an arm may not change {', '.join(other)}: it trains what the recipe trains, so "
             "change the recipe's config(); sizes are in SIZES and the regime in REGIME"
         )
+    config = phases.joined(config)
     shared = ("objective", "curriculum", "bandit", "updates_per_batch")
     given = {name: getattr(config, name) for name in shared}
     for name in ("temperature", "oversampling", "chunks"):

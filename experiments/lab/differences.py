@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import operator
 
-from experiments.lab import arms
+from experiments.lab import arms, phases
 from experiments.lab.arms import Arm
-from jaxrl.config import Config
-from jaxrl.run import stages
+from jaxrl.config import Config, stages
 from jaxrl.training.optimizer import OptimizerConfig
 
 RATE = ("learning_rate", "schedule", "decay_share", "warmup_steps", "weight_decay")
@@ -24,6 +23,7 @@ ONE_TURN = {"branching": "answers of one turn in the lab, episodes that branch i
 
 def unlike(config: Config, method: Arm) -> list[str]:
     """In what an arm differs from its recipe, beyond sizes and regime; one line a field."""
+    config = phases.joined(config)
     lines = _unlike(config, method)
     known = {
         "guidance",

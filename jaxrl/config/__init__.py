@@ -2,7 +2,8 @@
 
 `schema` has the dataclasses, and `prompts` those that say what is trained on. `values` reads,
 writes, changes and compares configs, and `validate` refuses a config that could only fail later.
-`jaxrl.config` gives the public names of all four.
+`stages` says which config is in force when, and `conflicts` which settings exclude each other.
+`jaxrl.config` gives the public names of the first four.
 """
 
 from jaxrl.config.prompts import BanditConfig, CurriculumConfig, DataConfig, Domain

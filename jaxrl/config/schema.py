@@ -256,7 +256,8 @@ class Config:
     bandit: BanditConfig = BanditConfig()
     stages: dict[int, dict[str, bool | int | float | str]] = dataclasses.field(default_factory=dict)
     """Fields that change during the run: number of finished steps to {field: value}, e.g.
-    --stages.100 '{"rollout.max_new_tokens": 128}'; see `jaxrl.run.stages`."""
+    --stages.100 '{"rollout.max_new_tokens": 128}'; `period` among them repeats the change. See
+    `jaxrl.config.stages`."""
     course: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
     """Stages before this run, each a whole config, in order from 0. Every one starts from the
     result of the one before, and this run from that of the last; see `jaxrl.run.course`. A file

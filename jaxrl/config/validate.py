@@ -111,11 +111,6 @@ def check(config: Config) -> None:
             f"data.path={config.data.path!r}: this recipe samples; to learn from a file, train "
             "with sft, dpo, ipo, kto, orpo, simpo or cpo"
         )
-    if config.course and config.fork:
-        raise ValueError(
-            f"fork={config.fork!r} with a course: a course begins with its first stage; fork "
-            "RUN/stages/N, one of its stages, by a run of its own"
-        )
     if config.data.noise < 0 or (config.data.noise and not config.data.kinds):
         raise ValueError(
             f"data.noise={config.data.noise}: must be 0 or more, and 0 where nothing is read"

@@ -41,7 +41,8 @@ class Method:
     wrapper: str | None = None
     wrapper_args: Mapping[str, str] | None = None
     stages: Mapping[float, Mapping[str, Any]] | None = None
-    """By the share of the run that is done when the stage begins, from 0 to below 1."""
+    """Fields that change, as in `Config.stages`, by the share of the run that is done, from 0 to
+    below 1, or by the number of finished steps, from 1."""
     by_domain: Callable[[tuple[str, ...]], Mapping[str, Any]] | None = None
     """Names of the user's domains, the most frequent first -> `weights` by name at the beginning,
     and `stages` by share of the run -> weights by name."""
@@ -105,9 +106,11 @@ def fitted(config: Config, method: Method, before: int) -> Config:
       method: that the config has.
       before: the steps that the method's stages were placed by. Stages that the user has set stay.
     """
-    if method.stages and config.stages == _at_steps(before, method.stages):
-        config = dataclasses.replace(config, stages=_at_steps(config.steps, method.stages))
-    if method.by_domain is None or not config.domains or config.stages:
+    if config.stages != _at_steps(before, method.stages or {}):
+        return config
+    staged = _at_steps(config.steps, method.stages or {})
+    config = dataclasses.replace(config, stages=staged)
+    if method.by_domain is None or not config.domains:
         return config
     plan = method.by_domain(tuple(config.domains))
     weights = plan.get("weights", {})
@@ -119,7 +122,9 @@ def fitted(config: Config, method: Method, before: int) -> Config:
         share: {f"domains.{name}.weight": weight for name, weight in later.items()}
         for share, later in plan.get("stages", {}).items()
     }
-    return dataclasses.replace(config, domains=domains, stages=_at_steps(config.steps, stages))
+    for start, fields in _at_steps(config.steps, stages).items():
+        staged[start] = fields | staged.get(start, {})
+    return dataclasses.replace(config, domains=domains, stages=dict(sorted(staged.items())))
 
 
 def lost(config: Config, method: Method) -> list[str]:
@@ -154,4 +159,7 @@ def lost(config: Config, method: Method) -> list[str]:
 def _at_steps(
     steps: int, stages: Mapping[float, Mapping[str, Any]]
 ) -> dict[int, dict[str, bool | int | float | str]]:
-    return {round(share * steps): dict(changes) for share, changes in stages.items()}
+    return {
+        round(start * steps if start < 1 else start): dict(changes)
+        for start, changes in stages.items()
+    }

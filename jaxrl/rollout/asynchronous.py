@@ -25,7 +25,15 @@ from jaxrl.data.selection import curriculum
 from jaxrl.rollout import programs
 from jaxrl.rollout.drive import Answer, Asked, Chunk, Drive, Group
 from jaxrl.rollout.flight import WORKER, Flight
-from jaxrl.rollout.schedule import Action, Admit, Arrived, Limits, Train, Trained
+from jaxrl.rollout.schedule import (
+    Action,
+    Admit,
+    Arrived,
+    Finished,
+    Limits,
+    Train,
+    Trained,
+)
 from jaxrl.rollout.selection import Source
 from jaxrl.sampling.logits import Guide
 from jaxrl.types import Params
@@ -68,12 +76,18 @@ class Sampling:
         source: Source,
         open_drive: Open,
         log: Callable[[Row], None],
+        *,
+        together: bool,
+        spare: int = 0,
     ) -> None:
         """Args: limits of the schedule, the group size, and where problems come from.
 
-        `log` is given a row for each chunk, see docs/asynchronous.md.
+        `log` is given a row for each chunk, see docs/asynchronous.md. `together`: answers take
+        effect together, once nothing is left to sample, as in a synchronous run. `spare`: groups of
+        equal rewards that are replaced between two batches, at most.
         """
-        self.limits, self._size, self._source = limits, size, source
+        self.limits, self._size, self._source, self.together = limits, size, source, together
+        self._spare, self._dropped = spare, 0
         self._open_drive, self._log = open_drive, log
         self._flight = Flight(limits, size)
         self._drive: Drive | None = None
@@ -116,9 +130,9 @@ class Sampling:
         numbers, early = sorted(answered), self._row if not self._chunks else {}
         self._row = {"step": self._weights.step, "chunk": self._chunks, "answers": numbers, **early}
         self.drive.receive(self.drive.answers(numbers))
-        self._do(self._flight.finish())
+        self._finish()
         self._do(self._flight.between_chunks())
-        self._do(self._flight.finish())
+        self._finish()
         return self._row
 
     def chunk(self, *, decode: bool = True) -> bool:
@@ -142,24 +156,47 @@ class Sampling:
     def stop(self) -> None:
         """End the step: what is in progress is kept as far as it has come."""
         self.drive.save_partial()
-        self._do(self._flight.finish())
+        self._finish()
 
     def abandon(self) -> None:
         """Give up what has been sampled; its problems are the next to be begun."""
         rows = self._flight.abandon()
         if self._drive is not None:
             self._drive.over(rows)
-        self._drive = None
+        self._drive, self._dropped = None, 0
 
     def get_state(self) -> dict[str, Any]:
         """The position between two steps and what is in flight, for a checkpoint."""
-        return {"source": self._source.get_state(), **self._flight.get_state()}
+        held = {"dropped": self._dropped} if self._spare else {}
+        return {"source": self._source.get_state(), **held, **self._flight.get_state()}
 
     def set_state(self, saved: dict[str, Any]) -> None:
         """Go on from a position."""
         self._source.set_state(saved["source"])
         self._flight.set_state(saved)
-        self._drive = None
+        self._drive, self._dropped = None, saved.get("dropped", 0)
+
+    def _finish(self) -> None:
+        """Tell the schedule of newly finished groups, some of which are replaced."""
+        for number in self._flight.done():
+            if self._replaced(number):
+                self._do(self._flight.drop(number))
+            else:
+                self._do(self._flight.tell(Finished(WORKER, number)))
+
+    def _replaced(self, number: int) -> bool:
+        """Whether a group teaches nothing and is replaced; its source learns of it here."""
+        group = self._flight.group(number)
+        if self._dropped == self._spare or curriculum.informative(self._rewards([group]))[0]:
+            return False
+        self._dropped += 1
+        self._row.setdefault("drop", []).append(number)
+        self._source.learn([group.drawn], self._rewards([group]))
+        return True
+
+    def _rewards(self, groups: Sequence[Group]) -> np.ndarray:
+        """[P, G] of P groups; nan: a failed score."""
+        return np.array([[programs.reward(row) for row in g.rows[: self._size]] for g in groups])
 
     def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -181,7 +218,8 @@ class Sampling:
     def _take(self, numbers: tuple[int, ...]) -> None:
         bias = self._flight.length_bias(numbers)
         groups = self._flight.take(numbers)
-        rewards = np.array([[programs.reward(row) for row in g.rows[: self._size]] for g in groups])
+        rewards = self._rewards(groups)
+        self._dropped = 0
         self._source.learn([group.drawn for group in groups], rewards)
         uninformative = ~curriculum.informative(rewards)
         order = np.argsort(uninformative, kind="stable")
@@ -190,12 +228,9 @@ class Sampling:
 
 
 def due(sampling: Sampling, answered: Collection[int]) -> list[int]:
-    """Answers that take effect now, of those that may.
-
-    With `staleness` 0 they do so together, once nothing is left to sample, as in a synchronous run.
-    """
+    """Answers that take effect now, of those that may, see `Sampling.together`."""
     asked, sampled = sampling.drive.asked, not sampling.drive.work
-    if sampling.limits.staleness == 0:
+    if sampling.together:
         return list(asked) if sampled and len(answered) == len(asked) else []
     return [n for n in asked if n in answered]
 
@@ -246,7 +281,7 @@ def recorded(sampling: Sampling, weights: Weights, rows: Sequence[Row]) -> Batch
 
     Raises:
       ValueError: the record does not have the step.
-      RuntimeError: other groups begin or are trained on than were recorded.
+      RuntimeError: other groups begin, are replaced or are trained on than were recorded.
     """
     if not rows:
         raise ValueError(
@@ -256,7 +291,7 @@ def recorded(sampling: Sampling, weights: Weights, rows: Sequence[Row]) -> Batch
     sampling.start(weights)
     for row in rows:
         done = sampling.between(row["answers"])
-        for name in ("admit", "train"):
+        for name in ("drop", "admit", "train"):
             if done.get(name) != row.get(name):
                 raise RuntimeError(
                     f"step {weights.step + 1}, chunk {row['chunk']}: {name} was {row.get(name)} "

@@ -16,6 +16,7 @@ from jaxrl.rollout.drive import Group, tokens
 from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.schedule import (
     Action,
+    Dropped,
     Ended,
     Event,
     Finished,
@@ -65,11 +66,26 @@ class Flight:
         self._groups |= dict(zip(numbers, new, strict=True))
         return new
 
+    def done(self) -> list[int]:
+        """Numbers of the groups that have finished, and that the schedule has not been told of."""
+        known = {g.number for g in self.state.groups if g.finished is not None}
+        return [n for n, group in self._groups.items() if group.rows is not None and n not in known]
+
     def finish(self) -> list[Action]:
         """The actions that follow from newly finished groups."""
-        known = {g.number for g in self.state.groups if g.finished is not None}
-        done = [n for n, group in self._groups.items() if group.rows is not None and n not in known]
-        return [action for number in done for action in self.tell(Finished(WORKER, number))]
+        return [action for number in self.done() for action in self.tell(Finished(WORKER, number))]
+
+    def drop(self, number: int) -> list[Action]:
+        """The actions that follow from a finished group that is not trained on.
+
+        Another one may be started in its place.
+        """
+        self.take([number])
+        return self.tell(Dropped(WORKER, number))
+
+    def group(self, number: int) -> Group:
+        """A group in progress."""
+        return self._groups[number]
 
     def take(self, numbers: Sequence[int]) -> list[Group]:
         """Remove the groups of a step and return them."""

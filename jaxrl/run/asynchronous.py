@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.config import AsynchronousConfig, Config
+from jaxrl.data.selection import curriculum
 from jaxrl.data.types import Task
 from jaxrl.record import jsonl, storage
 from jaxrl.record.metrics import Timer
@@ -42,7 +43,7 @@ def limits(config: Config) -> schedule.Limits:
 
 
 def check(config: Config) -> None:
-    """Refuse what cannot be combined with sampling during updates.
+    """Refuse settings of sampling during updates that cannot work.
 
     Raises:
       ValueError: naming the field.
@@ -55,18 +56,6 @@ def check(config: Config) -> None:
                 "it to 0 or more"
             )
         return
-    refused = {
-        "data.kinds": config.data.kinds,
-        "stages": config.stages,
-        "rollout.in_flight": config.rollout.in_flight > 1 and config.rollout.in_flight,
-        "rollout.replies": config.rollout.replies != "together" and config.rollout.replies,
-        "rollout.oversampling": config.rollout.oversampling > 1 and config.rollout.oversampling,
-    }
-    if found := [name for name, value in refused.items() if value]:
-        raise ValueError(
-            f"asynchronous.staleness={settings.staleness} with {found[0]}={refused[found[0]]}: "
-            "they do not go together; leave one of them out"
-        )
     try:
         schedule.check(limits(config))
     except ValueError as error:
@@ -137,7 +126,12 @@ def open_batches(
         return Drive(program, given, engine, run.pools[start], known)
 
     record = StepLog(run.directory / FILE, run.callbacks.note)
-    sampling = Sampling(limits(config), config.rollout.group_size, source, drive, record.add)
+    together = config.asynchronous.staleness == 0 and config.rollout.replies == "together"
+    quota = curriculum.quota(config.rollout.prompts, oversampling=config.rollout.oversampling)
+    sampling = Sampling(
+        limits(config), config.rollout.group_size, source, drive, record.add, together=together,
+        spare=int(quota.budget - quota.wanted),
+    )  # fmt: skip
     sample, halt = _sampler(run, config, sampling)
     run.closing.callback(halt)
     shared = not config.sampling.devices and not config.generators

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,18 +11,16 @@ import jax
 import optax
 
 from jaxrl import config as configs
-from jaxrl import functions, json_file
+from jaxrl import json_file
 from jaxrl.config import Config
 from jaxrl.record import checkpoint, references, storage
 from jaxrl.record.checkpoint import Saved
-from jaxrl.rollout import flight, policy, programs, tasks, written
-from jaxrl.rollout.policy import Policy
-from jaxrl.run import asynchronous, generators, offline, placement, reference, sampled, stages
-from jaxrl.run.context import Origin, RunContext
-from jaxrl.run.extension import Extension, open_extensions
+from jaxrl.rollout import flight, policy
+from jaxrl.run import placement, reference
+from jaxrl.run.context import RunContext
 from jaxrl.run.placement import Complete
 from jaxrl.run.warm_start import discard, warm_start
-from jaxrl.training import trainable, turns, validate
+from jaxrl.training import trainable
 from jaxrl.training.trainable import Part
 from jaxrl.types import TrainState
 
@@ -35,93 +32,20 @@ _GROUPS = ("rollout", "extensions", "updates_per_batch", "seed")
 _ADAPTERS = 3  # folded into the run's key, for the first values of adapters
 
 
-def check(config: Config) -> tuple[Origin, Policy, dict[str, Extension]]:
-    """Refuse what cannot work, before anything is compiled or written.
-
-    Returns:
-      The origin of its experience, the policy, its parameters still to come, and the extensions.
+def check_fork(config: Config) -> None:
+    """Refuse a fork of what is not there, or that would train nothing.
 
     Raises:
-      ValueError: a config that cannot work.
+      ValueError: naming the field.
     """
-    configs.check(config)
-    stages.check(config)
-    for staged in stages.all_of(config):
-        _check_rows(staged)
-    asynchronous.check(config)
-    generators.check(config)
-    extensions = open_extensions(config)
-    _check_stages(config, extensions)
-    arrays = [name for e in extensions.values() for name in e.arrays]
-    if "stepwise" in config.data.kinds:
-        arrays += ("turn", "turn_rewards")
-    elif not config.data.kinds and sampled.has_turns(config, extensions):
-        arrays += turns.TOKENS
-        _check_agents(config)
-    validate.check(
-        config.objective,
-        arrays,
-        sequences=_sequences(config),
-        bucket=config.packing.bucket,
-        shapes=lambda batch: functools.reduce(lambda b, e: e.shapes(b), extensions.values(), batch),
-    )
-    reference.check(config, extensions)
-    model, tokenizer = policy.describe(config)
-    trainable.part(model, config.lora, config.train)
-    actor = Policy(model, {}, tokenizer)
-    origin = (offline if config.data.kinds else sampled).origin(config, actor)
-    if config.fork:
-        _check_fork(config)
-    return origin, actor, extensions
-
-
-def _sequences(config: Config) -> int:
-    """The number of sequences of an update."""
-    if config.data.kinds:
-        return config.data.batch_size // config.updates_per_batch * written.answers(config.data)
-    return config.rollout.prompts // config.updates_per_batch * config.rollout.group_size
-
-
-def _check_stages(config: Config, extensions: dict[str, Extension]) -> None:
-    """Refuse a stage that an extension cannot work with."""
-    for start in sorted(config.stages):
-        staged = stages.at(config, start)
-        for extension in extensions.values():
-            try:
-                extension.check(staged)
-            except ValueError as error:
-                raise ValueError(f"stages: the stage at {start}: {error}") from error
-
-
-def _check_fork(config: Config) -> None:
-    """Refuse a fork of what is not there, or that would train nothing."""
+    if not config.fork:
+        return
     source, step = fork_point(config.fork)
     checkpoint.require(source, step)
     if config.steps <= step:
         raise ValueError(
             f"steps={config.steps} with fork={config.fork!r}: the fork continues from step {step}, "
             f"so nothing is left to train; set steps above {step}, or fork an earlier step"
-        )
-
-
-def _check_agents(config: Config) -> None:
-    """Refuse an advantage that does not tell agents apart where episodes have several."""
-    named = config.objective.advantage
-    if not functions.takes(functions.lookup(named), "agent_ids"):
-        tasks.require_one_agent(config, f"objective.advantage={named!r}")
-
-
-def _check_rows(config: Config) -> None:
-    """Refuse rows that the longest response possible does not fit in.
-
-    What is read from a file is as long as its texts are, and is refused when it is packed.
-    """
-    row_length, longest = config.packing.row_length, programs.limits(config.rollout)[1]
-    if not config.data.kinds and 0 < row_length < longest - 1:  # the last token is no input
-        raise ValueError(
-            f"packing.row_length={row_length} is shorter than the longest sequence, which has "
-            f"{longest} tokens (rollout.max_prompt_tokens + rollout.max_new_tokens); set it to "
-            f"{longest} or to 0, which chooses it"
         )
 
 

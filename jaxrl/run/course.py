@@ -19,10 +19,10 @@ from typing import Any
 
 from jaxrl import config as configs
 from jaxrl import json_file
-from jaxrl.config import Config
+from jaxrl.config import Config, conflicts
 from jaxrl.mesh import distributed
 from jaxrl.record import rundir, storage
-from jaxrl.run import begin
+from jaxrl.run import assemble
 from jaxrl.run.context import Callbacks
 
 _SHOWN = ("recipe", "steps", "seconds", "eval")
@@ -39,10 +39,11 @@ def check(config: Config) -> None:
     """
     if not config.course:
         return
+    conflicts.check(config)
     planned = [*_stages(config), dataclasses.replace(config, course={})]
     for number, stage in enumerate(planned):
         try:
-            begin.check(dataclasses.replace(stage, model=planned[0].model))
+            assemble.assemble(dataclasses.replace(stage, model=planned[0].model))
         except ValueError as error:
             raise ValueError(f"stage {number} of the course: {error}") from error
 

@@ -42,18 +42,6 @@ def check(config: Config) -> None:
             f"generators={config.generators}: ray is not installed; pip install 'jaxrl[ray]', or "
             "leave the field at 0"
         )
-    refused = {
-        "data.kinds": config.data.kinds,
-        "stages": config.stages,
-        "sampling.devices": config.sampling.devices,
-        "extensions.guidance": config.extensions.get("guidance"),
-        "extensions.nucleus": config.extensions.get("nucleus"),
-    }
-    if found := [name for name, value in refused.items() if value]:
-        raise ValueError(
-            f"generators={config.generators} with {found[0]}={refused[found[0]]}: they do not go "
-            "together; leave one of them out"
-        )
     if jax.process_count() > 1:
         raise ValueError(
             f"generators={config.generators} with {jax.process_count()} training processes: "

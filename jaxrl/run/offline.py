@@ -23,10 +23,10 @@ from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.written import Group, gathered, groups
-from jaxrl.run import placement, prepare, reference_cache
+from jaxrl.run import placement, prepare, reference
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
 from jaxrl.run.extension import Context, taught
-from jaxrl.run.reference_cache import Scored, reference_logp
+from jaxrl.run.reference import Scored, reference_logp
 from jaxrl.training.train_step import make_measure
 from jaxrl.types import TrainState, Trajectory
 
@@ -75,7 +75,7 @@ def origin(config: Config, actor: Policy) -> Origin:
 
     @functools.cache
     def scored(directory: Path) -> dict[str, Scored]:
-        return reference_cache.read(directory) if settings.cache_reference else {}
+        return reference.read_cache(directory) if settings.cache_reference else {}
 
     @functools.cache
     def batch(directory: Path) -> Trajectory:
@@ -90,7 +90,7 @@ def origin(config: Config, actor: Policy) -> Origin:
     ) -> dict[str, float]:
         nonlocal measure
         if settings.cache_reference and not step:
-            reference_cache.write(ctx, state, sources)
+            reference.write_cache(ctx, state, sources)
         measure = measure or make_measure(
             ctx.policy.model,
             ctx.config.objective,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,11 @@ from jaxrl.types import Packed, Params, TrainState, Trajectory
 _HOST = "pinned_host"
 Complete = Callable[[TrainState], TrainState]
 """Adds the state of extensions, such as a critic or an average, to a state at step 0."""
+
+
+def transfers() -> contextlib.AbstractContextManager[None]:
+    """Allows implicit copies between host and devices, in this thread."""
+    return jax.transfer_guard("allow")
 
 
 def pack(

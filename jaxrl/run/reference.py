@@ -1,23 +1,48 @@
-"""The reference policy, which divergences are measured to."""
+"""The reference policy, which divergences are measured to.
+
+Of the rows of a file, its log-probabilities can be computed once: before the first step, all rows
+are scored in the order of the file and written to RUN/reference_logp.npz. Rows then carry them in
+place of the log-probabilities that a sampler records, and neither a copy of the policy nor its
+forward pass is needed in training. A run that continues reads the file, so that its bits are those
+of an uninterrupted run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import io
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from jaxrl.config import Config
+import jax
+import numpy as np
+
+from jaxrl.config import Config, stages
+from jaxrl.data.sources.rows import Rows
+from jaxrl.mesh import distributed, mesh
 from jaxrl.models import lora
 from jaxrl.models.config import DecoderConfig
-from jaxrl.record import references
+from jaxrl.record import references, storage
+from jaxrl.rollout import experience
+from jaxrl.rollout.programs import Row
+from jaxrl.rollout.written import Group, gathered, groups
+from jaxrl.run import placement
 from jaxrl.run.extension import Context, Extension, only
 from jaxrl.training import objective, trainable
-from jaxrl.types import Params, TrainState
+from jaxrl.types import Packed, Params, TrainState, Trajectory
+
+_FILE = "reference_logp.npz"
 
 
 def needed(config: Config, extensions: Mapping[str, Extension]) -> bool:
-    """Whether the run compares with a reference policy."""
+    """Whether a stage, of a config without its stages, compares with a reference policy."""
     asked = any(extension.needs_reference for extension in extensions.values())
     return asked or objective.needs_reference(config.objective)
+
+
+def _needed_once(config: Config, extensions: Mapping[str, Extension]) -> bool:
+    """Whether any stage of the run compares with a reference policy."""
+    return any(needed(staged, extensions) for _, staged in stages.all_of(config))
 
 
 def stored(config: Config, extensions: Mapping[str, Extension]) -> bool:
@@ -28,7 +53,7 @@ def stored(config: Config, extensions: Mapping[str, Extension]) -> bool:
     """
     given = only(extensions, "reference") is not None
     kept = config.lora.rank or config.data.cache_reference
-    return needed(config, extensions) and not kept and not given
+    return _needed_once(config, extensions) and not kept and not given
 
 
 def check(config: Config, extensions: Mapping[str, Extension]) -> None:
@@ -52,9 +77,11 @@ def _check_cached(config: Config, extensions: Mapping[str, Extension]) -> None:
     own = [n for n, e in extensions.items() if e.needs_reference or e.reference is not None]
     why = {
         "the run learns from no file": not config.data.kinds,
-        "the objective compares with no reference policy": not needed(config, extensions),
+        "the objective compares with no reference policy": not _needed_once(config, extensions),
         "the objective compares with the policy that sampled, whose log-probabilities those of the "
-        "reference would replace": objective.needs_behavior(config.objective),
+        "reference would replace": any(
+            objective.needs_behavior(staged.objective) for _, staged in stages.all_of(config)
+        ),
         f"extension {own} reads the reference policy on other rows": bool(own),
         f"fork={config.fork!r} has taken over another run's reference": bool(config.fork),
     }
@@ -76,11 +103,14 @@ class Reference:
         model: DecoderConfig,
         extensions: Mapping[str, Extension],
     ) -> None:
-        self._directory, self._model = directory, model
-        self.read = needed(config, extensions) and not config.data.cache_reference
+        self._directory, self._model, self._extensions = directory, model, extensions
         self._given = only(extensions, "reference")
         self._stored = stored(config, extensions)
         self._params: Params | None = None
+
+    def reads(self, config: Config) -> bool:
+        """Whether a stage reads its parameters; `config` is in force in the stage."""
+        return needed(config, self._extensions) and not config.data.cache_reference
 
     def params(self, ctx: Context, state: TrainState) -> Params:
         """Its parameters."""
@@ -110,3 +140,107 @@ class Reference:
         """Store the current policy and use it from now on."""
         references.save(self._directory, state.params, step)
         self.load(like, step)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """Log-probabilities of the answers of all rows of a file."""
+
+    logp: np.ndarray
+    """[tokens] float32, of all answers of all rows in order."""
+    starts: np.ndarray
+    """[rows + 1] int64, where each row's begin."""
+
+    def fill(self, made: list[Group], index: int) -> list[Group]:
+        """A row's groups with the log-probabilities of their answers."""
+        own = self.logp[self.starts[index] : self.starts[index + 1]]
+        sizes = [len(each.completion.tokens) for _, answers in made for each in answers]
+        parts = iter(np.split(own, np.cumsum(sizes)[:-1]))
+
+        def filled(each: Row) -> Row:
+            return each._replace(completion=dataclasses.replace(each.completion, logp=next(parts)))
+
+        return [(problem, [filled(each) for each in answers]) for problem, answers in made]
+
+
+def reference_logp(
+    ctx: Context, state: TrainState, batch: Trajectory, packed: Packed
+) -> jax.Array | None:
+    """[N, T] of the reference policy: cached, or of its forward pass; None where there is none.
+
+    Args:
+      ctx: of the stage.
+      state: before an update.
+      batch: N sequences on the host.
+      packed: of the batch.
+    """
+    if ctx.config.data.cache_reference:
+        return mesh.put(batch.behavior_logp, placement.of_batch(batch.behavior_logp))
+    return None if ctx.reference is None else ctx.score(ctx.reference(state), packed)
+
+
+def write_cache(ctx: Context, state: TrainState, files: Mapping[str, Rows]) -> None:
+    """Score the rows of files by a state's parameters, and keep the result.
+
+    Args:
+      ctx: of the run.
+      state: at step 0, when the policy is the reference.
+      files: by a name.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    for name, found in files.items():
+        parts, sizes = [np.zeros(0, np.float32)], [0]
+        for logp, size in _scored(ctx, state, found):
+            parts.append(logp)
+            sizes.append(size)
+        arrays[f"{name}_logp"] = np.concatenate(parts)
+        arrays[f"{name}_starts"] = np.cumsum(sizes)
+    _save(ctx.directory, arrays)
+
+
+def read_cache(directory: Path) -> dict[str, Scored]:
+    """What `write_cache` kept in a run directory, by the names of the files.
+
+    Raises:
+      ValueError: it is missing.
+    """
+    path = directory / _FILE
+    if not path.exists():
+        raise ValueError(
+            f"{path} is missing, which a run with data.cache_reference writes before its first "
+            "step; restore it from a copy, or start the run again in another directory"
+        )
+    with np.load(io.BytesIO(path.read_bytes())) as arrays:
+        names = {name.rpartition("_")[0] for name in arrays.files}
+        return {name: Scored(arrays[f"{name}_logp"], arrays[f"{name}_starts"]) for name in names}
+
+
+@distributed.by_first
+def _save(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    made = io.BytesIO()
+    np.savez(made, **arrays)
+    storage.write(directory / _FILE, made.getvalue())
+
+
+def _scored(ctx: Context, state: TrainState, found: Rows) -> Iterator[tuple[np.ndarray, int]]:
+    """The log-probabilities of each row, and how many there are: 0 of a row that is left out."""
+    config, size = ctx.config, ctx.config.data.batch_size
+    for first in range(0, len(found), size):
+        rows = range(first, min(first + size, len(found)))
+        made = [groups(ctx.policy, config, found, index) for index in rows]
+        logp = iter(_logp(ctx, config, state, [each for own in made for each in own]))
+        for each in made:
+            own = [next(logp) for _, answers in each for _ in answers]
+            flat = np.concatenate([np.zeros(0, np.float32), *own])
+            yield flat, len(flat)
+
+
+def _logp(ctx: Context, config: Config, state: TrainState, made: list[Group]) -> list[np.ndarray]:
+    """Of each answer, the log-probabilities of its tokens; 0 where they are not learned."""
+    if not made:
+        return []
+    rows = gathered(made)
+    batch = experience.as_trajectory(rows, config)
+    found = mesh.fetch(ctx.score(state.params, placement.pack(batch, config)[0]))
+    spans = ((len(c.request.prompt), len(c.tokens)) for c in rows.completions)
+    return [found[n, start : start + count] for n, (start, count) in enumerate(spans)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from jaxrl.config import Config
+from jaxrl.config import Config, stages
 from jaxrl.data.sources import stream
 from jaxrl.data.text import examples
 from jaxrl.data.types import Problem, Task
@@ -21,7 +21,7 @@ from jaxrl.rollout.drive import Chunk
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import asynchronous, evaluate, generators, guards, stages, warm_start
+from jaxrl.run import asynchronous, evaluate, generators, guards, warm_start
 from jaxrl.run.chunk_log import ChunkLog
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
 from jaxrl.run.extension import Context, Extension, only
@@ -36,7 +36,7 @@ def origin(config: Config, actor: Policy) -> Origin:
     Raises:
       ValueError: prompts that cannot be drawn or answered, of any stage or held out.
     """
-    for staged in stages.all_of(config):
+    for _, staged in stages.all_of(config):
         check_prompts(staged, actor)
     task = tasks.named(config)
     keep = policy.keeps(actor.tokenizer, config.rollout, task)
@@ -138,7 +138,7 @@ def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:
     """
     played = [
         task.name
-        for staged in stages.all_of(config)
+        for _, staged in stages.all_of(config)
         for whole in [tasks.named(staged)]
         for task in (whole, *whole.parts.values())
         if task.turns is not None
@@ -149,10 +149,13 @@ def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:
     alone = [n for n, e in extensions.items() if e.program is not plain and not e.plays]
     refused = {
         "rollout.chunks": config.rollout.chunks.size,
-        f"objective.advantage={config.objective.advantage!r}, which needs greedy answers":
-            objective.needs_greedy(config.objective),
         f"extensions {alone}, which write answers of their own": alone,
-    }  # fmt: skip
+    }
+    for _, staged in stages.all_of(config):
+        name = staged.objective.advantage
+        refused[f"objective.advantage={name!r}, which needs greedy answers"] = (
+            objective.needs_greedy(staged.objective)
+        )
     if found := [name for name, value in refused.items() if value]:
         raise ValueError(
             f"task {played[0]!r} is played in turns, which do not go with {found[0]}; leave it out"
@@ -177,11 +180,6 @@ def check_prompts(config: Config, actor: Policy) -> None:
     examples.end(actor.tokenizer)  # else no completion would end
     tasks.dialogue(tasks.named(config), actor.tokenizer, config.rollout)
     tasks.arrays(tasks.named(config), actor.tokenizer, config.rollout)
-    if config.rollout.on_device and config.generators:
-        raise ValueError(
-            f"rollout.on_device with generators={config.generators}: generators play no episodes "
-            "within their decode loop; set one of them to its default"
-        )
     whole = tasks.named(config)
     curricula = [domain.curriculum for domain in config.domains.values()] or [config.curriculum]
     for curriculum, task in zip(curricula, whole.parts.values() or [whole], strict=True):

@@ -19,6 +19,7 @@ from unittest import mock
 
 from jaxrl.launch.recipes.ready import quickstart
 from jaxrl.run import loop
+from jaxrl.run import step as training_step
 from jaxrl.sampling import sampler
 
 _LEFT_OUT = 10
@@ -50,12 +51,12 @@ def measure(steps: int) -> dict[str, float]:
             gaps.append(tuple(b - a for a, b in zip(fetched.pop(), now(), strict=True)))
         return submitted(*args, **kwargs)
 
-    combined: Callable[..., Any] = loop.combine
+    combined: Callable[..., Any] = training_step.combine
     submitted: Callable[..., Any] = sampler.submit
     config = quickstart.config()
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch.object(loop, "combine", combine),
+        mock.patch.object(training_step, "combine", combine),
         mock.patch.object(sampler, "submit", submit),
     ):
         config = dataclasses.replace(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxrl.config import stages
 from jaxrl.data import tasks
 from jaxrl.data.environments import Turn
 from jaxrl.data.scoring import pool as scoring
@@ -14,7 +15,6 @@ from jaxrl.launch import recipes
 from jaxrl.launch.settings import flags
 from jaxrl.rollout import selection
 from jaxrl.rollout.tasks import named
-from jaxrl.run import stages
 
 DOC = Path(__file__).parents[2] / "docs" / "data.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)
@@ -62,7 +62,7 @@ def test_the_commands_are_understood_and_pass_their_checks():
         config = flags.parse(recipes.load(recipe), rest, prog=command)
         assert config != recipes.load(recipe)
         stages.check(config)
-        for staged in stages.all_of(config):
+        for _, staged in stages.all_of(config):
             selection.check(staged)
 
 

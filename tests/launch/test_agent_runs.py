@@ -8,7 +8,7 @@ import pytest
 
 from jaxrl.launch.settings import configs
 from jaxrl.record import jsonl
-from jaxrl.run import begin
+from jaxrl.run import assemble
 
 FOLDER = Path(__file__).parents[2] / "experiments/runs/agents"
 
@@ -65,7 +65,7 @@ def test_every_arm_can_begin(experiment, tmp_path):
         for arm, argv in each.arms.items():
             if argv != experiment.games.ARM:
                 given = [*argv, "--seed", "0", "--run-dir", str(tmp_path / name)]
-                assert begin.check(configs.resolve(given)[0]), (name, arm)
+                assert assemble.assemble(configs.resolve(given)[0]), (name, arm)
 
 
 def test_scores_have_bounds(experiment):

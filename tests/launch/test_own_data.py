@@ -36,7 +36,7 @@ from jaxrl.rollout import files as rows_of
 from jaxrl.rollout import policy
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import begin, offline
+from jaxrl.run import assemble, offline
 from jaxrl.run.context import Callbacks
 from jaxrl.run.guards import Stopped
 from jaxrl.training.objective import ObjectiveConfig
@@ -345,7 +345,7 @@ def test_a_method_is_put_on_another_model_by_a_flag_and_in_a_file(tmp_path, monk
 @pytest.mark.parametrize("name", algorithms.names())
 def test_an_algorithm_passes_the_checks_of_a_run_and_is_in_the_readme(name):
     config, _ = files.resolve([name, *command()[2:]])
-    begin.check(config)
+    assemble.assemble(config)
     spelled = {"reinforce_pp": "reinforce++"}.get(name, name.replace("_", "-"))
     assert f"`jaxrl train {spelled}` |" in README
 

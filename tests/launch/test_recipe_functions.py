@@ -31,6 +31,7 @@ from experiments.lab import (
 from experiments.lab.policy import all_logprobs
 from experiments.lab.policy import shape as model_of
 from experiments.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
+from jaxrl.config import stages
 from jaxrl.data import tasks
 from jaxrl.data.rewards import shape
 from jaxrl.data.selection import curriculum
@@ -43,7 +44,6 @@ from jaxrl.launch.recipes.search_agents import zerosearch
 from jaxrl.losses.policy import mixed
 from jaxrl.losses.preference import reward_model
 from jaxrl.models import decoder
-from jaxrl.run import stages
 from jaxrl.sampling.chunks import Chunks
 from jaxrl.sampling.logits import Context
 

@@ -14,7 +14,7 @@ from experiments.effects import table
 from jaxrl.config import FreshModel
 from jaxrl.launch import recipes
 from jaxrl.record import metrics
-from jaxrl.run import begin, loop
+from jaxrl.run import assemble, loop
 from tests import broad_except
 
 EFFECTS = table.names()
@@ -185,7 +185,7 @@ def test_a_recipe_passes_the_checks_of_a_run_as_it_is(name):
     """Unlike above, with its own task, budgets and stages."""
     config = recipes.load(name)
     if config.model == "fresh" and not config.data.kinds:
-        begin.check(config)
+        assemble.assemble(config)
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from experiments.claims import telechat2_telechat2_5_t1 as telechat
 from experiments.lab import beliefs, corpora, families, modes, navigation, shop
 from experiments.lab.policy import probabilities, shape
 from experiments.lab.tasks import ASK, EOS, FILLER, FIRST, PAD
+from jaxrl.config import stages
 from jaxrl.data import tasks
 from jaxrl.launch import recipes
 from jaxrl.launch.recipes.skills import magic_token_co_training as magic
 from jaxrl.launch.recipes.skills import p5_recommendation
 from jaxrl.models import decoder
-from jaxrl.run import stages
 
 
 def test_a_request_is_answered_in_three_ways():

@@ -11,20 +11,18 @@ from types import SimpleNamespace as Arrays
 import jax
 import numpy as np
 
-from jaxrl.losses.imitation import supervised
+from jaxrl.losses.imitation import experts, supervised
 from jaxrl.losses.policy import (
-    courses,
     lagged,
     mirror,
     mixed,
     objectives,
     off_policy,
-    phases,
     sequence,
     surrogates,
     trust_region,
 )
-from jaxrl.losses.preference import equivalence
+from jaxrl.losses.preference import direct, equivalence
 
 GROUPS = np.array([0, 1, 0, 1, 2, 0])
 
@@ -397,24 +395,15 @@ def tea(x, s, tokens, alpha=2.0, bound=0.9):
     return loss
 
 
-def primed(x, s, priming, imitation, after=ppo):
-    loss = imitation(x, s) if priming else after(x, s)
-    return np.where(s.expert[:, None] == priming, loss, 0.0)
-
-
-def light_if(x, s, priming):
-    expert = s.expert[:, None]
-    return primed(
-        x, s, priming, lambda x, s: entropy_sft(x, s, s.mask & expert),
-        lambda x, s: tea(x, s, s.mask & ~expert),
-    )  # fmt: skip
+def of_experts(s, loss):
+    return np.where(s.expert[:, None], loss, 0.0)
 
 
 def implicit(x, s):
     return total(x.logp - s.ref_logp, s.mask)[:, 0]
 
 
-def veripo(x, s, beta=0.6):
+def verified(x, s, beta=0.6):
     """Pair by pair: the longest that passed, the shortest that failed, of equals the first."""
     loss, d, lengths = np.zeros(x.logp.shape), implicit(x, s), s.mask.sum(1)
     for g in set(s.group_ids):
@@ -427,7 +416,7 @@ def veripo(x, s, beta=0.6):
     return loss
 
 
-def tool_star(x, s, beta=0.6):
+def best_and_worst(x, s, beta=0.6):
     """Pair by pair: the highest reward and the lowest of a group, of equals the first."""
     loss, d = np.zeros(x.logp.shape), implicit(x, s)
     for g in set(s.group_ids):
@@ -436,14 +425,6 @@ def tool_star(x, s, beta=0.6):
         if s.rewards[best] > s.rewards[worst]:
             loss[[best, worst]] = 0.5 * np.log1p(np.exp(-beta * (d[best] - d[worst])))
     return loss
-
-
-def sft_dpo_rl(x, s, stage):
-    """Imitation of experts, the best and the worst of a group's own samples, or PPO on these."""
-    expert = s.first.astype(bool)[:, None]
-    own = Arrays(**(vars(s) | {"mask": s.mask & ~expert}))
-    loss = [-x.logp, tool_star(x, own), ppo(x, s)][stage]
-    return np.where(expert == (stage == 0), loss, 0.0)
 
 
 def gepo(x, s, beta=0.6, equality=0.8):
@@ -553,38 +534,21 @@ CASES = {
                             {"beta": -0.4}),
     "entropy_sft": Case(supervised.entropy_sft, lambda x, s: entropy_sft(x, s, s.mask),
                         {"entropy_coef": 0.7, "token_share": 0.4}),
-    "tea": Case(phases.tea, lambda x, s: tea(x, s, s.mask), {"alpha": 2.0, "bound": 0.9},
-                live=("entropy",)),
-    **{f"primed, step {step}": Case(
-        phases.primed, lambda x, s, step=step: primed(
-            x, s, step < 20, lambda x, s: shaped(x, s, 0.5)), {"step": step, "beta": 0.5})
-       for step in (19, 20)},
-    **{f"stable_then_decay, step {step}": Case(
-        phases.stable_then_decay, lambda x, s, step=step: primed(
-            x, s, step < 30, lambda x, s: -x.logp), {"step": step})
-       for step in (29, 30)},
-    **{f"light_if, step {step}": Case(
-        phases.light_if, lambda x, s, step=step: light_if(x, s, step < 20),
-        {"step": step, "entropy_coef": 0.7, "token_share": 0.4, "alpha": 2.0, "bound": 0.9},
-        live=("entropy",))
-       for step in (19, 20)},
-    **{f"veripo, step {step}": Case(
-        phases.veripo, lambda x, s, step=step: veripo(x, s) if step == 24 else ppo(x, s),
-        {"step": step, "threshold": 0.2, "beta": 0.6})
-       for step in (4, 24)},
-    **{f"tool_star, step {step}": Case(
-        phases.tool_star, lambda x, s, step=step: tool_star(x, s) if step == 24 else ppo(x, s),
-        {"step": step, "beta": 0.6})
-       for step in (4, 24)},
-    **{f"sft_dpo_rl, step {step}": Case(
-        courses.sft_dpo_rl, lambda x, s, stage=stage: sft_dpo_rl(x, s, stage),
-        {"step": step, "sft_steps": 10, "dpo_steps": 5, "beta": 0.6}, {"expert": "first"})
-       for step, stage in ((9, 0), (10, 1), (14, 1), (15, 2))},
-    **{f"iterated_sft, step {step}": Case(
-        phases.iterated_sft, lambda x, s, step=step: np.where(
-            s.rewards[:, None] >= 0.2, -x.logp, 0.0) if step == 44 else ppo(x, s),
-        {"step": step, "threshold": 0.2})
-       for step in (44, 45)},
+    "tea": Case(surrogates.tea, lambda x, s: tea(x, s, s.mask & ~s.expert[:, None]),
+                {"alpha": 2.0, "bound": 0.9}, live=("entropy",)),
+    "expert_sft": Case(experts.expert_sft, lambda x, s: of_experts(s, -x.logp)),
+    "expert_sft, precise": Case(experts.expert_sft, lambda x, s: of_experts(s, shaped(x, s, -0.4)),
+                                {"beta": -0.4}),
+    "annealed_expert_sft": Case(experts.annealed_expert_sft, lambda x, s: of_experts(s, -x.logp),
+                                {"step": 25}),
+    "expert_entropy_sft": Case(
+        experts.expert_entropy_sft, lambda x, s: of_experts(
+            s, entropy_sft(x, s, s.mask & s.expert[:, None])),
+        {"entropy_coef": 0.7, "token_share": 0.4}),
+    "verified_dpo": Case(direct.verified_dpo, verified, {"threshold": 0.2, "beta": 0.6}),
+    "online_dpo": Case(direct.online_dpo, lambda x, s: best_and_worst(x, Arrays(**(
+        vars(s) | {"mask": s.mask & ~s.first.astype(bool)[:, None]}))),
+        {"beta": 0.6}, {"expert": "first"}),
     **{f"pangu_agent, step {step}": Case(
         supervised.pangu_agent, lambda x, s, step=step: np.where(
             s.rewards[:, None] >= 0.2, -x.logp, 0.0) if step == 29 else ppo(x, s),

@@ -12,14 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl.launch.listing import losses_table
-from jaxrl.losses.imitation import supervised
+from jaxrl.losses.imitation import experts, supervised
 from jaxrl.losses.policy import (
-    courses,
     mirror,
     mixed,
     objectives,
     off_policy,
-    phases,
     sequence,
     surrogates,
     trust_region,
@@ -329,8 +327,6 @@ def test_every_policy_objective_is_checked():
         sequence,
         mirror,
         mixed,
-        phases,
-        courses,
         equivalence,
         supervised,
         trust_region,
@@ -344,8 +340,7 @@ def test_mid_training_decays_along_half_a_cosine(x64):
     d = draw(17)
 
     def rate(step):
-        given = (d.logp, d.behavior_logp, d.advantages)
-        return phases.stable_then_decay(*given, expert=d.expert, step=step)[1]["lr_scale"]
+        return experts.annealed_expert_sft(d.logp, expert=d.expert, step=step)[1]["lr_scale"]
 
     want = [
         1.0,
@@ -363,10 +358,10 @@ def test_the_entropy_bonus_of_tea_is_differentiated(x64):
     given = {"batch_mask": d.mask, "alpha": 2.0, "bound": 0.9}
 
     def loss(entropy):
-        per_token = phases.tea(d.logp, d.behavior_logp, d.advantages, entropy, **given)[0]
+        per_token = surrogates.tea(d.logp, d.behavior_logp, d.advantages, entropy, **given)[0]
         return jnp.sum(jnp.where(d.mask, per_token, 0.0))
 
-    metrics = phases.tea(d.logp, d.behavior_logp, d.advantages, d.entropy, **given)[1]
+    metrics = surrogates.tea(d.logp, d.behavior_logp, d.advantages, d.entropy, **given)[1]
     grad = jax.grad(loss)(jnp.asarray(d.entropy))
     np.testing.assert_allclose(grad, -metrics["entropy_weight"], rtol=1e-12)
     assert (metrics["entropy_weight"].max(axis=1) == 0.9).any()

@@ -30,7 +30,7 @@ from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import placement, reference, stages
+from jaxrl.run import placement, reference, stage
 from jaxrl.run.extension import (
     Context,
     Extension,
@@ -304,7 +304,7 @@ def step(
             f"{config.recipe} has a teacher, whose memory and time jaxrl plan does not estimate; "
             "plan the recipe sft, and the teacher apart"
         )
-    update = stages.program(ctx, extensions, _optimizer(config, model))
+    update = stage.program(ctx, extensions, _optimizer(config, model))
     where = placement.of_batch(batch.trajectory)
     abstract: Trajectory = jax.tree.map(_shape, where, batch.trajectory)
     ref_logp = abstract.behavior_logp if reference.needed(config, extensions) else None

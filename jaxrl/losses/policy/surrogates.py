@@ -8,7 +8,7 @@ then of the whole batch, too.
 import jax
 import jax.numpy as jnp
 
-from jaxrl.losses.policy.objectives import Objective, clipped_surrogate
+from jaxrl.losses.policy.objectives import Objective, clipped_surrogate, ppo_clip
 from jaxrl.losses.reduce.masking import (
     as_float,
     constant,
@@ -365,6 +365,56 @@ def token_covariance(logp: jax.Array, advantages: jax.Array, *, mask: jax.Array)
 
     advantages = jnp.broadcast_to(token_constant(advantages, logp), logp.shape)
     return where_valid(mask, centred(advantages) * centred(constant(logp)))
+
+
+@checked
+def tea(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    advantages: jax.Array,
+    entropy: jax.Array,
+    *,
+    batch_mask: jax.Array,
+    expert: jax.Array | None = None,
+    alpha: float = 10.0,
+    bound: float = 5.0,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+) -> Objective:
+    """TEA: PPO with an entropy bonus on the tokens whose update would cost most entropy.
+
+    The coefficients of a response add up to alpha at most, so the share of a token falls with the
+    length. They are constants here; the authors' code lets the gradient flow into them.
+
+    Formula: `ppo_clip - min(alpha softmax_row(cov)_t, bound) H_t`,
+      `cov_t = (A_t - mean A) (log pi_t - mean log pi)`
+    Paper: Wang et al. 2025, "Light-IF: Endowing LLMs with Generalizable Reasoning via Preview and
+      Self-Checking for Complex Instruction Following" (as in the authors' code)
+
+    Args:
+      logp, behavior_logp: `[B, T]`.
+      advantages: `[B, T]` or `[B, 1]`.
+      entropy: `[B, T]` of the distribution; a gradient flows into it.
+      batch_mask: `[B, T]`, action tokens of the whole batch, which the means are of.
+      expert: `[B]` bool, rows that an expert wrote: they have no bonus, and are in no mean.
+      alpha: of the coefficients of a response, their sum.
+      bound: of a coefficient.
+      clip_low, clip_high: widths as in `ppo_clip`.
+
+    Returns:
+      Loss `[B, T]`; the metrics of `ppo_clip` and `entropy_weight` `[B, T]`.
+    """
+    policy, metrics = ppo_clip(
+        logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high
+    )
+    batch_mask = jnp.asarray(batch_mask, bool)
+    if expert is not None:
+        batch_mask &= ~jnp.asarray(expert, bool)[:, None]
+    covariance = token_covariance(logp, advantages, mask=batch_mask)
+    share = jax.nn.softmax(where_valid(batch_mask, covariance, -1e30), axis=-1)
+    weight = where_valid(batch_mask, jnp.minimum(alpha * share, bound))
+    loss = policy - weight * as_float(entropy)
+    return loss, metrics | {"entropy_weight": weight}
 
 
 def _largest(x: jax.Array, mask: jax.Array, fraction: float) -> jax.Array:

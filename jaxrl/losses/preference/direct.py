@@ -312,6 +312,7 @@ def online_dpo(
     *,
     mask: jax.Array,
     group_ids: jax.Array,
+    expert: jax.Array | None = None,
     beta: float = 0.1,
 ) -> Loss:
     """Online DPO: the best and the worst fresh sample of each prompt are the pair.
@@ -328,12 +329,15 @@ def online_dpo(
       rewards: `[B]`.
       mask: `[B, T]`; a row without action tokens is in no pair.
       group_ids: `[B]` int32; the rows of a group must be in the same call.
+      expert: `[B]` bool, rows that an expert wrote, which are in no pair.
       beta: as in `dpo`.
 
     Returns:
       Loss `[B, T]`, equal along a row; metrics `margin`, `paired` `[B]`.
     """
     acts = jnp.any(jnp.asarray(mask, bool), axis=-1)
+    if expert is not None:
+        acts &= ~jnp.asarray(expert, bool)
     together = (group_ids[:, None] == group_ids[None, :]) & acts[:, None] & acts[None, :]
     rewards = row_constant(rewards, logp)
     best = jnp.argmax(jnp.where(together, rewards[None, :], -jnp.inf), axis=1)
@@ -345,6 +349,51 @@ def online_dpo(
     loss = jnp.where(paired, -0.5 * jax.nn.log_sigmoid(margin), 0.0)
     metrics = {"margin": constant(margin), "paired": indicator(paired)}
     return jnp.broadcast_to(loss[:, None], logp.shape), metrics
+
+
+@checked
+def verified_dpo(
+    logp: jax.Array,
+    ref_logp: jax.Array,
+    rewards: jax.Array,
+    *,
+    mask: jax.Array,
+    group_ids: jax.Array,
+    beta: float = 0.1,
+    threshold: float = 0.5,
+) -> Loss:
+    """VerIPO's preference phase: DPO on pairs that a verifier has made of the rollouts.
+
+    A pair is the longest rollout of a prompt that passed, and the shortest that failed; of equals
+    the first.
+
+    Formula: `-log sigmoid(beta (d_w - d_l))`, `d = log(pi(y) / pi_ref(y))`
+    Paper: Li et al. 2025, "VerIPO: Cultivating Long Reasoning in Video-LLMs via Verifier-Guided
+      Iterative Policy Optimization" (which pair is chosen is our reading)
+
+    Args:
+      logp, ref_logp: `[B, T]`; the rows of a group must be in the same call.
+      rewards: `[B]`.
+      mask: `[B, T]`; rows without action tokens are in no pair.
+      group_ids: `[B]` int32.
+      beta: as in `dpo`.
+      threshold: least reward that passes.
+
+    Returns:
+      Loss `[B, T]`, half of a pair's on each of its rows, equal along a row; metric `paired` `[B]`.
+    """
+    passed = row_constant(rewards, logp) >= threshold
+    lengths = jnp.sum(jnp.asarray(mask, bool), axis=-1)
+    acts, rows = lengths > 0, jnp.arange(len(lengths))
+    together = (group_ids[:, None] == group_ids[None, :]) & acts[:, None] & acts[None, :]
+    right, wrong = together & passed[None, :], together & ~passed[None, :]
+    best = jnp.argmax(jnp.where(right, lengths[None, :], -1), axis=1)
+    worst = jnp.argmin(jnp.where(wrong, lengths[None, :], mask.shape[1] + 1), axis=1)
+    d = row_sum(mask, as_float(logp) - constant(ref_logp))
+    both = jnp.any(right, axis=1) & jnp.any(wrong, axis=1)
+    paired = acts & both & ((rows == best) | (rows == worst))
+    loss = jnp.where(paired, -0.5 * jax.nn.log_sigmoid(beta * (d[best] - d[worst])), 0.0)
+    return jnp.broadcast_to(loss[:, None], logp.shape), {"paired": indicator(paired)}
 
 
 def _margin(

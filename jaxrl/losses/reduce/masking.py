@@ -102,15 +102,6 @@ def indicator(x: jax.Array) -> jax.Array:
     return jax.lax.stop_gradient(jnp.asarray(x).astype(jnp.float32))
 
 
-def in_turn(
-    imitation: jax.Array, policy: jax.Array, expert: jax.Array, imitating: jax.Array | bool
-) -> jax.Array:
-    """Losses `[B, T]` of imitation on the expert's rows in a phase of it, and else those of the
-    policy on the other rows; 0 on the rows that a phase is not about."""
-    expert = jnp.asarray(expert, bool)[:, None]
-    return jnp.where(expert == jnp.asarray(imitating), jnp.where(expert, imitation, policy), 0.0)
-
-
 def expectation(logp: jax.Array, x: jax.Array) -> jax.Array:
     """Sum over the last axis of `exp(logp) x`; where the probability is 0, `x` may be inf."""
     supported = jnp.isfinite(logp)

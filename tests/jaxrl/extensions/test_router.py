@@ -15,7 +15,7 @@ from jaxrl.models import decoder
 from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import Experts, Latent
 from jaxrl.record import checkpoint, metrics
-from jaxrl.run import begin
+from jaxrl.run import assemble
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig, pack
 from jaxrl.training.routers import Terms
@@ -196,9 +196,9 @@ def test_refusals_name_the_field(directories, tmp_path):
         ("softmax", {"router": {"bias_speed": 0.1}}, "its routers have no biases"),
     ):
         with pytest.raises(ValueError, match=says):
-            begin.check(tiny.config(tmp_path, **fine_tuning(directories, model, **more)))
+            assemble.assemble(tiny.config(tmp_path, **fine_tuning(directories, model, **more)))
     with pytest.raises(ValueError, match="it is no mixture of experts"):
-        begin.check(tiny.config(tmp_path, router={"z": 0.1}))
+        assemble.assemble(tiny.config(tmp_path, router={"z": 0.1}))
     skipping = {"objective.skip_zero_advantages": True, "model": str(directories["softmax"])}
     with pytest.raises(ValueError, match="set it to False"):
-        begin.check(tiny.config(tmp_path, router={"z": 0.1}, **skipping))
+        assemble.assemble(tiny.config(tmp_path, router={"z": 0.1}, **skipping))

@@ -16,7 +16,7 @@ from jaxrl.losses.imitation import distillation
 from jaxrl.models import decoder
 from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import DecoderConfig
-from jaxrl.run import begin
+from jaxrl.run import assemble
 from tests.data import words
 from tests.jaxrl import tiny
 
@@ -105,9 +105,11 @@ def test_divergences_and_the_likelihood_beside_them(divergence):
 def test_teachers_that_cannot_teach_are_refused(files):
     given = DISTILL | {"data.path": str(files / "rows.jsonl")}
     with pytest.raises(ValueError, match="has another tokenizer"):
-        begin.check(tiny.config("unused", **given, **{"teacher.model": str(files / "teacher")}))
+        assemble.assemble(
+            tiny.config("unused", **given, **{"teacher.model": str(files / "teacher")})
+        )
     with pytest.raises(ValueError, match="name it with --teacher MODEL"):
-        begin.check(tiny.config("unused", **given, teacher={}))
+        assemble.assemble(tiny.config("unused", **given, teacher={}))
     model = {"model": str(files / "student"), "teacher.model": str(files / "teacher")}
     smoothed = {"model": model["model"], "label_smoothing": {"share": 0.1}}
     refused = {
@@ -118,9 +120,9 @@ def test_teachers_that_cannot_teach_are_refused(files):
     for says, changes in refused.items():
         for one, name in ((model, "teacher"), (smoothed, "label_smoothing")):
             with pytest.raises(ValueError, match=f"{name}.* {says}"):
-                begin.check(tiny.config("unused", **given | one | changes))
+                assemble.assemble(tiny.config("unused", **given | one | changes))
     with pytest.raises(ValueError, match="both give the run's reading"):
-        begin.check(tiny.config("unused", **given, **model, label_smoothing={"share": 0.1}))
+        assemble.assemble(tiny.config("unused", **given, **model, label_smoothing={"share": 0.1}))
 
 
 def test_tokenizers_are_compared_by_what_they_make_of_texts():

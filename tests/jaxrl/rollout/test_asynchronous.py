@@ -92,7 +92,7 @@ class Counting:
 class World:
     """Problems in order, scorers that take their time, and what was asked of them."""
 
-    def __init__(self, limits, delay=lambda: 0.0):
+    def __init__(self, limits, delay=lambda: 0.0, spare=0):
         self.delay, self.opened, self.scored, self.rows, self.learned = delay, 0, [], [], []
         self.drawn, self.over = iter(range(10**6)), []
         source = Source(
@@ -104,7 +104,13 @@ class World:
             lambda state: None,
         )
         self.sampling = Sampling(
-            limits, 1, source, lambda weights, known: Counting(self, known), self.rows.append
+            limits,
+            1,
+            source,
+            lambda weights, known: Counting(self, known),
+            self.rows.append,
+            together=limits.staleness == 0,
+            spare=spare,
         )
 
     def score(self, name):
@@ -141,6 +147,25 @@ def test_lockstep_samples_on_for_as_long_as_an_update_takes():
     assert [number for number, _ in second] == ["2", "3"]
     assert second[1][1][0] == 0 and max(second[1][1]) <= 1
     assert world.opened == 2, "a step has a sampler of its own, that knows no older weights"
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+@pytest.mark.parametrize("order", ["admitted", "finished"])
+def test_groups_that_teach_nothing_are_replaced_within_the_budget(staleness, order):
+    """All rewards are equal here."""
+    world = World(Limits(2, staleness, 0, order), spare=3)
+    for step in range(5):
+        batch = world.step(asynchronous.lockstep, step, 2)
+        assert len(batch) == 2
+        for _, versions in batch:
+            assert step - min(versions) <= staleness
+        saved = world.sampling.get_state()
+        assert 0 <= saved["dropped"] <= 3
+    drops = [n for row in world.rows for n in row.get("drop", [])]
+    trained = [n for row in world.rows for n in row.get("train", [])]
+    assert len(trained) == 10 and not set(drops) & set(trained)
+    assert 6 <= len(drops) <= 15 + 3  # and those of the batch under way
+    assert sorted(int(n) for names in world.learned for n in names) == sorted(drops + trained)
 
 
 def test_no_answer_is_asked_for_twice_across_steps():

@@ -8,7 +8,7 @@ import pytest
 from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import experience, written
 from jaxrl.rollout.programs import Row
-from jaxrl.run import begin
+from jaxrl.run import assemble
 from jaxrl.training import objective
 from jaxrl.types import Completion, Request
 from tests.jaxrl import tiny
@@ -76,4 +76,4 @@ def test_a_weight_of_a_part_that_there_is_not_is_refused():
 def test_weights_of_another_form_are_refused_beforehand(weights):
     fields = {"objective.advantage": "gdpo", "objective.advantage_args": {"weights": weights}}
     with pytest.raises(ValueError, match=r"objective\.advantage_args\.weights=.*correct=1,format"):
-        begin.check(tiny.config("unused", **fields))
+        assemble.assemble(tiny.config("unused", **fields))

@@ -86,7 +86,12 @@ def test_a_lag_draws_no_prompt_that_is_in_flight_before_the_others(choose):
     limits, (source, drawn) = Limits(BATCH, 2), opened(choose)
     world = World(limits)
     world.sampling = Sampling(
-        limits, 1, source, lambda weights, known: Counting(world, known), world.rows.append
+        limits,
+        1,
+        source,
+        lambda weights, known: Counting(world, known),
+        world.rows.append,
+        together=False,
     )
     for step in range(9):
         world.step(asynchronous.lockstep, step, 2)

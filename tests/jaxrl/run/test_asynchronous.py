@@ -15,7 +15,7 @@ from jaxrl.rollout import live as rollout
 from jaxrl.rollout.asynchronous import Weights
 from jaxrl.rollout.live import Live
 from jaxrl.rollout.schedule import Limits
-from jaxrl.run import asynchronous, begin, loop
+from jaxrl.run import assemble, asynchronous, loop
 from tests.jaxrl import tiny
 from tests.jaxrl.run.test_episodes import PLAYED
 
@@ -51,6 +51,98 @@ def run(tmp_path_factory):
         return made[name]
 
     return of
+
+
+STAGED = {
+    "stages": {
+        1: {"objective.policy": "reinforce", "rollout.group_size": 2, "task_args.digits": 2},
+        2: {"rollout.temperature": 0.7},
+    },
+}
+ALTERNATING = {
+    "stages": {
+        1: {"objective.policy": "reinforce", "period": 2},
+        2: {"objective.policy": "a3po", "period": 2},
+    },
+}
+
+
+@pytest.mark.exact("staleness 0 in stages is the synchronous run in these stages, bit for bit")
+@pytest.mark.parametrize("kind", ["zero", "zero live"])
+def test_stages_of_staleness_0_are_those_of_the_synchronous_run(kind, tmp_path):
+    for name, fields in (("sync", {}), ("async", KINDS[kind])):
+        loop.train(tiny.config(tmp_path / name, **SHORT | STAGED | fields))
+    assert trained(tmp_path / "async") == trained(tmp_path / "sync")
+
+
+@pytest.mark.exact("stages of the objective go on with the groups in flight, and resume exactly")
+def test_a_stale_run_whose_objective_alternates_resumes_exactly(tmp_path):
+    changes = SHORT | ALTERNATING | KINDS["lockstep"] | {"steps": 4}
+    loop.train(tiny.config(tmp_path / "straight", **changes))
+    for cut in (1, 2):
+        with pytest.raises(InterruptedError):
+            loop.train(tiny.config(tmp_path / "cut", **changes), stopping_at(cut))
+    loop.train(tiny.config(tmp_path / "cut", **changes))
+    assert trained(tmp_path / "cut") == trained(tmp_path / "straight")
+    rows = metrics.read(tmp_path / "straight")
+    assert max(row["lag/max"] for row in rows) > 0
+    prompts = [row["problem"] for name in ("cut", "straight") for row in admitted(tmp_path / name)]
+    assert prompts[: len(prompts) // 2] == prompts[len(prompts) // 2 :]
+
+
+@pytest.mark.exact("a live run that replaces groups of equal rewards is repeated by its replay")
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_groups_of_equal_rewards_are_replaced_within_the_budget(staleness, tmp_path):
+    changes = SHORT | {"rollout.oversampling": 2.0, "rollout.group_size": 2}
+    live = {"asynchronous.staleness": staleness}
+    loop.train(tiny.config(tmp_path / "live", **changes | live))
+    record = {"asynchronous.schedule": f"recorded:{tmp_path / 'live'}"}
+    loop.train(tiny.config(tmp_path / "replay", **changes | live | record))
+    assert trained(tmp_path / "replay") == trained(tmp_path / "live")
+    rows, replaced = list(jsonl.read(tmp_path / "live" / asynchronous.FILE)), 0
+    for row in rows:
+        replaced += len(row.get("drop", []))
+        if "train" in row:
+            assert replaced <= 4 + len(row.get("drop", []))
+            replaced = 0
+    assert any("drop" in row for row in rows)
+    numbers = [n for row in rows for name in ("drop", "train") for n in row.get(name, [])]
+    assert len(set(numbers)) == len(numbers)
+    assert max(row["lag/max"] for row in metrics.read(tmp_path / "live")) <= staleness
+
+
+@pytest.mark.exact("a lockstep run that replaces groups resumes within its budget, bit for bit")
+def test_a_run_that_replaces_groups_resumes_exactly(tmp_path):
+    changes = SHORT | {"rollout.oversampling": 1.5, "rollout.group_size": 2} | KINDS["lockstep"]
+    loop.train(tiny.config(tmp_path / "straight", **changes))
+    for cut in (1, 2):
+        with pytest.raises(InterruptedError):
+            loop.train(tiny.config(tmp_path / "cut", **changes), stopping_at(cut))
+    loop.train(tiny.config(tmp_path / "cut", **changes))
+    assert trained(tmp_path / "cut") == trained(tmp_path / "straight")
+    assert schedule(tmp_path / "cut") == schedule(tmp_path / "straight")
+
+
+def test_replies_may_arrive_one_by_one_at_staleness_0(tmp_path):
+    """With a score of its own chunk each, the schedule differs; what is trained on does not."""
+    changes = SHORT | {"rollout.replies": "arrival"}
+    for name in ("zero", "zero live"):
+        loop.train(tiny.config(tmp_path / name, **changes | KINDS[name]))
+    assert trained(tmp_path / "zero") == trained(tmp_path / "zero live")
+
+
+def stopping_at(step):
+    def on_step(done, values):
+        if done == step:
+            raise InterruptedError
+
+    return loop.Callbacks(step=on_step)
+
+
+def admitted(directory):
+    """Rows of the rollouts that each step trained on."""
+    for path in sorted((directory / "rollouts").glob("*.jsonl")):
+        yield from map(json.loads, path.open())
 
 
 def trained(directory):
@@ -264,11 +356,17 @@ def test_settings_that_cannot_work_are_refused(case, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"rollout.in_flight": 2.0}, {"rollout.oversampling": 2.0}], ids=str
+    "changes",
+    [
+        {"rollout.in_flight": 2.0},
+        {"rollout.rounds": "adaptive", "rollout.oversampling": 2.0},
+        {"stages": {1: {"rollout.group_size": 2}}},
+    ],
+    ids=str,
 )
 def test_what_asynchrony_does_not_go_with_is_refused(changes, tmp_path):
-    with pytest.raises(ValueError, match=f"{next(iter(changes))}=2.0: they do not go together"):
-        begin.check(tiny.config(tmp_path, **{"asynchronous.staleness": 1} | changes))
+    with pytest.raises(ValueError, match=f"with {next(iter(changes))}.*: they do not go together"):
+        assemble.assemble(tiny.config(tmp_path, **{"asynchronous.staleness": 1} | changes))
 
 
 def test_a_run_is_synchronous_by_default(tmp_path):

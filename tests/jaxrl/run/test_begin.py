@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from jaxrl.launch import recipes
-from jaxrl.run import begin
+from jaxrl.run import assemble
 from jaxrl.sampling.chunks import Chunks
 from tests.jaxrl import tiny as small
 
@@ -24,32 +24,32 @@ def tiny(row_length, **rollout):
 @pytest.mark.parametrize("row_length", [1, 16, 30])
 def test_rows_that_the_longest_sequence_does_not_fit_in_are_refused(row_length):
     with pytest.raises(ValueError, match=rf"packing\.row_length={row_length} .* 32 tokens"):
-        begin.check(tiny(row_length))
+        assemble.assemble(tiny(row_length))
 
 
 @pytest.mark.parametrize("row_length", [0, 31, 32, 64])
 def test_rows_that_it_fits_in_are_not(row_length):
-    begin.check(tiny(row_length))
+    assemble.assemble(tiny(row_length))
 
 
 def test_of_a_response_in_chunks_a_row_holds_one():
-    begin.check(tiny(23, chunks=Chunks(8, 0)))
+    assemble.assemble(tiny(23, chunks=Chunks(8, 0)))
     with pytest.raises(ValueError, match=r"packing\.row_length=22 .* 24 tokens"):
-        begin.check(tiny(22, chunks=Chunks(8, 0)))
+        assemble.assemble(tiny(22, chunks=Chunks(8, 0)))
 
 
 def test_extensions_can_work_with_every_stage(tmp_path):
     """In groups of 2 the second opponent of an answer would be the answer itself."""
     changes = {"judge.pairwise": True, "judge.opponents": 2, "rollout.group_size": 4}
     config = small.config(tmp_path, **changes, stages={3: {"rollout.max_new_tokens": 3}})
-    begin.check(config)
+    assemble.assemble(config)
     config = dataclasses.replace(config, stages={3: {"rollout.group_size": 2}})
-    with pytest.raises(ValueError, match=r"stage at 3: judge\.opponents=2 with .*group_size=2"):
-        begin.check(config)
+    with pytest.raises(ValueError, match=r"stages\.3: judge\.opponents=2 with .*group_size=2"):
+        assemble.assemble(config)
 
 
 def test_an_objective_that_would_fail_in_the_first_update_is_refused(tmp_path):
-    begin.check(small.config(tmp_path, **{"critic": {}, "objective.policy": "gspo"}))
+    assemble.assemble(small.config(tmp_path, **{"critic": {}, "objective.policy": "gspo"}))
     for changes, message in (
         ({"objective.policy": "gmpo", "objective.advantage": "tp_grpo"}, "'tp_grpo' gives one a t"),
         ({"objective.policy": "gmpo", "critic": {}}, "an extension gives one a token"),
@@ -57,13 +57,13 @@ def test_an_objective_that_would_fail_in_the_first_update_is_refused(tmp_path):
         ({"objective.policy_args": {"clip_low": "0,2"}}, "clip_low='0,2' must be a number"),
     ):
         with pytest.raises(ValueError, match=message):
-            begin.check(small.config(tmp_path, **changes))
+            assemble.assemble(small.config(tmp_path, **changes))
 
 
 def test_stages_have_rows_that_fit():
     config = dataclasses.replace(tiny(32), stages={10: {"rollout.max_new_tokens": 32}}, steps=20)
     with pytest.raises(ValueError, match=r"packing\.row_length=32 .* 48 tokens"):
-        begin.check(config)
+        assemble.assemble(config)
 
 
 @pytest.mark.parametrize("factor", [1.01, 1.1, 1.125])
@@ -72,5 +72,5 @@ def test_groups_in_flight_that_are_rounded_away_are_refused(factor):
         rf"in_flight={factor} times rollout\.prompts=4 is rounded to 4.* use 1\.25 or more, or 1"
     )
     with pytest.raises(ValueError, match=message):
-        begin.check(small.config("unused", **{"rollout.in_flight": factor}))
-    begin.check(small.config("unused", **{"rollout.in_flight": 1.25}))
+        assemble.assemble(small.config("unused", **{"rollout.in_flight": factor}))
+    assemble.assemble(small.config("unused", **{"rollout.in_flight": 1.25}))

@@ -21,7 +21,7 @@ from jaxrl.mesh import mesh
 from jaxrl.record import checkpoint, metrics
 from jaxrl.rollout import policy
 from jaxrl.rollout.experience import Experience
-from jaxrl.run import begin, evaluate, loop
+from jaxrl.run import assemble, evaluate, loop
 from jaxrl.sampling.chunks import Chunks
 from jaxrl.types import Completion, Request
 from tests.jaxrl import sampler_oracle as oracle
@@ -177,7 +177,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_episodes_cannot_have_is_refused(case, tmp_path):
     with pytest.raises(ValueError, match=case):
-        begin.check(tiny.config(tmp_path, **PLAYED | REFUSED[case]))
+        assemble.assemble(tiny.config(tmp_path, **PLAYED | REFUSED[case]))
 
 
 def test_a_run_plays_episodes_at_the_command_line(run, capsys):
@@ -293,7 +293,7 @@ def test_credit_goes_to_turns(name, tmp_path):
 def test_a_critic_of_turns_needs_turns(tmp_path):
     given = {"critic.credit": "turn_gae", "warm_start.steps": 0}
     with pytest.raises(ValueError, match=r"turn_gae.*one turn"):
-        begin.check(tiny.config(tmp_path, **given))
+        assemble.assemble(tiny.config(tmp_path, **given))
 
 
 @pytest.mark.parametrize("seat", [1, 2])

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from jaxrl.record import checkpoint, jsonl, metrics
-from jaxrl.run import generators, loop
+from jaxrl.run import assemble, generators, loop
 from tests.jaxrl import tiny
 
 SHORT = {
@@ -68,7 +68,7 @@ REFUSED = {
 def test_what_generators_do_not_go_with_is_refused(words, tmp_path, monkeypatch):
     monkeypatch.setattr(generators.importlib.util, "find_spec", lambda name: True)
     with pytest.raises(ValueError, match=words):
-        generators.check(tiny.config(tmp_path, **REFUSED[words]))
+        assemble.check(tiny.config(tmp_path, **REFUSED[words]))
 
 
 def test_ray_must_be_there(tmp_path, monkeypatch):

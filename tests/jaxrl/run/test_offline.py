@@ -12,7 +12,7 @@ from jaxrl.extensions import label_smoothing, mismatched
 from jaxrl.record import checkpoint, metrics
 from jaxrl.rollout import files as files_of_rows
 from jaxrl.rollout import policy, written
-from jaxrl.run import begin, loop
+from jaxrl.run import assemble, loop
 from jaxrl.training import packing
 from jaxrl.types import Completion, Request
 from tests.jaxrl import tiny
@@ -164,7 +164,7 @@ def test_rows_come_in_a_new_order_each_epoch_and_each_once(files, tmp_path):
     from jaxrl.run import offline
 
     config = tiny.config(tmp_path, **changes(files, SFT, **{"data.batch_size": 10}))
-    origin, actor, _ = begin.check(config)
+    origin, actor, _ = assemble.assemble(config)
     assert origin.figure == "loss" and origin.held_out == "5 held-out rows"
     found = files_of_rows.read(config.data, config.data.path)
     made = offline.batches(config, actor, found, range(20))
@@ -189,7 +189,7 @@ def test_long_texts_become_several_rows(tmp_path):
     given = SFT | {"data.kinds": ["text"], "data.long_rows": "split", "data.max_tokens": 6}
     given |= {"task": "", "data.path": str(path), "warm_start.steps": 0, "data.batch_size": 3}
     config = tiny.config(tmp_path / "run", **given)
-    _, actor, _ = begin.check(tiny.config("", **given | {"data.eval_share": 0.34}))
+    _, actor, _ = assemble.assemble(tiny.config("", **given | {"data.eval_share": 0.34}))
     found = files_of_rows.read(config.data, config.data.path)
     counts = [len(written.groups(actor, config, found, i)) for i in range(3)]
     assert counts == [4, 1, 2]  # of 21, 6 and 10 tokens, the end included
@@ -207,7 +207,7 @@ def test_long_texts_become_several_rows(tmp_path):
     with pytest.raises(ValueError, match="only a text may be cut anywhere"):
         pairs = {"data.path": str(tmp_path / "pairs.jsonl"), "data.kinds": ["completion"]}
         (tmp_path / "pairs.jsonl").write_text('{"prompt": "1+1=", "completion": "2"}\n')
-        begin.check(tiny.config("", **given | pairs))
+        assemble.assemble(tiny.config("", **given | pairs))
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_long_texts_become_several_rows(tmp_path):
 )
 def test_refusals_name_the_field(given, says, files, tmp_path):
     with pytest.raises(ValueError, match=says.replace(".", r"\.")):
-        begin.check(tiny.config(tmp_path, **changes(files, SFT, **given)))
+        assemble.assemble(tiny.config(tmp_path, **changes(files, SFT, **given)))
 
 
 def test_label_smoothing_is_the_cross_entropy_of_smoothed_targets(files, tmp_path):
@@ -247,7 +247,7 @@ def test_label_smoothing_is_the_cross_entropy_of_smoothed_targets(files, tmp_pat
     np.testing.assert_allclose(ours(logits), theirs(logits), rtol=1e-5)
     np.testing.assert_allclose(jax.grad(ours)(logits), jax.grad(theirs)(logits), atol=1e-6)
     with pytest.raises(ValueError, match="it works with the objective sft alone"):
-        begin.check(tiny.config("", **changes(files, DPO, label_smoothing={"share": 0.1})))
+        assemble.assemble(tiny.config("", **changes(files, DPO, label_smoothing={"share": 0.1})))
 
 
 @pytest.mark.broad
@@ -296,7 +296,7 @@ def test_exchanged_answers_may_need_longer_rows_than_training(tmp_path):
     tiny.run(tmp_path / "run", **given)
     assert np.isfinite(metrics.read(tmp_path / "run")[0]["loss"])
     with pytest.raises(ValueError, match=r"mismatched with data\.batch_size=1"):
-        begin.check(tiny.config("", **given | {"data.batch_size": 1}))
+        assemble.assemble(tiny.config("", **given | {"data.batch_size": 1}))
 
 
 def test_the_newest_checkpoint_holds_the_position(straight):
@@ -311,7 +311,7 @@ def test_epochs_use_each_row_so_many_times(rows, batch, epochs, files, tmp_path)
 
     given = changes(files, SFT, **{"data.batch_size": batch, "data.epochs": epochs})
     config = tiny.config(tmp_path, **given)
-    _, actor, _ = begin.check(config)
+    _, actor, _ = assemble.assemble(config)
     found = files_of_rows.read(config.data, config.data.path)
     made = offline.batches(config, actor, found, range(rows))
     steps = -(-rows * epochs // batch)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from jaxrl.launch import progress
 from jaxrl.record import checkpoint, jsonl, metrics
-from jaxrl.run import begin
+from jaxrl.run import assemble
 from tests.jaxrl import tiny
 
 
@@ -107,7 +107,7 @@ def test_a_fork_that_samples_otherwise_starts_its_own_groups(changes, in_flight,
 
 def test_a_fork_that_would_train_nothing_is_refused(straight, tmp_path):
     with pytest.raises(ValueError, match=r"steps=6 with fork=.* continues from step 6.*above 6"):
-        begin.check(tiny.config(tmp_path, fork=str(straight)))
+        assemble.assemble(tiny.config(tmp_path, fork=str(straight)))
 
 
 @pytest.mark.exact("a checkpoint of one device is restored to the last bit on eight")

@@ -20,7 +20,7 @@ from jaxrl.models import decoder, reward
 from jaxrl.models.checkpoints import huggingface
 from jaxrl.rollout import experience, files, written
 from jaxrl.rollout.experience import Experience
-from jaxrl.run import begin
+from jaxrl.run import assemble
 from tests.jaxrl import tiny
 
 SUMS = [(a, b) for a in range(5) for b in range(5)]
@@ -131,12 +131,12 @@ def test_it_is_named_by_its_directory(trained, file):
     assert config.extensions["reward_model"].task_weight == 1
     run = configs.extended(tiny.config("unused"), "reward_model", models=("fresh",))
     with pytest.raises(ValueError, match="which is no reward model"):
-        begin.check(run)
+        assemble.assemble(run)
     with pytest.raises(ValueError, match="a reward model has 1 and learns from a file"):
-        begin.check(tiny.config("unused", labels=1))
+        assemble.assemble(tiny.config("unused", labels=1))
     other = dataclasses.replace(tiny.config("unused"), model=str(trained))
     with pytest.raises(ValueError, match="is a classifier with 1 labels"):
-        begin.check(other)
+        assemble.assemble(other)
 
 
 @pytest.mark.slow
@@ -191,7 +191,7 @@ def test_steps_become_actions_with_labels(tmp_path):
     steps = REWARD | {"data.kinds": ["stepwise"], "objective.policy": "stepwise_reward"}
     steps |= {"objective.aggregation": "token-mean", "data.path": str(path)}
     config = tiny.config("unused", **steps)
-    _, actor, _ = begin.check(config)
+    _, actor, _ = assemble.assemble(config)
     found = files.read(config.data, str(path))
     made = written.gathered([g for i in range(2) for g in written.groups(actor, config, found, i)])
     batch = experience.as_trajectory(made, config)

@@ -11,7 +11,7 @@ from jaxrl.data.environments import MOST_AGENTS, Environment, Opening, Reply, Tu
 from jaxrl.data.sources import generate
 from jaxrl.data.types import Problem, Task
 from jaxrl.record import metrics
-from jaxrl.run import begin
+from jaxrl.run import assemble
 from tests.jaxrl import tiny
 from tests.jaxrl.run import flights
 
@@ -154,7 +154,7 @@ def test_a_match_against_oneself_is_trained_as_it_was_sampled(tmp_path):
 )
 def test_what_would_mix_the_rewards_of_agents_is_refused(changes, says, tmp_path):
     with pytest.raises(ValueError, match=says) as refused:
-        begin.check(tiny.config(tmp_path, **SELF | changes))
+        assemble.assemble(tiny.config(tmp_path, **SELF | changes))
     assert "episodes have 2 agents" in str(refused.value)
 
 

@@ -1,16 +1,18 @@
 """Fields that change at declared steps: their values at each step, and interrupted runs."""
 
+import dataclasses
 import json
 import sys
 
 import pytest
 
 from jaxrl import config as configs
-from jaxrl.config import Config, CurriculumConfig, Domain
+from jaxrl.config import Config, CurriculumConfig, Domain, conflicts, stages
 from jaxrl.record import metrics, rundir
 from jaxrl.rollout import history
-from jaxrl.run import loop, stages
+from jaxrl.run import assemble, loop, stage
 from jaxrl.run.extension import open_extensions
+from jaxrl.training.objective import ObjectiveConfig
 from tests.jaxrl import tiny
 
 SETS = {
@@ -27,7 +29,37 @@ def test_a_change_holds_until_a_later_one():
     assert [r.group_size for r in seen] == [8] * 4 + [2] * 8
     assert [r.temperature for r in seen] == [1.0] * 10 + [0.5] * 2
     assert [stages.start(config, done) for done in (0, 3, 4, 9, 10, 11)] == [0, 0, 4, 4, 10, 10]
-    assert len(list(stages.all_of(config))) == 3 and stages.at(Config(), 5) == Config()
+    assert [done for done, _ in stages.all_of(config)] == [0, 4, 10]
+    assert stages.at(Config(), 5) == Config()
+
+
+TURNS = {
+    20: {"objective.policy": "online_dpo", "objective.policy_args.beta": 0.3, "period": 20},
+    25: {"objective.policy": "ppo_clip", "period": 20},
+}
+
+
+def test_stages_with_a_period_alternate():
+    clip = ObjectiveConfig(policy_args={"clip_high": 0.3})
+    config = Config(steps=70, objective=clip, stages=TURNS)
+    policies = [stages.at(config, done).objective.policy for done in range(70)]
+    preference = {*range(20, 25), *range(40, 45), *range(60, 65)}
+    assert {done for done in range(70) if policies[done] == "online_dpo"} == preference
+    assert stages.starts(config) == [0, 20, 25, 40, 45, 60, 65]
+    assert [stages.start(config, done) for done in (19, 24, 39, 69)] == [0, 20, 25, 65]
+    assert [stages.first(config, done) for done in (19, 24, 39, 40, 69)] == [0, 20, 25, 20, 25]
+    assert [done for done, _ in stages.all_of(config)] == [0, 20, 25]
+    # a function begins with its own arguments alone
+    args = [stages.at(config, done).objective.policy_args for done in (0, 20, 25, 40)]
+    assert args == [{"clip_high": 0.3}, {"beta": 0.3}, {}, {"beta": 0.3}]
+
+
+def test_a_later_stage_without_a_period_holds_until_the_next_that_begins():
+    once = {30: {"objective.entropy_coef": 0.1, "objective.policy": "gspo"}}
+    config = Config(steps=70, stages=TURNS | once)
+    policies = [stages.at(config, done).objective.policy for done in (29, 30, 39, 40, 45)]
+    assert policies == ["ppo_clip", "gspo", "gspo", "online_dpo", "ppo_clip"]
+    assert stages.at(config, 69).objective.entropy_coef == 0.1
 
 
 def test_entries_of_dicts_change_too_and_configs_are_read_back_equal():
@@ -67,6 +99,10 @@ def test_entries_of_dicts_change_too_and_configs_are_read_back_equal():
         ({"domains.a": {"weight": "much"}}, r"domains\.a\.weight='much': must be a number"),
         ({"domains.a.args.size": "big"}, r"a\.args\.size='big': must be of the type of 5"),
         ({"domains.a": "maze"}, r"domains\.a='maze': must hold fields"),
+        ({"objective.polcy": "sft"}, r"stages\.5: .*no field 'polcy'; did you mean 'policy'"),
+        ({"objective.kl_coef": "much"}, r"stages\.5: objective\.kl_coef='much': must be a number"),
+        ({"rollout.group_size": 2, "period": 0}, r"stages\.5: period=0: must be a number of steps"),
+        ({"rollout.group_size": 2, "period": 2.0}, r"period=2\.0: must be a number of steps"),
     ],
 )
 def test_bad_stages_are_refused(changes, message):
@@ -80,8 +116,15 @@ def test_stages_that_no_step_reaches_or_that_do_not_fit_are_refused():
         with pytest.raises(ValueError, match="0 or more, below steps=100"):
             stages.check(Config(stages={start: {"rollout.group_size": 2}}))
     stage = {5: {"rollout.group_size": 2}}
-    with pytest.raises(ValueError, match=r"rollout\.in_flight=2"):
-        stages.check(configs.replaced(Config(stages=stage), "rollout.in_flight", 2.0))
+    partial = configs.replaced(Config(stages=stage), "rollout.in_flight", 2.0)
+    with pytest.raises(
+        ValueError, match=r"rollout\.in_flight=2.* stages of fields=\['rollout\.group_size'\]"
+    ):
+        conflicts.check(partial)
+    conflicts.check(dataclasses.replace(partial, stages={5: {"objective.policy": "sft"}}))
+    greedy = {5: {"objective.advantage": "remax"}}  # which samples greedy answers too
+    with pytest.raises(ValueError, match=r"\['objective\.advantage'\]"):
+        conflicts.check(dataclasses.replace(partial, stages=greedy))
     with pytest.raises(ValueError, match=r"'rollout\.group_size' with the extension replay"):
         open_extensions(configs.extended(Config(stages=stage), "replay", groups=4))
 
@@ -131,6 +174,72 @@ def test_a_run_in_stages_cut_at_a_boundary_and_within_equals_an_uninterrupted_on
     assert max(len(row["prompt"]) for row in made[0]) == 4  # 1+2=
     assert max(len(row["prompt"]) for row in made[1]) > 4
     assert {row["prompt"] for row in made[0]} & {row["prompt"] for row in made[1]} == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective.policy": "ppo_clp"}, r"stages\.2: .*'ppo_clp'.*did you mean 'ppo_clip'"),
+        ({"objective.policy_args.clip": 1}, r"stages\.2: ppo_clip takes no argument 'clip'"),
+        ({"objective.advantage": "cispo"}, r"stages\.2: cispo needs"),
+        ({"objective.aggregation": "mean"}, r"stages\.2: objective\.aggregation='mean'"),
+        (
+            {"objective.kl_coef": 0.1, "objective.skip_zero_advantages": True},
+            r"stages\.2: objective\.skip_zero_advantages with kl_coef=0\.1",
+        ),
+        (
+            {"objective.policy": "gmpo", "objective.advantage": "tp_grpo"},
+            r"stages\.2: .*'tp_grpo' gives one a t",
+        ),
+    ],
+)
+@pytest.mark.parametrize("period", [{}, {"period": 3}])
+def test_an_objective_of_a_stage_is_refused_before_the_first_step(
+    changes, message, period, tmp_path
+):
+    config = tiny.config(tmp_path, stages={2: changes | period})
+    with pytest.raises(ValueError, match=message):
+        assemble.assemble(config)
+
+
+def test_each_stage_trains_by_its_own_objective(tmp_path):
+    changes = {
+        "stages": {2: {"objective.policy": "reinforce"}},
+        "steps": 4,
+        "warm_start.steps": 0,
+        "updates_per_batch": 2,
+        "eval.every": 0,
+    }
+    loop.train(tiny.config(tmp_path, **changes))
+    clipped = ["clipped_high" in row for row in metrics.read(tmp_path)]
+    assert clipped == [True, True, False, False]
+
+
+@pytest.mark.exact("a run whose objective alternates is cut and continued to the last bit")
+def test_a_run_whose_objective_alternates_cut_within_and_between_equals_an_uninterrupted_one(
+    tmp_path, monkeypatch
+):
+    """With a reference policy that one of its stages alone compares with."""
+    changes = {
+        "stages": {
+            1: {"objective.policy": "online_dpo", "period": 2},
+            2: {"objective.policy": "ppo_clip", "period": 2},
+        },
+        "steps": 6,
+        "warm_start.steps": 0,
+        "checkpoint.every": 10,
+    }
+    programs, make = [], stage.make_update
+    monkeypatch.setattr(stage, "make_update", lambda *a, **k: programs.append(a) or make(*a, **k))
+    loop.train(tiny.config(tmp_path / "straight", **changes))
+    assert len(programs) == 2  # one for each objective
+    clipped = ["clipped_high" in row for row in metrics.read(tmp_path / "straight")]
+    assert clipped == [True, False] * 3
+    for step in (1, 4):
+        with pytest.raises(Cut):
+            loop.train(tiny.config(tmp_path / "cut", **changes), cut_at(step))
+    loop.train(tiny.config(tmp_path / "cut", **changes))
+    assert tiny.artefacts(tmp_path / "cut") == tiny.artefacts(tmp_path / "straight")
 
 
 DOMAINS = {

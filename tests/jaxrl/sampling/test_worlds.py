@@ -17,7 +17,7 @@ from jaxrl.record.metrics import Timer
 from jaxrl.rollout import collect, episodes, experience
 from jaxrl.rollout import tasks as rollout_tasks
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import begin
+from jaxrl.run import assemble
 from jaxrl.sampling.chunks import Chunks
 from jaxrl.sampling.work import SamplerConfig
 from jaxrl.types import Request, Source
@@ -211,4 +211,4 @@ def test_what_cannot_be_played_within_the_decode_loop_is_refused(changes, why, t
         "rollout.on_device": True, "warm_start.steps": 0,
     }  # fmt: skip
     with pytest.raises(ValueError, match=why):
-        begin.check(tiny.config(tmp_path, **given | changes))
+        assemble.assemble(tiny.config(tmp_path, **given | changes))

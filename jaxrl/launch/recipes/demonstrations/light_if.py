@@ -18,12 +18,12 @@ from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-COLD_START = {"priming_steps": 20}
+COLD_START = 20
+"""Steps of imitation, of 220."""
 
 METHOD = Method(
-    objective=ObjectiveConfig(
-        policy="light_if", policy_args=COLD_START | {"alpha": 0.02}, advantage="sampled_advantages"
-    ),
+    objective=ObjectiveConfig("expert_entropy_sft", advantage="sampled_advantages"),
+    stages={COLD_START / 220: {"objective.policy": "tea", "objective.policy_args.alpha": 0.02}},
     extensions={"guidance": GuidanceConfig("expert_rows")},
     needs=("solution",),
 )

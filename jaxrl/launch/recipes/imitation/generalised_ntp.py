@@ -16,11 +16,8 @@ from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 METHOD = Method(
-    objective=ObjectiveConfig(
-        policy="primed",
-        policy_args={"priming_steps": 20, "beta": -0.25},
-        advantage="sampled_advantages",
-    ),
+    objective=ObjectiveConfig("expert_sft", {"beta": -0.25}, advantage="sampled_advantages"),
+    stages={1 / 11: {"objective.policy": "ppo_clip"}},
     extensions={"guidance": GuidanceConfig("expert_rows")},
     needs=("solution",),
 )

@@ -23,11 +23,12 @@ STAGE = 20
 
 METHOD = Method(
     objective=ObjectiveConfig(
-        policy="sft_dpo_rl",
-        policy_args={"sft_steps": STAGE, "dpo_steps": STAGE},
-        advantage="sampled_advantages",
-        aggregation="seq-mean-token-mean",
+        "expert_sft", advantage="sampled_advantages", aggregation="seq-mean-token-mean"
     ),
+    stages={
+        STAGE: {"objective.policy": "online_dpo"},
+        2 * STAGE: {"objective.policy": "ppo_clip"},
+    },
     extensions={
         "guidance": GuidanceConfig("expert_rows"),
         "reference_refresh": RefreshConfig(every=STAGE),

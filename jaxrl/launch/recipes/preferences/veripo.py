@@ -19,11 +19,11 @@ from jaxrl.training.objective import ObjectiveConfig
 PERIOD = 20
 
 METHOD = Method(
-    objective=ObjectiveConfig(
-        policy="veripo",
-        policy_args={"period": PERIOD, "preference_steps": 5},
-        aggregation="seq-mean-token-mean",
-    ),
+    objective=ObjectiveConfig(aggregation="seq-mean-token-mean"),
+    stages={
+        PERIOD: {"objective.policy": "verified_dpo", "period": PERIOD},
+        PERIOD + 5: {"objective.policy": "ppo_clip", "period": PERIOD},
+    },
     extensions={"reference_refresh": RefreshConfig(every=PERIOD)},
 )
 EXAMPLE = Example()

@@ -20,12 +20,11 @@ from jaxrl.extensions.guidance import GuidanceConfig
 from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
-PRIMED = ObjectiveConfig(
-    policy="primed", policy_args={"priming_steps": 40}, advantage="sampled_advantages"
-)
-
 METHOD = Method(
-    objective=PRIMED, extensions={"guidance": GuidanceConfig("expert_rows")}, needs=("solution",)
+    objective=ObjectiveConfig("expert_sft", advantage="sampled_advantages"),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+    stages={2 / 11: {"objective.policy": "ppo_clip"}},
+    needs=("solution",),
 )
 EXAMPLE = Example(
     {

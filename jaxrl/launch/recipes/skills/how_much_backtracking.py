@@ -18,10 +18,9 @@ from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 METHOD = Method(
-    objective=ObjectiveConfig(
-        policy="primed", policy_args={"priming_steps": 40}, advantage="sampled_advantages"
-    ),
-    extensions={"guidance": GuidanceConfig(guide="expert_rows")},
+    objective=ObjectiveConfig("expert_sft", advantage="sampled_advantages"),
+    extensions={"guidance": GuidanceConfig("expert_rows")},
+    stages={2 / 11: {"objective.policy": "ppo_clip"}},
     needs=("solution",),
 )
 EXAMPLE = Example(

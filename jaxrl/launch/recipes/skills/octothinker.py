@@ -21,12 +21,17 @@ from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 STABLE, DECAY = 20, 10
-MID = {"stable_steps": STABLE, "decay_steps": DECAY}
+"""Steps of mid-training at the whole rate, and of its decay."""
 
 METHOD = Method(
-    objective=ObjectiveConfig("stable_then_decay", MID, advantage="sampled_advantages"),
+    objective=ObjectiveConfig(
+        "annealed_expert_sft",
+        {"stable_steps": STABLE, "decay_steps": DECAY},
+        advantage="sampled_advantages",
+    ),
     extensions={"guidance": GuidanceConfig("expert_rows")},
-    by_domain=domain_plans.one_after_another((1 / 11, 3 / 22)),
+    stages={STABLE + DECAY: {"objective.policy": "ppo_clip"}},
+    by_domain=domain_plans.one_after_another((STABLE, STABLE + DECAY)),
     needs=(
         "solution",
         "domains",
@@ -36,7 +41,11 @@ EXAMPLE = Example(
     {
         "stages": {
             STABLE: {"domains.equations.weight": 0.0, "domains.thoughts.weight": 1.0},
-            STABLE + DECAY: {"domains.thoughts.weight": 0.0, "domains.target.weight": 1.0},
+            STABLE + DECAY: {
+                "domains.thoughts.weight": 0.0,
+                "domains.target.weight": 1.0,
+                "objective.policy": "ppo_clip",
+            },
         },
         "domains": {
             "equations": Domain("arithmetic", {"digits": 1, "operators": "+"}),

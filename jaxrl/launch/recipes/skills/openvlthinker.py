@@ -12,12 +12,12 @@ left out. Every 20 steps, 5 are imitation. The ablation is GRPO alone, of as man
 """
 
 from jaxrl.launch.method import Example, Method
-from jaxrl.training.objective import ObjectiveConfig
 
 METHOD = Method(
-    objective=ObjectiveConfig(
-        policy="iterated_sft", policy_args={"period": 20, "imitation_steps": 5}
-    )
+    stages={
+        20: {"objective.policy": "expert_iteration", "period": 20},
+        25: {"objective.policy": "ppo_clip", "period": 20},
+    }
 )
 EXAMPLE = Example()
 """The quickstart with five steps of imitation in every 20."""

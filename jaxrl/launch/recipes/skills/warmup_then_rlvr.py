@@ -22,11 +22,11 @@ from jaxrl.launch.method import Example, Method
 from jaxrl.training.objective import ObjectiveConfig
 
 WARMUP = 20
-PRIMED = {"priming_steps": WARMUP}
 
 METHOD = Method(
-    objective=ObjectiveConfig("primed", PRIMED, advantage="sampled_advantages"),
+    objective=ObjectiveConfig("expert_sft", advantage="sampled_advantages"),
     extensions={"guidance": GuidanceConfig("expert_rows")},
+    stages={1 / 11: {"objective.policy": "ppo_clip"}},
     by_domain=domain_plans.one_after_another((1 / 11,)),
     needs=(
         "solution",
@@ -35,7 +35,7 @@ METHOD = Method(
 )
 EXAMPLE = Example(
     {
-        "stages": {WARMUP: {"domains.toy.weight": 0.0}},
+        "stages": {WARMUP: {"domains.toy.weight": 0.0, "objective.policy": "ppo_clip"}},
         "domains": {
             "toy": Domain("arithmetic", {"digits": 1, "operators": "-"}),
             "target": Domain(

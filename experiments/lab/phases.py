@@ -1,74 +1,62 @@
-"""Objectives of several phases in one run: imitation first, or two objectives in turns.
+"""Objectives of several phases in one function, as the measurements were planned with.
 
-Calling convention and masking contract as in `jaxrl.losses.policy.objectives`. `expert [B]` is
-nonzero on rows that an expert wrote. `step` is the number of updates done, a scalar int.
+The library's recipes have a stage for each phase; `joined` gives the config of a recipe with one
+function in their place. Calling convention and masking contract as in
+`jaxrl.losses.policy.objectives`. `expert [B]` is nonzero on rows that an expert wrote. `step` is
+the number of updates done, a scalar int.
 """
+
+from __future__ import annotations
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl.losses.imitation.supervised import entropy_sft, expert_iteration, generalised_ntp
+from jaxrl.config import Config
+from jaxrl.config.stages import PERIOD
+from jaxrl.losses.imitation.experts import annealed_expert_sft, expert_entropy_sft, expert_sft
+from jaxrl.losses.imitation.supervised import expert_iteration
 from jaxrl.losses.policy.objectives import Objective, ppo_clip
-from jaxrl.losses.policy.surrogates import token_covariance
-from jaxrl.losses.preference.direct import online_dpo
-from jaxrl.losses.reduce.masking import (
-    as_float,
-    constant,
-    in_turn,
-    indicator,
-    row_constant,
-    row_sum,
-    where_valid,
-)
+from jaxrl.losses.policy.surrogates import tea
+from jaxrl.losses.preference.direct import online_dpo, verified_dpo
 from jaxrl.losses.reduce.shapes import checked
 
-KIND = "policy"
+PRIMED = f"{__name__}:primed"
+JOINED: dict[str, tuple[str, dict[str, float | str]]] = {
+    "four_habits": ("primed", {"priming_steps": 40}),
+    "generalised_ntp": ("primed", {"priming_steps": 20, "beta": -0.25}),
+    "how_much_backtracking": ("primed", {"priming_steps": 40}),
+    "light_if": ("light_if", {"priming_steps": 20, "alpha": 0.02}),
+    "octothinker": ("stable_then_decay", {"stable_steps": 20, "decay_steps": 10}),
+    "openvlthinker": ("iterated_sft", {"period": 20, "imitation_steps": 5}),
+    "telechat2": ("sft_dpo_rl", {"sft_steps": 20, "dpo_steps": 20}),
+    "tool_star": ("tool_star", {"period": 20, "preference_steps": 5}),
+    "veripo": ("veripo", {"period": 20, "preference_steps": 5}),
+    "warmup_then_rlvr": ("primed", {"priming_steps": 20}),
+}
+"""Recipe -> the function that its stages of the objective are, and its arguments."""
 
 
-@checked
-def tea(
-    logp: jax.Array,
-    behavior_logp: jax.Array,
-    advantages: jax.Array,
-    entropy: jax.Array,
-    *,
-    batch_mask: jax.Array,
-    alpha: float = 10.0,
-    bound: float = 5.0,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-) -> Objective:
-    """TEA: PPO with an entropy bonus on the tokens whose update would cost most entropy.
+def joined(config: Config) -> Config:
+    """The config of a recipe with one function for all stages of its objective; others as they are.
 
-    The coefficients of a response add up to alpha at most, so the share of a token falls with the
-    length. They are constants here; the authors' code lets the gradient flow into them.
-
-    Formula: `ppo_clip - min(alpha softmax_row(cov)_t, bound) H_t`,
-      `cov_t = (A_t - mean A) (log pi_t - mean log pi)`
-    Paper: Wang et al. 2025, "Light-IF: Endowing LLMs with Generalizable Reasoning via Preview and
-      Self-Checking for Complex Instruction Following" (as in the authors' code)
-
-    Args:
-      logp, behavior_logp: `[B, T]`.
-      advantages: `[B, T]` or `[B, 1]`.
-      entropy: `[B, T]` of the distribution; a gradient flows into it.
-      batch_mask: `[B, T]`, action tokens of the whole batch, which the means are of.
-      alpha: of the coefficients of a response, their sum.
-      bound: of a coefficient.
-      clip_low, clip_high: widths as in `ppo_clip`.
-
-    Returns:
-      Loss `[B, T]`; the metrics of `ppo_clip` and `entropy_weight` `[B, T]`.
+    Stages keep what they set beside the objective.
     """
-    policy, metrics = ppo_clip(
-        logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high
+    if config.recipe not in JOINED:
+        return config
+    name, args = JOINED[config.recipe]
+    stages = {
+        key: {k: v for k, v in changes.items() if not k.startswith("objective.") and k != PERIOD}
+        for key, changes in config.stages.items()
+    }
+    return dataclasses.replace(
+        config,
+        stages={key: changes for key, changes in stages.items() if changes},
+        objective=dataclasses.replace(
+            config.objective, policy=f"{__name__}:{name}", policy_args=args
+        ),
     )
-    batch_mask = jnp.asarray(batch_mask, bool)
-    covariance = token_covariance(logp, advantages, mask=batch_mask)
-    share = jax.nn.softmax(where_valid(batch_mask, covariance, -1e30), axis=-1)
-    weight = where_valid(batch_mask, jnp.minimum(alpha * share, bound))
-    loss = policy - weight * as_float(entropy)
-    return loss, metrics | {"entropy_weight": weight}
 
 
 @checked
@@ -106,8 +94,8 @@ def primed(
     policy, metrics = ppo_clip(
         logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high
     )
-    imitation, _ = generalised_ntp(logp, beta=beta)
-    return in_turn(imitation, policy, expert, step < priming_steps), metrics
+    imitation, _ = expert_sft(logp, expert=expert, beta=beta)
+    return _first(step < priming_steps, imitation, policy, expert), metrics
 
 
 @checked
@@ -148,11 +136,16 @@ def stable_then_decay(
     policy, metrics = ppo_clip(
         logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high
     )
-    place = (jnp.asarray(step, jnp.float32) - stable_steps) / decay_steps
-    falling = floor + (1 - floor) * 0.5 * (1 + jnp.cos(jnp.pi * place))
-    decaying = (place > 0) & (place < 1)
-    loss = in_turn(-as_float(logp), policy, expert, step < stable_steps + decay_steps)
-    return loss, metrics | {"lr_scale": jnp.where(decaying, falling, 1.0)}
+    imitation, scale = annealed_expert_sft(
+        logp,
+        expert=expert,
+        step=step,
+        stable_steps=stable_steps,
+        decay_steps=decay_steps,
+        floor=floor,
+    )
+    loss = _first(step < stable_steps + decay_steps, imitation, policy, expert)
+    return loss, metrics | scale
 
 
 @checked
@@ -194,16 +187,27 @@ def light_if(
     Returns:
       Loss `[B, T]`; the metrics of `tea`.
     """
-    taught = jnp.asarray(batch_mask, bool) & jnp.asarray(expert, bool)[:, None]
-    imitation, _ = entropy_sft(
-        logp, entropy, batch_mask=taught, entropy_coef=entropy_coef, token_share=token_share
+    imitation, _ = expert_entropy_sft(
+        logp,
+        entropy,
+        expert=expert,
+        batch_mask=batch_mask,
+        entropy_coef=entropy_coef,
+        token_share=token_share,
     )
-    own = jnp.asarray(batch_mask, bool) & ~jnp.asarray(expert, bool)[:, None]
-    widths = {"clip_low": clip_low, "clip_high": clip_high}
     policy, metrics = tea(
-        logp, behavior_logp, advantages, entropy, batch_mask=own, alpha=alpha, bound=bound, **widths
+        logp,
+        behavior_logp,
+        advantages,
+        entropy,
+        batch_mask=batch_mask,
+        expert=expert,
+        alpha=alpha,
+        bound=bound,
+        clip_low=clip_low,
+        clip_high=clip_high,
     )
-    return in_turn(imitation, policy, expert, step < priming_steps), metrics
+    return _first(step < priming_steps, imitation, policy, expert), metrics
 
 
 @checked
@@ -255,19 +259,11 @@ def veripo(
     policy, metrics = ppo_clip(
         logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high
     )
-    passed = row_constant(rewards, logp) >= threshold
-    lengths = jnp.sum(jnp.asarray(mask, bool), axis=-1)
-    acts, rows = lengths > 0, jnp.arange(len(lengths))
-    together = (group_ids[:, None] == group_ids[None, :]) & acts[:, None] & acts[None, :]
-    right, wrong = together & passed[None, :], together & ~passed[None, :]
-    best = jnp.argmax(jnp.where(right, lengths[None, :], -1), axis=1)
-    worst = jnp.argmin(jnp.where(wrong, lengths[None, :], mask.shape[1] + 1), axis=1)
-    d = row_sum(mask, as_float(logp) - constant(ref_logp))
-    both = jnp.any(right, axis=1) & jnp.any(wrong, axis=1)
-    paired = acts & both & ((rows == best) | (rows == worst))
-    loss = jnp.where(paired, -0.5 * jax.nn.log_sigmoid(beta * (d[best] - d[worst])), 0.0)
+    preference, pairs = verified_dpo(
+        logp, ref_logp, rewards, mask=mask, group_ids=group_ids, beta=beta, threshold=threshold
+    )
     preferring = _second(step, period, preference_steps)
-    return jnp.where(preferring, loss[:, None], policy), metrics | {"paired": indicator(paired)}
+    return jnp.where(preferring, preference, policy), metrics | pairs
 
 
 @checked
@@ -316,11 +312,11 @@ def tool_star(
     policy, metrics = ppo_clip(
         logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high
     )
-    preference, found = online_dpo(
+    preference, pairs = online_dpo(
         logp, ref_logp, rewards, mask=mask, group_ids=group_ids, beta=beta
     )
     preferring = _second(step, period, preference_steps)
-    return jnp.where(preferring, preference, policy), metrics | {"paired": found["paired"]}
+    return jnp.where(preferring, preference, policy), metrics | {"paired": pairs["paired"]}
 
 
 @checked
@@ -366,6 +362,70 @@ def iterated_sft(
     return jnp.where(_second(step, period, imitation_steps), imitation, policy), metrics
 
 
+@checked
+def sft_dpo_rl(
+    logp: jax.Array,
+    behavior_logp: jax.Array,
+    ref_logp: jax.Array,
+    advantages: jax.Array,
+    rewards: jax.Array,
+    *,
+    expert: jax.Array,
+    mask: jax.Array,
+    group_ids: jax.Array,
+    step: jax.Array,
+    sft_steps: int = 20,
+    dpo_steps: int = 20,
+    beta: float = 0.1,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+) -> Objective:
+    """Supervised fine-tuning, then DPO, then PPO.
+
+    A pair is the sampled row of a prompt with the highest reward and the one with the lowest. For
+    DPO's reference to be the fine-tuned policy, it is renewed after `sft_steps`.
+
+    Formula: `-log pi_t` on expert rows while `step < sft_steps`; then `online_dpo`, and from
+      `sft_steps + dpo_steps` on `ppo_clip`, on sampled rows
+    Paper: Wang et al. 2025, "Technical Report of TeleChat2, TeleChat2.5 and T1" (the stages; pairs
+      from the policy's own samples are our reading)
+
+    Args:
+      logp, behavior_logp, ref_logp: `[B, T]`; the rows of a group must be in the same call.
+      advantages: `[B, T]` or `[B, 1]`.
+      rewards: `[B]`.
+      expert: `[B]` bool.
+      mask: `[B, T]`; a row without action tokens is in no pair.
+      group_ids: `[B]` int32.
+      step: scalar int, updates done.
+      sft_steps, dpo_steps: updates of the first and of the second stage.
+      beta: as in `dpo`.
+      clip_low, clip_high: widths as in `ppo_clip`.
+
+    Returns:
+      Loss `[B, T]`; the metrics of `ppo_clip`, and `paired` `[B]`.
+    """
+    policy, metrics = ppo_clip(
+        logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high
+    )
+    imitation, _ = expert_sft(logp, expert=expert)
+    preference, pairs = online_dpo(
+        logp, ref_logp, rewards, mask=mask, group_ids=group_ids, expert=expert, beta=beta
+    )
+    step = jnp.asarray(step)
+    sampled = jnp.where(step < sft_steps + dpo_steps, preference, policy)
+    loss = _first(step < sft_steps, imitation, sampled, expert)
+    return loss, metrics | {"paired": pairs["paired"]}
+
+
 def _second(step: jax.Array, period: int, length: int) -> jax.Array:
     """Whether an update is one of the `length` that begin each period but the first."""
     return (jnp.asarray(step) >= period) & (jnp.asarray(step) % period < length)
+
+
+def _first(
+    first: jax.Array | bool, imitation: jax.Array, policy: jax.Array, expert: jax.Array
+) -> jax.Array:
+    """Losses `[B, T]` of imitation in a first phase, and then those of the policy on the rows that
+    no expert wrote."""
+    return jnp.where(first, imitation, jnp.where(jnp.asarray(expert, bool)[:, None], 0.0, policy))

@@ -2,7 +2,7 @@
 
 import gc
 
-from jaxrl.run import garbage
+from jaxrl.record import garbage
 
 
 def test_objects_are_exempt_after_steady_steps_until_the_run_ends():

@@ -1,0 +1,106 @@
+"""Pairs of settings that no run can have together, as one table.
+
+`check` refuses them before anything else is looked at, and docs/composition.md lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jaxrl.config import stages
+from jaxrl.config.schema import Config
+from jaxrl.training import objective
+
+
+class Setting(NamedTuple):
+    """A setting that a config may have."""
+
+    name: str
+    """As messages name it."""
+    value: Callable[[Config], Any]
+    """Its value in a config; a false one, None included: it is not set."""
+
+
+class Conflict(NamedTuple):
+    """Two settings that do not go together."""
+
+    first: Setting
+    second: Setting
+    why: str
+
+
+def _staleness(config: Config) -> str:
+    """A text, as 0 is an asynchronous run too."""
+    value = config.asynchronous.staleness
+    return "" if value is None else str(value)
+
+
+def _factor(value: float) -> float:
+    """A factor of groups; 0 where it is 1, which changes nothing."""
+    return value if value > 1 else 0
+
+
+def resampled(config: Config) -> list[str]:
+    """Fields of stages that change what is sampled; the others change the objective alone."""
+    fields = {
+        field
+        for changes in config.stages.values()
+        for field in changes
+        if field != stages.PERIOD and not field.startswith("objective.")
+    }
+    if len({objective.needs_greedy(staged.objective) for _, staged in stages.all_of(config)}) > 1:
+        fields.add("objective.advantage")  # greedy answers are sampled too
+    return sorted(fields)
+
+
+ASYNCHRONOUS = Setting("asynchronous.staleness", _staleness)
+STALE = Setting("asynchronous.staleness", lambda config: config.asynchronous.staleness)
+FILE = Setting("data.kinds", lambda config: config.data.kinds)
+GENERATORS = Setting("generators", lambda config: config.generators)
+PARTIAL = Setting("rollout.in_flight", lambda config: _factor(config.rollout.in_flight))
+ADAPTIVE = Setting("rollout.rounds", lambda c: c.rollout.rounds == "adaptive" and "adaptive")
+STAGES = Setting("stages", lambda config: sorted(config.stages))
+SAMPLING_STAGES = Setting("stages of fields", resampled)
+SAMPLING_DEVICES = Setting("sampling.devices", lambda config: config.sampling.devices)
+GUIDANCE = Setting("extensions.guidance", lambda config: config.extensions.get("guidance"))
+NUCLEUS = Setting("extensions.nucleus", lambda config: config.extensions.get("nucleus"))
+ON_DEVICE = Setting("rollout.on_device", lambda config: config.rollout.on_device)
+COURSE = Setting("course", lambda config: sorted(config.course))
+FORK = Setting("fork", lambda config: config.fork)
+
+CONFLICTS = (
+    Conflict(ASYNCHRONOUS, FILE, "rows of a file are read, and nothing is sampled meanwhile"),
+    Conflict(
+        ASYNCHRONOUS,
+        PARTIAL,
+        "asynchronous.in_flight with asynchronous.order=finished does the same, with a bound on "
+        "the lag",
+    ),
+    Conflict(ASYNCHRONOUS, ADAPTIVE, "groups are replaced one by one there, and not in rounds"),
+    Conflict(STALE, SAMPLING_STAGES, "unfinished groups would belong to two stages"),
+    Conflict(PARTIAL, SAMPLING_STAGES, "unfinished groups would belong to two stages"),
+    Conflict(GENERATORS, FILE, "rows of a file are read, and generators would do nothing"),
+    Conflict(GENERATORS, STAGES, "generators are started once, with one config"),
+    Conflict(GENERATORS, SAMPLING_DEVICES, "generators have devices of their own"),
+    Conflict(GENERATORS, GUIDANCE, "generators do not know what guides a prompt"),
+    Conflict(GENERATORS, NUCLEUS, "generators do not know which tokens are left out"),
+    Conflict(GENERATORS, ON_DEVICE, "generators play no episodes within their decode loop"),
+    Conflict(COURSE, FORK, "a course begins with its first stage; fork RUN/stages/N, one of them"),
+)
+"""Pairs of settings, with the reason; every pair is refused in either order."""
+
+
+def check(config: Config) -> None:
+    """Refuse the first of the conflicts that a config has.
+
+    Raises:
+      ValueError: naming both settings, their values, the reason and the remedy.
+    """
+    for first, second, why in CONFLICTS:
+        values = [setting.value(config) for setting in (first, second)]
+        if all(values):
+            raise ValueError(
+                f"{first.name}={values[0]} with {second.name}={values[1]}: they do not go "
+                f"together, as {why}; leave one of them out"
+            )

@@ -1,0 +1,227 @@
+"""What a run consists of: `assemble` before it starts, and `machine` on its mesh.
+
+Parts check the settings that are theirs, before anything is compiled or written.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxrl import config as configs
+from jaxrl import functions
+from jaxrl.config import Config, conflicts, stages
+from jaxrl.record.checkpoint import Saved
+from jaxrl.rollout import history, policy, programs, reshard, tasks, written
+from jaxrl.rollout.policy import Policy
+from jaxrl.run import (
+    asynchronous,
+    begin,
+    generators,
+    offline,
+    placement,
+    reference,
+    sampled,
+    stage,
+)
+from jaxrl.run.context import Origin, RunContext
+from jaxrl.run.extension import Context, Extension, completion, only, open_extensions
+from jaxrl.run.extension import context as extension_context
+from jaxrl.run.placement import transfers
+from jaxrl.run.reference import Reference
+from jaxrl.run.stage import Stage
+from jaxrl.training import optimizer, trainable, turns, validate
+from jaxrl.training.train_step import Update
+from jaxrl.types import TrainState
+
+_PROGRAMS = 4
+"""Programs of updates that are kept for stages that begin again."""
+
+
+class Parts(NamedTuple):
+    """What a run consists of, before anything is compiled or written."""
+
+    origin: Origin
+    """Where its experience comes from."""
+    policy: Policy
+    """The model's shape and tokenizer; its parameters are still to come."""
+    extensions: dict[str, Extension]
+    """By name, in order."""
+
+
+def check(config: Config) -> None:
+    """Refuse settings that cannot work together; nothing is opened or read but other runs.
+
+    Raises:
+      ValueError: naming the field, its value and the remedy.
+    """
+    configs.check(config)
+    stages.check(config)
+    conflicts.check(config)
+    for done, staged in stages.all_of(config):
+        with stages.of_stage(config, done):
+            _check_rows(staged)
+    asynchronous.check(config)
+    generators.check(config)
+    begin.check_fork(config)
+
+
+def assemble(config: Config) -> Parts:
+    """The parts of a run, each of which has accepted the config.
+
+    Raises:
+      ValueError: a config that cannot work, see `check`, or data or a model that cannot be used.
+    """
+    check(config)
+    extensions = open_extensions(config)
+    _check_extensions(config, extensions)
+    _check_objectives(config, extensions)
+    reference.check(config, extensions)
+    model, tokenizer = policy.describe(config)
+    trainable.part(model, config.lora, config.train)
+    actor = Policy(model, {}, tokenizer)
+    return Parts(
+        (offline if config.data.kinds else sampled).origin(config, actor), actor, extensions
+    )
+
+
+class Machine(NamedTuple):
+    """What a run computes with: programs, and where their arrays are."""
+
+    begin: Callable[[], Saved]
+    """The state to train from: fresh, of a checkpoint, or of another run."""
+    like: TrainState
+    """Shapes and shardings of the train state."""
+    reference: Reference
+    learning_rate: Callable[[int], float]
+    """Of an update, by the number of those before it."""
+    open_stage: Callable[[int, dict[str, Any] | None], Stage]
+    """`(done, position)`: the stage in force after `done` steps, from a position in its experience;
+    None for the start."""
+    assess: Callable[[TrainState, int], dict[str, float]]
+    """Held-out figures of a state after a number of steps."""
+
+
+def machine(run: RunContext) -> Machine:
+    """The programs of a run on the mesh in use; they are compiled when they are called first."""
+    config, model = run.config, run.policy.model
+    updates = config.steps * config.updates_per_batch
+    optimize = optimizer.make(config.optimizer, updates, model)
+    part = trainable.part(model, config.lora, config.train)
+    the_reference = Reference(run.directory, config, model, run.extensions)
+
+    def context(done: int) -> Context:
+        staged = stages.at(config, done)
+        return extension_context(
+            staged,
+            run.policy,
+            part,
+            run.extensions,
+            directory=run.directory,
+            reference=the_reference.params if the_reference.reads(staged) else None,
+            renew_reference=lambda state, step: the_reference.renew(like, state, step),
+        )
+
+    complete = completion(context(0), run.extensions)
+    like = placement.abstract_state(
+        model, optimize, config.lora, part, complete, offload=config.optimizer.offload
+    )
+    meshes = (jax.sharding.get_mesh(), run.sampling_mesh)
+    eval_params = reshard.sampler_weights(model, *meshes, config.compute_dtype)
+    rollout_params = reshard.sampler_weights(
+        model,
+        *meshes,
+        config.sampling.dtype or config.compute_dtype,
+        int8=config.sampling.weights == "int8",
+    )
+    evaluated = only(run.extensions, "evaluated")
+    recorder: history.Recorder | None = None
+
+    @functools.lru_cache(maxsize=_PROGRAMS)
+    def program(first: int) -> Update:
+        return placement.settled(stage.program(context(first), run.extensions, optimize), like)
+
+    def open_stage(done: int, position: dict[str, Any] | None) -> Stage:
+        assert recorder is not None  # `begin` comes first
+        first = stages.first(config, done)
+        return stage.open_stage(
+            run, context(first), first, position, recorder, program(first), rollout_params
+        )
+
+    def assess(state: TrainState, step: int) -> dict[str, float]:
+        run.heart.beat("evaluate", step)
+        ctx = context(0)
+        with transfers():
+            state = state.replace(params=evaluated(ctx, state)) if evaluated else state
+            return run.origin.assess(run, ctx, state, eval_params, step)
+
+    def first_state() -> Saved:
+        nonlocal recorder
+        saved = begin.begin(run, optimize, like, assess, part, complete)
+        the_reference.load(like, saved.host["step"])
+        forked = bool(saved.host["lineage"])
+        recorder = history.Recorder(run.directory, run.callbacks.note, forked=forked)
+        return saved
+
+    learning_rate = optimizer.learning_rate(config.optimizer, updates)
+    return Machine(first_state, like, the_reference, learning_rate, open_stage, assess)
+
+
+def _check_objectives(config: Config, extensions: dict[str, Extension]) -> None:
+    """Refuse an objective, of any stage, that its first update could not compute."""
+    arrays = [name for e in extensions.values() for name in e.arrays]
+    has_turns = not config.data.kinds and sampled.has_turns(config, extensions)
+    if "stepwise" in config.data.kinds:
+        arrays += ("turn", "turn_rewards")
+    elif has_turns:
+        arrays += turns.TOKENS
+    for done, staged in stages.all_of(config):
+        with stages.of_stage(config, done):
+            if has_turns:
+                _check_agents(staged)
+            validate.check(
+                staged.objective,
+                arrays,
+                sequences=_sequences(staged),
+                bucket=staged.packing.bucket,
+                shapes=lambda b: functools.reduce(lambda b, e: e.shapes(b), extensions.values(), b),
+            )
+
+
+def _sequences(config: Config) -> int:
+    """The number of sequences of an update."""
+    if config.data.kinds:
+        return config.data.batch_size // config.updates_per_batch * written.answers(config.data)
+    return config.rollout.prompts // config.updates_per_batch * config.rollout.group_size
+
+
+def _check_extensions(config: Config, extensions: dict[str, Extension]) -> None:
+    """Refuse a stage that an extension cannot work with."""
+    for done, staged in stages.all_of(config):
+        with stages.of_stage(config, done):
+            for extension in extensions.values():
+                extension.check(staged)
+
+
+def _check_agents(config: Config) -> None:
+    """Refuse an advantage that does not tell agents apart where episodes have several."""
+    named = config.objective.advantage
+    if not functions.takes(functions.lookup(named), "agent_ids"):
+        tasks.require_one_agent(config, f"objective.advantage={named!r}")
+
+
+def _check_rows(config: Config) -> None:
+    """Refuse rows that the longest response possible does not fit in.
+
+    What is read from a file is as long as its texts are, and is refused when it is packed.
+    """
+    row_length, longest = config.packing.row_length, programs.limits(config.rollout)[1]
+    if not config.data.kinds and 0 < row_length < longest - 1:  # the last token is no input
+        raise ValueError(
+            f"packing.row_length={row_length} is shorter than the longest sequence, which has "
+            f"{longest} tokens (rollout.max_prompt_tokens + rollout.max_new_tokens); set it to "
+            f"{longest} or to 0, which chooses it"
+        )
