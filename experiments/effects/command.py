@@ -140,7 +140,7 @@ def queue(methods: Sequence[str], said: Callable[[str], None]) -> None:
                 _require_planned(name, _store(said))
             else:
                 measure(name, said, left)
-                made = [table.RESULTS / f"{name}.json", table.RESULTS / "arms"]
+                made = [table.RESULTS / table.MEASURED, table.RESULTS / "arms"]
                 files.commit([*made, *_pages()], f"Effect of {name}, as planned")
         except ValueError as error:  # the other methods are measured all the same
             said(f"{name}: {error}")
@@ -223,12 +223,7 @@ def measure(
     if not left:
         said(f"{name}: all rows of the plan are measured; `--rerun` runs their arms again")
         return
-    before = table.recorded(name)
-    looks = list(measurement.measure(_store(said), plan, effect, commit, left))
-    files.write(
-        table.RESULTS / f"{name}.json",
-        {"id": table.identity(name), "looks": before + looks},
-    )
+    table.add_measured(name, list(measurement.measure(_store(said), plan, effect, commit, left)))
     _write_pages()
     for row in table.rows([name]):
         said(f"{name}: {table.describe(row)}")

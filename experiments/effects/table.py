@@ -33,6 +33,8 @@ from jaxrl.launch import recipes
 
 RESULTS = Path(experiments.__file__).with_name("results")
 TABLE = RESULTS / "README.md"
+MEASURED = "measured.json"
+"""The file of `RESULTS` that has the measurements of every recipe."""
 HISTORY = "history.json"
 """The file of `RESULTS` that says which plans are not in the history."""
 NOT_FOUND = "†"
@@ -351,5 +353,17 @@ def module_name(identity_: str) -> str:
 
 def recorded(name: str) -> list[dict[str, Any]]:
     """Every measurement of a recipe, in order."""
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text())["looks"] if path.exists() else []
+    return measured().get(name, [])
+
+
+def measured() -> dict[str, list[dict[str, Any]]]:
+    """The measurements of all recipes, by name."""
+    path = RESULTS / MEASURED
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def add_measured(name: str, looks: list[dict[str, Any]]) -> None:
+    """Add measurements of a recipe to the file of them all, which has a line for each recipe."""
+    before = measured()
+    now = {**before, name: [*before.get(name, []), *looks]}
+    files.write(RESULTS / MEASURED, dict(sorted(now.items())))

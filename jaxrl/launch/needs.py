@@ -12,7 +12,7 @@ from jaxrl.launch import recipes
 from jaxrl.launch.method import Method, Need, lost
 from jaxrl.launch.settings import short
 from jaxrl.rollout import tasks
-from jaxrl.run import begin
+from jaxrl.run import assemble
 
 FLAGS: dict[Need, str] = {
     "answer": "--answer-column NAME, the column of the reference answer",
@@ -137,7 +137,7 @@ def verdict(config: Config) -> str:
     short.check_named(config)
     check(config, strict=True)
     try:
-        begin.check(config)
+        assemble.check(config)
     except ValueError as error:
         raise ValueError(f"{config.recipe} needs other settings: {error}") from error
     return f"{config.recipe}: the method is kept"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 
 import jax
 import jax.numpy as jnp
@@ -110,8 +109,7 @@ def test_no_recorded_figures_are_of_two_verifiers():
     judged: dict[str, set[str]] = {}
     for name, effect in EFFECTS.items():
         made = variants(effect)
-        recorded = json.loads((table.RESULTS / f"{name}.json").read_text())
-        for row in recorded["looks"]:
+        for row in table.recorded(name):
             if row["task"] in made:
                 for key in itertools.chain(*row["arms"]):
                     judged.setdefault(key, set()).add(verdicts(made[row["task"]].task))

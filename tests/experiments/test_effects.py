@@ -430,12 +430,12 @@ def test_nothing_is_measured_without_a_committed_plan(repository, monkeypatch, c
         changed.setattr(aepo_claim, "effect", lambda: other)
         assert laboratory.main(["effects", "aepo"]) == 2
         assert "the task's verifier judges otherwise" in capsys.readouterr().err
-    assert len(fake.ran) == tuned and not (repository / "aepo.json").exists()
+    assert len(fake.ran) == tuned and not (repository / "measured.json").exists()
 
     assert laboratory.main(["effects", "aepo"]) == 0
     seen = {s for _, _, seeds in fake.ran[tuned:] for s in seeds}
     assert not seen & set(families.DEVELOPMENT) and min(seen) == 0
-    recorded = json.loads((repository / "aepo.json").read_text())["looks"]
+    recorded = json.loads((repository / "measured.json").read_text())["aepo"]
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=repository, capture_output=True, text=True, check=True
     )
@@ -758,7 +758,7 @@ def test_a_plan_that_is_not_in_the_history_is_marked(repository, monkeypatch, ca
     assert all(row["plan_found"] for row in effects_table.rows(["aepo", "ghpo"]))
     assert effects_table.NOT_FOUND not in (repository / "README.md").read_text()
 
-    result = repository / "aepo.json"
+    result = repository / "measured.json"
     plan = effects_table.rows(["aepo"])[0]["plan"]
     result.write_text(result.read_text().replace(plan, 40 * "b"))
     assert laboratory.main(["effects", "--history"]) == 0

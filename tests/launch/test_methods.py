@@ -227,7 +227,7 @@ def test_what_takes_a_method_away_is_said_and_refused_by_strict(rows):
 
 @pytest.mark.parametrize(("flags", "status"), [((), 2), (("--solution-column", "solution"), 0)])
 def test_show_check_says_whether_the_method_is_kept(flags, status, rows, capsys, monkeypatch):
-    monkeypatch.setattr(needs.begin, "check", lambda config: None)
+    monkeypatch.setattr(needs.assemble, "check", lambda config: None)
     argv = ["show", "chord", "--model", "smollm2-135m", "--data", rows, "--reward", "number"]
     assert cli.main([*argv, *flags, "--check"]) == status
     last = "".join(capsys.readouterr()).strip().splitlines()[-1]

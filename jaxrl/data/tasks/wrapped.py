@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl import functions
 from jaxrl.data import tasks
 from jaxrl.data.rewards import wrappers
 from jaxrl.data.types import Problem, Task
@@ -34,9 +34,15 @@ def task(
     plain = tasks.within(of, args)
     if plain.turns is not None or plain.grouped:
         raise ValueError(f"of={of!r}: a task of one turn, which scores completions one by one")
-    wrap = functions.lookup(by) if ":" in by else getattr(wrappers, by, None)
-    if wrap is None:
-        raise ValueError(f"by={by!r} is no function of jaxrl.data.rewards.wrappers")
+    module, _, function = by.rpartition(":")
+    try:
+        home = importlib.import_module(module) if module else wrappers
+        wrap = getattr(home, function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"wrapper={by!r}: {error}; name a function of jaxrl.data.rewards.wrappers, or "
+            "module:function"
+        ) from error
 
     def problem(split: str, seed: int, index: int) -> Problem:
         bare = plain.problem(split, seed, index)
