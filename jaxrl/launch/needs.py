@@ -77,6 +77,10 @@ def _specs(config: Config) -> list[named.Spec]:
     return [spec for args in parts for spec in named.read(str(args.get("rewards", "[]")))]
 
 
+def _tasks(config: Config) -> set[str]:
+    return {domain.task for domain in config.domains.values()} or {config.task}
+
+
 def _has_answer(config: Config) -> bool:
     return tasks.named(config).problem("train", config.seed, 0).answer is not None
 
@@ -111,7 +115,7 @@ _HAS: dict[Need, Callable[[Config], bool]] = {
     "rewards": _has_rewards,
     "environment": _has_turns,
     "history": lambda config: bool(config.curriculum.history or config.bandit.history),
-    "task": lambda config: config.task not in ("", "file") or bool(config.domains),
+    "task": lambda config: not {"", "file"} & _tasks(config),
     "runs": lambda config: False,
 }
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import typing
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from jaxrl.data import tasks
 from jaxrl.data.rewards import wrappers
 from jaxrl.data.types import Problem, Score
 from jaxrl.launch import cli, domain_plans, method, needs, recipes
+from jaxrl.launch.listing import methods_table
 from jaxrl.launch.settings import configs as files
 from jaxrl.launch.settings import short
 from jaxrl.training import companions
@@ -256,3 +258,18 @@ def test_a_policy_leaves_what_was_set_on_purpose():
     other = companions.with_policy(own, "dr_grpo")
     assert (other.advantage, other.aggregation) == ("rloo", "seq-mean-token-sum-norm")
     assert companions.with_policy(ObjectiveConfig("dr_grpo"), "ppo_clip") == ObjectiveConfig()
+
+
+def test_the_page_of_methods_is_what_is_generated():
+    page = methods_table.page()
+    assert page == Path("docs/methods.md").read_text()
+    assert page.count("\n| ") > len(METHODS)
+
+
+def test_every_method_is_kept_where_it_has_what_it_needs():
+    """Zero refusals where the need is given; histories and merged runs are runs, not data."""
+    for row in methods_table.rows():
+        needed = set(filter(None, row["needs"].split(", ")))
+        if needed & {"history", "runs", "task"}:
+            continue
+        assert "method kept" in row.values(), row

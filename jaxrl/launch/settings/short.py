@@ -9,9 +9,9 @@ import dataclasses
 import glob
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxrl import config as configs
 from jaxrl import gguf_file
@@ -315,12 +315,21 @@ def _with_data(config: Config, given: dict[str, str], rewards: Sequence[str]) ->
             "--data needs a reward for its completions: --reward FILE.py:FUNCTION, or one of "
             f"{', '.join(named.BUNDLED)}"
         )
-    domains: dict[str, Domain] = {}
-    if column := args.get("domain_column"):
-        domains = {
-            name: Domain("file", args | {"domain": name}, share)
-            for name, share in file.domains(str(args["path"]), str(column)).items()
-        }
+    column = args.get("domain_column")
+    return on_file(config, args, file.domains(str(args["path"]), str(column)) if column else {})
+
+
+def on_file(config: Config, args: dict[str, Any], shares: Mapping[str, float]) -> Config:
+    """The config on the rows of a file.
+
+    Args:
+      config: of a recipe.
+      args: parameters of the task `file`.
+      shares: of the rows by domain; empty: the rows are one task.
+    """
+    domains = {
+        name: Domain("file", args | {"domain": name}, share) for name, share in shares.items()
+    }
     return dataclasses.replace(config, task="file", task_args=args, domains=domains)
 
 
