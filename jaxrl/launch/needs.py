@@ -73,8 +73,8 @@ def check(config: Config, *, strict: bool = False) -> list[str]:
 
 
 def _specs(config: Config) -> list[named.Spec]:
-    parts = [domain.args for domain in config.domains.values()] or [config.task_args]
-    return [spec for args in parts for spec in named.read(str(args.get("rewards", "[]")))]
+    first = next((domain.args for domain in config.domains.values()), config.task_args)
+    return named.read(str(first.get("rewards", "[]")))
 
 
 def _tasks(config: Config) -> set[str]:
