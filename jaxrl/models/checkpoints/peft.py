@@ -15,6 +15,7 @@ from jaxrl.models import lora
 from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.checkpoints.families import Family
 from jaxrl.models.checkpoints.huggingface import Piece
+from jaxrl.models.checkpoints.peft_merge import MERGE
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import Adapters, LoraConfig
 
@@ -138,7 +139,7 @@ def load(
     if missing or unmapped:
         raise ValueError(
             f"{directory}: missing tensors {sorted(missing)}; unmapped tensors {sorted(unmapped)}; "
-            f"{_MERGE}"
+            f"{MERGE}"
         )
     flat = {path: np.zeros(shape.shape, np.float32) for path, shape in shapes.items()}
     for name, (path, at) in expected.items():
@@ -146,12 +147,6 @@ def load(
         flat[path][at] = value.reshape(flat[path].shape[1:])
     arrays = {path: jnp.asarray(value) for path, value in flat.items()}
     return config, nnx.traversals.unflatten_mapping(arrays, sep="/")
-
-
-_MERGE = (
-    "merge the adapters with PEFT (merge_and_unload, then save_pretrained) and name the merged "
-    "model"
-)
 
 
 def _check(raw: dict[str, Any]) -> None:
@@ -167,5 +162,5 @@ def _check(raw: dict[str, Any]) -> None:
     for key, allowed in plain.items():
         if raw.get(key, allowed[0]) not in allowed:
             raise ValueError(
-                f"adapter_config.json has {key}={raw[key]!r}; only {allowed[0]!r} is read; {_MERGE}"
+                f"adapter_config.json has {key}={raw[key]!r}; only {allowed[0]!r} is read; {MERGE}"
             )
