@@ -35,7 +35,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "chosen": ("chosen", "preferred_output"),
     "rejected": ("rejected", "non_preferred_output"),
     "margin": ("margin",),
-    "ranking": ("ranking", "ranked"),
+    "ranking": ("ranking", "ranked", "answers"),
     "label": ("label", "kto_tag"),
     "completions": ("completions", "steps"),
     "labels": ("labels",),
@@ -67,6 +67,9 @@ _OPTIONAL: dict[Kind, tuple[str, ...]] = {
     "referenced": ("input",),
 }
 """Columns that a row of a kind may have besides."""
+
+INPUTS = ("input", "context")
+"""Columns that hold what an `instruction` is about."""
 
 _MEANT = ("system", "history", "input", "tools", "label", "margin", "weight", "images")
 """Columns whose meaning is known, so that leaving one out deserves a warning."""
@@ -122,11 +125,13 @@ def recognise(
         if column in columns:
             continue
         free = [n for n in COLUMNS[column] if n in present and n not in names.values()]
+        if column == "ranking":
+            free = [n for n in free if n != "answers" or _has_ranks(records, n)]
         full = [n for n in free if present[n]]
         if full or (free and column in _NEEDED):
             names[column] = (full or free)[0]
-    if names.get("prompt") == "instruction" and "input" not in columns and present.get("input"):
-        names["input"] = "input"
+    if names.get("prompt") == "instruction" and "input" not in columns:
+        names |= {"input": name for name in reversed(INPUTS) if present.get(name)}
     for kind, choices in KINDS.items():
         needed = next((choice for choice in choices if names.keys() >= set(choice)), None)
         if needed is None:
@@ -197,6 +202,19 @@ def _reaches(records: Sequence[Mapping[str, Any]], name: str) -> bool:
 
 def _has_conversations(records: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Whether a column holds whole conversations, and not one message or text each."""
-    answers = (value(records[index], name) for index in range(len(records)))
-    first = next((answer for answer in answers if answer is not None), None)
+    first = _first(records, name)
     return isinstance(first, list | tuple) and len(first) > 1
+
+
+def _has_ranks(records: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Whether a column holds answers with their ranks, and not the answers to a question."""
+    first = _first(records, name)
+    return isinstance(first, list | tuple) and all(
+        isinstance(answer, Mapping) and "rank" in answer for answer in first
+    )
+
+
+def _first(records: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """The first value of a column that is not null."""
+    values = (value(records[index], name) for index in range(len(records)))
+    return next((each for each in values if each is not None), None)

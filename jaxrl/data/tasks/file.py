@@ -153,8 +153,8 @@ class _Rows:
             for name in reversed(layouts.COLUMNS[column])
             if self._names.get(name) and name != self.prompt
         }
-        if self.prompt == "instruction" and self._names.get("input"):
-            names["input"] = "input"
+        if self.prompt == "instruction":
+            names |= {"input": n for n in reversed(layouts.INPUTS) if self._names.get(n)}
         return names
 
     def notes(self, used: Collection[str]) -> tuple[str, ...]:
