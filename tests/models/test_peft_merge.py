@@ -142,6 +142,7 @@ def test_an_adapter_of_another_base_is_refused(tiny_model, tmp_path):
     safetensors.numpy.save_file(tensors | {name: tensors[name][:-1]}, file)
     with pytest.raises(ValueError, match=r"of the shape .* the base has .*merge_and_unload"):
         load.load(str(tmp_path))
-    safetensors.numpy.save_file(tensors | {"base_model.model.extra.lora_A.weight": np.ones(2)}, file)
+    extra = {"base_model.model.extra.lora_A.weight": np.ones(2)}
+    safetensors.numpy.save_file(tensors | extra, file)
     with pytest.raises(ValueError, match=r"no tensors \['extra\.weight'\].*merge_and_unload"):
         load.load(str(tmp_path))

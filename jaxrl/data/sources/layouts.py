@@ -131,7 +131,8 @@ def recognise(
         if full or (free and column in _NEEDED):
             names[column] = (full or free)[0]
     if names.get("prompt") == "instruction" and "input" not in columns:
-        names |= {"input": name for name in reversed(INPUTS) if present.get(name)}
+        full = [name for name in INPUTS if present.get(name)]
+        names |= {"input": full[0]} if full else {}
     for kind, choices in KINDS.items():
         needed = next((choice for choice in choices if names.keys() >= set(choice)), None)
         if needed is None:

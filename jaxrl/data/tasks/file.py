@@ -154,7 +154,8 @@ class _Rows:
             if self._names.get(name) and name != self.prompt
         }
         if self.prompt == "instruction":
-            names |= {"input": n for n in reversed(layouts.INPUTS) if self._names.get(n)}
+            full = [name for name in layouts.INPUTS if self._names.get(name)]
+            names |= {"input": full[0]} if full else {}
         return names
 
     def notes(self, used: Collection[str]) -> tuple[str, ...]:

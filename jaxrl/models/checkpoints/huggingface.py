@@ -114,8 +114,8 @@ def load(
 
     Raises:
       FileNotFoundError: no safetensors files.
-      ValueError: an unsupported config; adapters that do not fit; or tensors are missing, unmapped, of the wrong shape or of
-        a type that is no weight, and the message lists them.
+      ValueError: an unsupported config; adapters that do not fit; or tensors are missing, unmapped,
+        of the wrong shape or of a type that is no weight, and the message lists them.
     """
     directory = Path(directory)
     config = read_config(directory, family)

@@ -145,7 +145,7 @@ def _changed(adapter: Adapter, name: str, parts: Parts, base: Any) -> Slice:
     module = name.removesuffix(".weight")
     shape = tuple(base.get_shape())
     kinds = parts.keys() - {"whole"}  # the base's values, which PEFT repeats beside a change
-    whole = parts["whole"] if "whole" in parts else None
+    whole = parts.get("whole")
 
     def rows_of_base(rows: slice) -> np.ndarray:
         return np.asarray((base if whole is None else whole)[rows]).astype(np.float32)
