@@ -68,6 +68,9 @@ def _one(config: Config, options: short.Options) -> int:
     except ValueError as error:
         return refused(error)
     console = PlainConsole()
+    if distributed.first():
+        for note in options.notes:
+            console.print(as_text(note), soft_wrap=True)
     directory = loop.run_directory(config)
     started = False
 

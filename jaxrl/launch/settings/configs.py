@@ -59,7 +59,7 @@ def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Opti
     config, rest, options = short.expand(config, [*given, *rest])
     config = flags.parse(config, rest, prog=f"jaxrl {command} {name}")
     config = short.with_whole_paths(config)
-    return short.with_epochs(config, options.epochs), options
+    return short.with_epochs(config, options)
 
 
 def _of_fork(fork: str, argv: list[str], command: str) -> tuple[Config, short.Options]:
@@ -85,7 +85,7 @@ def _of_fork(fork: str, argv: list[str], command: str) -> tuple[Config, short.Op
     config = dataclasses.replace(config, run_dir=f"{str(source).rstrip('/')}-fork", fork="")
     config, rest, options = short.expand(config, argv)
     config = flags.parse(config, rest, prog=f"jaxrl {command}")
-    return short.with_epochs(config, options.epochs), options
+    return short.with_epochs(config, options)
 
 
 def opened(name: str, *, trusted: bool = False) -> tuple[Config, list[str]]:
@@ -191,7 +191,7 @@ def _of_stage(
     config, rest, options = short.expand(config, [*given, *argv])
     config = flags.parse(config, rest, prog=f"jaxrl {command} {values['recipe']}")
     config = short.with_whole_paths(config)
-    return short.with_epochs(config, options.epochs), options
+    return short.with_epochs(config, options)
 
 
 def of_values(values: Mapping[str, Any], path: Path) -> tuple[Config, list[str]]:
