@@ -53,6 +53,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 _NEEDED = ("messages", "prompt", "completion", "chosen", "rejected", "text")
 """Columns that are looked for even where they are null in all rows, so that the rows are bad."""
+_IDS = ("input_ids", "prompt_ids", "completion_ids")
+"""Columns of files that another framework has encoded."""
 _CONVERSATION = ("system", "history", "tools", "variables")
 _GROUND_TRUTH = "reward_model.ground_truth"
 """Path of the answer in the layout of verl."""
@@ -149,6 +151,12 @@ def recognise(
         if _reaches(records, _GROUND_TRUTH):
             used["answer"] = _GROUND_TRUTH
         return Layout("prompt", used, unused(present, used.values()))
+    if ids := [name for name in present if name in _IDS]:
+        raise ValueError(
+            f"{path} has the columns {', '.join(ids)}: token ids are not read, as they are right "
+            "for one tokenizer and one chat template alone; give the texts or messages that they "
+            "were made of"
+        )
     kinds = "; ".join(f"{kind} ({', '.join(choices[0])})" for kind, choices in KINDS.items())
     raise ValueError(
         f"{path} has the columns {', '.join(present)}, which is none of the kinds {kinds}; name "

@@ -72,6 +72,20 @@ def read(directory: str | Path) -> Adapter:
     """
     directory = Path(directory)
     raw = json.loads((directory / "adapter_config.json").read_text())
+    check(directory, raw)
+    changed: dict[str, Parts] = {}
+    for name, value in safetensors.numpy.load_file(directory / "adapter_model.safetensors").items():
+        tensor, part = _place(name.removeprefix("base_model.model."))
+        changed.setdefault(tensor, {})[part] = value
+    return Adapter(directory, raw, changed)
+
+
+def check(directory: Path, raw: Mapping[str, Any]) -> None:
+    """Refuse an adapter of a kind that is not read.
+
+    Raises:
+      ValueError: naming the field of adapter_config.json, and the way out.
+    """
     if raw.get("peft_type") != "LORA":
         raise ValueError(_refused(directory, "peft_type", raw.get("peft_type"), "'LORA'"))
     if (start := raw.get("init_lora_weights", True)) not in _STARTS:
@@ -80,11 +94,6 @@ def read(directory: str | Path) -> Adapter:
     for key, value in raw.items():
         if value and key not in _MERGED | _OTHER:
             raise ValueError(_refused(directory, key, value, "an adapter without it"))
-    changed: dict[str, Parts] = {}
-    for name, value in safetensors.numpy.load_file(directory / "adapter_model.safetensors").items():
-        tensor, part = _place(name.removeprefix("base_model.model."))
-        changed.setdefault(tensor, {})[part] = value
-    return Adapter(directory, raw, changed)
 
 
 def _refused(directory: Path, key: str, value: Any, allowed: str) -> str:
