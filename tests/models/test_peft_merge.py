@@ -37,7 +37,12 @@ KINDS = {
     "tokens-of-the-embedding": TARGETS | {"trainable_token_indices": {"embed_tokens": [8, 3]}},
 }
 OF_EMBEDDINGS = [name for name in KINDS if re.search("embedding|head|tokens", name)]
+ALWAYS = ("ranks-and-alphas-rslora", "dora-one-layer", "saved-embedding", "tokens")
 TOKENS = np.arange(3, 15)[None]
+
+
+def case(variant, kind):
+    return pytest.param(variant, kind, marks=() if kind in ALWAYS else pytest.mark.broad)
 
 
 def saved(model, directory, base, **options):
@@ -74,8 +79,8 @@ def logits(config, params):
 @pytest.mark.parametrize(
     ("variant", "kind"),
     [
-        *(("llama", kind) for kind in KINDS),  # embedding and head apart
-        *(("llama-llama3", kind) for kind in (*OF_EMBEDDINGS, "biases")),  # one for both
+        *(case("llama", kind) for kind in KINDS),  # embedding and head apart
+        *(case("llama-llama3", kind) for kind in (*OF_EMBEDDINGS, "biases")),  # one for both
     ],
 )
 def test_every_kind_of_adapter_is_merged_exactly(tiny_model, variant, kind, tmp_path):
