@@ -160,27 +160,27 @@ def _changed(adapter: Adapter, name: str, parts: Parts, base: Any) -> Slice:
         return np.asarray((base if whole is None else whole)[rows]).astype(np.float32)
 
     if not kinds:
-        wanted, read = parts["whole"].shape, rows_of_base
+        adapter_shape, read = parts["whole"].shape, rows_of_base
     elif kinds == {"tokens"}:
-        wanted, read = _with_tokens(adapter, module, parts["tokens"], shape, rows_of_base)
+        adapter_shape, read = _with_tokens(adapter, module, parts["tokens"], shape, rows_of_base)
     elif kinds == {"rows", "columns"}:
         a, b = (parts[part].astype(np.float32) for part in ("rows", "columns"))
         scale = _scale(adapter.raw, module, len(a))
-        wanted = (a.shape[1], len(b))
+        adapter_shape = (a.shape[1], len(b))
 
         def read(rows: slice) -> np.ndarray:
             return rows_of_base(rows) + scale * (a.T[rows] @ b.T)
 
     elif kinds == {"a", "b"} | ({"magnitude"} if adapter.raw.get("use_dora") else set()):
-        wanted, read = _with_matrices(parts, _scale(adapter.raw, module, len(parts["a"])))
+        adapter_shape, read = _with_matrices(parts, _scale(adapter.raw, module, len(parts["a"])))
         read = _after(rows_of_base, read)
     else:
         raise ValueError(
             f"{adapter.directory}: the module {module} has the parts {sorted(parts)}; {MERGE}"
         )
-    if wanted != shape or (whole is not None and whole.shape != shape):
+    if adapter_shape != shape or (whole is not None and whole.shape != shape):
         raise ValueError(
-            f"{adapter.directory}: the change of {name} is of the shape {wanted}, and the base has "
+            f"{adapter.directory}: the change of {name} is of the shape {adapter_shape}, and the base has "
             f"{shape}; name the base that the adapter was trained on, or {MERGE}"
         )
     return Slice(shape, "F32", read)
