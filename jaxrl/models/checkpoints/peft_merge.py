@@ -180,8 +180,8 @@ def _changed(adapter: Adapter, name: str, parts: Parts, base: Any) -> Slice:
         )
     if adapter_shape != shape or (whole is not None and whole.shape != shape):
         raise ValueError(
-            f"{adapter.directory}: the change of {name} is of the shape {adapter_shape}, and the base has "
-            f"{shape}; name the base that the adapter was trained on, or {MERGE}"
+            f"{adapter.directory}: the change of {name} is of the shape {adapter_shape}, and the "
+            f"base has {shape}; name the base that the adapter was trained on, or {MERGE}"
         )
     return Slice(shape, "F32", read)
 
