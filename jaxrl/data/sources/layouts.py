@@ -158,9 +158,11 @@ def recognise(
             "were made of"
         )
     kinds = "; ".join(f"{kind} ({', '.join(choices[0])})" for kind, choices in KINDS.items())
+    alone = "; prompts alone are for training by reward, as jaxrl train grpo"
     raise ValueError(
         f"{path} has the columns {', '.join(present)}, which is none of the kinds {kinds}; name "
         "its columns, as in --data.columns.prompt NAME --data.columns.completion NAME"
+        f"{alone if 'prompt' in names else ''}"
     )
 
 
