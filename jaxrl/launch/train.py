@@ -71,6 +71,9 @@ def _one(config: Config, options: short.Options) -> int:
     for line in lines:
         say(f"jaxrl: {line}", error=True)
     console = PlainConsole()
+    if distributed.first():
+        for note in options.notes:
+            console.print(as_text(note), soft_wrap=True)
     directory = loop.run_directory(config)
     started = False
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from jaxrl.models import catalog, lora
-from jaxrl.models.checkpoints import gguf, huggingface, peft
+from jaxrl.models.checkpoints import gguf, huggingface, peft, peft_merge
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import Params
 from jaxrl.models.linear import Kind
@@ -17,7 +17,7 @@ def read_config(name_or_path: str) -> DecoderConfig:
     """The decoder of a model by name or path, without its weights."""
     path = _checked(name_or_path)
     if (path / catalog.ADAPTERS).exists():
-        return read_config(_base(path))
+        return peft_merge.config(peft_merge.read(path), read_config(_base(path)))
     if path.is_dir():
         return huggingface.read_config(path)
     return gguf.read_config(path)
@@ -34,27 +34,38 @@ def load(
 
     Args:
       name_or_path: whatever `catalog.locate` finds. Adapters in a directory of PEFT's are merged
-        into the base that it names.
+        into the base that it names, of whatever kind where that is of Hugging Face's form, and
+        plain LoRA and DoRA into a GGUF file.
       shardings: from the config to where the parameters go; None: the default device.
       dtype: of the matrices that are not quantised; vectors and routers are float32.
       quantized: quantise the matrices of the layers as they are read.
 
     Raises:
       FileNotFoundError: there is no such model; the message says what to run.
-      ValueError: what is there is not read, or adapters are to be merged into a quantised base.
+      ValueError: what is there is not read, or adapters do not fit their base.
     """
-    path = _checked(name_or_path)
-    if (path / catalog.ADAPTERS).exists():
-        if quantized:
-            raise ValueError(
-                f"model {name_or_path!r} holds adapters, which are not merged into a base in "
-                f"{quantized}; export the run with --to hf, and quantise that"
-            )
-        config, params = load(_base(path), shardings=shardings, dtype=dtype)
-        how, adapters = peft.load(path, config)
-        return config, lora.merge(config, params, adapters, how)
-    read = huggingface.load if path.is_dir() else gguf.load
-    return read(path, shardings=shardings, dtype=dtype, quantized=quantized)
+    path, adapters = _checked(name_or_path), list[Path]()
+    while (path / catalog.ADAPTERS).exists():
+        adapters.insert(0, path)
+        path = _checked(_base(path))
+    if path.is_dir():
+        return huggingface.load(
+            path,
+            shardings=shardings,
+            dtype=dtype,
+            quantized=quantized,
+            adapters=[peft_merge.read(folder) for folder in adapters],
+        )
+    if adapters and quantized:
+        raise ValueError(
+            f"model {name_or_path!r} holds adapters of a GGUF file, which are not merged in "
+            f"{quantized}; export the run with --to hf, and quantise that"
+        )
+    config, params = gguf.load(path, shardings=shardings, dtype=dtype, quantized=quantized)
+    for folder in adapters:
+        how, parts = peft.load(folder, config)
+        params = lora.merge(config, params, parts, how)
+    return config, params
 
 
 def _base(directory: Path) -> str:

@@ -30,13 +30,16 @@ def answers(data: DataConfig) -> int:
 
 
 def notes(tokenizer: Tokenizer, config: Config, found: Rows) -> list[str]:
-    """What a run says once of its file: columns that it does not use, and rows left out."""
+    """What a run says once of its file: columns that it does not use, rows left out, and whether
+    a chat template writes them."""
     lines = [f"WARNING: {warning}" for warning in found.layout.warnings(found.path)]
     if found.layout.unused:
         lines.append(f"{found.path}: unused columns: {', '.join(found.layout.unused)}")
     if found.left_out:
         lines.append(f"{found.path}: {found.left_out} rows over data.max_tokens are left out")
     row = found[0]
+    if examples.skips_template(tokenizer, row, chat=config.rollout.chat):
+        lines.append(f"{found.path}: {examples.WITHOUT_TEMPLATE}")
     texts = isinstance(row.answers[0], str) and isinstance(row.prompt, str)
     if (config.rollout.chat or not texts) and not examples.learns_to_stop(tokenizer):
         lines.append(f"WARNING: {marking.NO_END}")

@@ -290,6 +290,25 @@ def test_each_column_is_used_or_unused_and_known_ones_warn(tmp_path):
     assert (row.prompt, row.answers) == ("a", ("b",))
 
 
+@pytest.mark.parametrize(
+    "record", [{"input_ids": [1], "labels": [1]}, {"prompt_ids": [1], "completion_ids": [2]}]
+)
+def test_token_ids_are_refused_with_the_reason(record, tmp_path):
+    with pytest.raises(ValueError, match=r"token ids are not read.*give the texts or messages"):
+        rows.read(saved(tmp_path, record))
+
+
+def test_ranks_are_read_and_answers_to_a_question_are_none(tmp_path):
+    ranked = [{"answer": "b", "rank": 2.0}, {"answer": "a", "rank": 1.0}]
+    row = rows.read(saved(tmp_path, {"prompt": "q", "answers": ranked}))[0]
+    assert (row.answers, row.rewards) == (("a", "b"), (1.0, 0.0))
+    path = saved(tmp_path, {"prompt": "q", "answers": [ranked[0], {**ranked[0], "answer": "c"}]})
+    with pytest.raises(ValueError, match="give each answer one of its own"):
+        rows.read(path)
+    squad = {"question": "q", "answers": {"text": ["a"]}, "answer": "a"}
+    assert rows.read(saved(tmp_path, squad)).layout.unused == ("answers",)
+
+
 # --- spellings -------------------------------------------------------------------------------
 
 ARGUMENTS = {"city": "Oslo", "days": 2}

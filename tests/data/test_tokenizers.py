@@ -370,6 +370,22 @@ def test_other_tokens_beyond_the_embedding_stay(cut, tokens, byte_level, tmp_pat
     assert ours.vocab_size > size - cut
 
 
+@pytest.mark.parametrize(("template", "refused"), [("<picture>{{ x }}", True), ("{{ x }}", False)])
+@pytest.mark.filterwarnings("ignore:.*have ids beyond")
+def test_a_chat_template_that_writes_a_token_without_a_vector_is_refused(
+    template, refused, byte_level, tmp_path
+):
+    """Tokens were added for the template, and the embedding was not resized."""
+    size = _beyond(tmp_path, byte_level, 0)
+    source = template.replace("x", "messages[0].content")
+    _beyond(tmp_path, byte_level, size - 1, chat_template=source)
+    if not refused:
+        assert tokenizers.load(tmp_path).vocab_size == size - 1
+        return
+    with pytest.raises(ValueError, match=rf"<picture>.*beyond the {size - 1} rows.*resize"):
+        tokenizers.load(tmp_path)
+
+
 @pytest.mark.parametrize("several", [False, True])
 def test_a_chat_template_in_a_json_file(several, byte_level, tmp_path):
     _beyond(tmp_path, byte_level, 10_000)

@@ -72,6 +72,26 @@ def test_data_shows_what_a_file_holds(model, tmp_path, capsys):
     assert cli.main(["data", str(tmp_path / "none.jsonl")]) == 2
 
 
+@pytest.mark.parametrize(
+    ("record", "flags", "noted"),
+    [
+        ({"instruction": "one", "output": "two"}, [], True),
+        ({"instruction": "one", "output": "two"}, ["--chat"], False),
+        ({"text": "one two"}, [], False),
+        ({"prompt": "one", "chosen": "two", "rejected": "three"}, [], True),
+    ],
+)
+def test_data_says_where_texts_have_no_chat_template(record, flags, noted, model, tmp_path, capsys):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    given = ["data", str(path), "--model", str(model), *flags]
+    assert cli.main([*given, "--json"]) == 0
+    assert bool(json.loads(capsys.readouterr().out)["notes"]) == noted
+    assert cli.main(given) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ("without the model's chat template" in printed) == noted
+
+
 def test_a_run_from_a_file(file, tmp_path, capsys):
     """Its bad row is refused or left out; its figures are in the summary and what shows runs."""
     run = tmp_path / "run"

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl.data.environments import MOST_AGENTS, Environment, Opening, Reply, Turn
+from jaxrl.data.environments.tools import formats
 from jaxrl.data.sandbox import processes
+from jaxrl.data.text import messages as normal_form
 from jaxrl.data.types import LOGGED, Task
 
 LONGEST = 1 << 16
@@ -233,7 +235,10 @@ def _schemas(value: Any) -> tuple[Any, ...]:
             f"tools={text:.100} of {depth} lists and objects within each other; give at most "
             f"{DEEPEST}, for instance by definitions under $defs"
         )
-    return tuple(given)
+    try:
+        return tuple(normal_form.tools(given) or ())
+    except ValueError as error:
+        raise _Wrong(f"tools={text:.100}{error}") from error
 
 
 def _depth(value: Any) -> int:
@@ -252,11 +257,28 @@ def _sequence(value: Any, name: str) -> tuple[Any, ...]:
 
 
 def _message(message: Any, roles: tuple[str, ...]) -> dict[str, str]:
-    if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
-        raise _Wrong(f"message {message!r:.100}; give a mapping of role and content")
-    if message["role"] not in roles or not isinstance(message["content"], str):
+    """A message in the one form, as `role` and `content`: its calls and its thought are text."""
+    try:
+        made = normal_form.normal(message, strict=False)
+    except ValueError as error:
+        raise _Wrong(f"message {message!r:.100}: {error}") from error
+    spelling = message.get("role", message.get("from"))
+    role = spelling if spelling in roles else made.get("role")
+    if role not in roles:
         raise _Wrong(f"message {message!r:.100}; give a text, and a role of {', '.join(roles)}")
-    return {"role": str(message["role"]), "content": message["content"]}
+    if others := set(made) - _FIELDS:
+        raise _Wrong(f"message {message!r:.100} has {sorted(others)}, which episodes cannot show")
+    thought = made.get("reasoning_content", "")
+    said = f"<think>\n{thought}\n</think>\n\n{made['content']}" if thought else made["content"]
+    calls = [
+        formats.written(formats.Call(call["function"]["name"], call["function"]["arguments"]))
+        for call in made.get("tool_calls", ())
+    ]
+    return {"role": role, "content": "\n".join([*filter(None, [said]), *calls]) if calls else said}
+
+
+_FIELDS = {"role", "content", "tool_calls", "tool_call_id", "reasoning_content"}
+"""Of a message in the one form. Replies of tools follow their calls in order, so no id is shown."""
 
 
 def _number(value: Any, name: str) -> float:

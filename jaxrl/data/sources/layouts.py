@@ -35,7 +35,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "chosen": ("chosen", "preferred_output"),
     "rejected": ("rejected", "non_preferred_output"),
     "margin": ("margin",),
-    "ranking": ("ranking", "ranked"),
+    "ranking": ("ranking", "ranked", "answers"),
     "label": ("label", "kto_tag"),
     "completions": ("completions", "steps"),
     "labels": ("labels",),
@@ -53,6 +53,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 _NEEDED = ("messages", "prompt", "completion", "chosen", "rejected", "text")
 """Columns that are looked for even where they are null in all rows, so that the rows are bad."""
+_IDS = ("input_ids", "prompt_ids", "completion_ids")
+"""Columns of files that another framework has encoded."""
 _CONVERSATION = ("system", "history", "tools", "variables")
 _GROUND_TRUTH = "reward_model.ground_truth"
 """Path of the answer in the layout of verl."""
@@ -67,6 +69,9 @@ _OPTIONAL: dict[Kind, tuple[str, ...]] = {
     "referenced": ("input",),
 }
 """Columns that a row of a kind may have besides."""
+
+INPUTS = ("input", "context")
+"""Columns that hold what an `instruction` is about."""
 
 _MEANT = ("system", "history", "input", "tools", "label", "margin", "weight", "images")
 """Columns whose meaning is known, so that leaving one out deserves a warning."""
@@ -122,11 +127,14 @@ def recognise(
         if column in columns:
             continue
         free = [n for n in COLUMNS[column] if n in present and n not in names.values()]
+        if column == "ranking":
+            free = [n for n in free if n != "answers" or _has_ranks(records, n)]
         full = [n for n in free if present[n]]
         if full or (free and column in _NEEDED):
             names[column] = (full or free)[0]
-    if names.get("prompt") == "instruction" and "input" not in columns and present.get("input"):
-        names["input"] = "input"
+    if names.get("prompt") == "instruction" and "input" not in columns:
+        full = [name for name in INPUTS if present.get(name)]
+        names |= {"input": full[0]} if full else {}
     for kind, choices in KINDS.items():
         needed = next((choice for choice in choices if names.keys() >= set(choice)), None)
         if needed is None:
@@ -143,10 +151,18 @@ def recognise(
         if _reaches(records, _GROUND_TRUTH):
             used["answer"] = _GROUND_TRUTH
         return Layout("prompt", used, unused(present, used.values()))
+    if ids := [name for name in present if name in _IDS]:
+        raise ValueError(
+            f"{path} has the columns {', '.join(ids)}: token ids are not read, as they are right "
+            "for one tokenizer and one chat template alone; give the texts or messages that they "
+            "were made of"
+        )
     kinds = "; ".join(f"{kind} ({', '.join(choices[0])})" for kind, choices in KINDS.items())
+    alone = "; prompts alone are for training by reward, as jaxrl train grpo"
     raise ValueError(
         f"{path} has the columns {', '.join(present)}, which is none of the kinds {kinds}; name "
         "its columns, as in --data.columns.prompt NAME --data.columns.completion NAME"
+        f"{alone if 'prompt' in names else ''}"
     )
 
 
@@ -197,6 +213,19 @@ def _reaches(records: Sequence[Mapping[str, Any]], name: str) -> bool:
 
 def _has_conversations(records: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Whether a column holds whole conversations, and not one message or text each."""
-    answers = (value(records[index], name) for index in range(len(records)))
-    first = next((answer for answer in answers if answer is not None), None)
+    first = _first(records, name)
     return isinstance(first, list | tuple) and len(first) > 1
+
+
+def _has_ranks(records: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Whether a column holds answers with their ranks, and not the answers to a question."""
+    first = _first(records, name)
+    return isinstance(first, list | tuple) and all(
+        isinstance(answer, Mapping) and "rank" in answer for answer in first
+    )
+
+
+def _first(records: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """The first value of a column that is not null."""
+    values = (value(records[index], name) for index in range(len(records)))
+    return next((each for each in values if each is not None), None)

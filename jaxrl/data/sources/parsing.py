@@ -103,7 +103,7 @@ def parse(fields: Mapping[str, Any], layout: Layout, where: str) -> Row:
     if kind == "prompt":
         return Row(where, prompt, (), (), tools, variables)
     if kind == "ranking":
-        answers = _several(record.value("ranking"), record.label("ranking"), least=2)
+        answers = _ranked(record)
         worst = len(answers) - 1
         rewards = tuple((worst - place) / worst for place in range(len(answers)))
         return Row(where, prompt, answers, rewards, tools, variables)
@@ -266,6 +266,21 @@ def _preference(record: _Record, tools: Any, variables: Mapping[str, Any]) -> Ro
     value = record.get("margin")
     margin = 0.0 if value is None else _number(value, record.where)
     return Row(record.where, prompt, pair, (1.0 + margin, 0.0), tools, variables)
+
+
+def _ranked(record: _Record) -> tuple[Text, ...]:
+    """Answers, the best first: a list in that order, or objects with `answer` and `rank`."""
+    value, where = record.value("ranking"), record.label("ranking")
+    if isinstance(value, list | tuple) and any(
+        isinstance(each, Mapping) and "rank" in each for each in value
+    ):
+        ranks = [each.get("rank") if isinstance(each, Mapping) else None for each in value]
+        if not all(isinstance(rank, int | float) for rank in ranks) or len({*ranks}) < len(ranks):
+            raise ValueError(
+                f"{where} has the ranks {ranks!r:.60}; give each answer one of its own"
+            )
+        value = [each.get("answer") for each in sorted(value, key=lambda each: each["rank"])]
+    return _several(value, where, least=2)
 
 
 def _labelled(record: _Record, kind: Kind) -> tuple[tuple[str, ...], tuple[float, ...]]:

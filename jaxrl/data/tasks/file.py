@@ -206,8 +206,9 @@ class _Rows:
             for name in reversed(layouts.COLUMNS[column])
             if self._names.get(name) and name != self.prompt
         }
-        if self.prompt == "instruction" and self._names.get("input"):
-            names["input"] = "input"
+        if self.prompt == "instruction":
+            full = [name for name in layouts.INPUTS if self._names.get(name)]
+            names |= {"input": full[0]} if full else {}
         return names
 
     def notes(self, used: Collection[str]) -> tuple[str, ...]:

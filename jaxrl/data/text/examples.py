@@ -202,6 +202,20 @@ def end(tokenizer: Tokenizer) -> int:
     return tokenizer.eos_ids[0]
 
 
+WITHOUT_TEMPLATE = (
+    "prompts and answers are texts, and are written without the model's chat template; --chat "
+    "writes them by it"
+)
+"""What to say of rows for which `skips_template` holds."""
+
+
+def skips_template(tokenizer: Tokenizer, row: Row, *, chat: bool) -> bool:
+    """Whether a row has a prompt and an answer that are not written by the template there is."""
+    texts = isinstance(row.prompt, str) and all(isinstance(each, str) for each in row.answers)
+    asked = bool(row.prompt) and bool(row.answers) and not row.stepwise
+    return tokenizer.chat is not None and not chat and texts and asked
+
+
 def learns_to_stop(tokenizer: Tokenizer) -> bool:
     """Whether turns that the chat template writes end with a token that ends a sequence."""
     if tokenizer.conversation is None:

@@ -159,10 +159,11 @@ def from_directory(directory: Path) -> Tokenizer:
     special = special_tokens(directory)
     bos = special.get("bos_token")
     ends = {bos, special.get("eos_token")}
-    rows = _read_json(directory / "config.json").get("vocab_size")
+    rows, left = _read_json(directory / "config.json").get("vocab_size"), list[str]()
     if (file := directory / "tokenizer.json").exists():
         tokenizer_limits.check(file)
-        fast = _without_beyond(tokenizers.Tokenizer.from_file(str(file)), directory, rows, ends)
+        fast = tokenizers.Tokenizer.from_file(str(file))
+        fast, left = _without_beyond(fast, directory, rows, ends)
         backend = tokenizer_backends.from_tokenizers(fast)
         leads = bos is not None and fast.encode("a").ids[:1] == [backend.ids(bos)]
         leads |= bool(config.get("add_bos_token"))
@@ -189,19 +190,42 @@ def from_directory(directory: Path) -> Tokenizer:
     eos = [generation] if isinstance(generation, int) else generation
     if "eos_token" in special:
         eos = [backend.ids(special["eos_token"]), *eos]
-    return _assemble(
+    made = _assemble(
         backend,
         eos_ids=eos,
         bos_id=backend.ids(bos) if leads and bos else None,
         template=template(directory),
         special={"bos_token": bos or "", **special},
     )
+    _check_beyond(directory, made, rows, left)
+    return made
+
+
+def _check_beyond(
+    directory: Path, tokenizer: Tokenizer, rows: int | None, left: Sequence[str]
+) -> None:
+    """Refuse a chat template that writes tokens which the embedding has no row for."""
+    if not left or tokenizer.render is None:
+        return
+    import jinja2
+
+    turns = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello"}]
+    try:
+        text = tokenizer.render(turns).text
+    except jinja2.TemplateError:  # each conversation says so of itself
+        return
+    if used := [token for token in left if token in text]:
+        raise ValueError(
+            f"{directory}: the chat template writes {used}, whose ids are beyond the {rows} rows "
+            "of the embedding; resize the embedding of the model to its tokenizer and save both "
+            "(resize_token_embeddings in transformers)"
+        )
 
 
 def _without_beyond(
     fast: tokenizers.Tokenizer, directory: Path, rows: int | None, ends: set[str | None]
-) -> tokenizers.Tokenizer:
-    """The tokenizer without special added tokens whose ids the embedding has no row for."""
+) -> tuple[tokenizers.Tokenizer, Sequence[str]]:
+    """The tokenizer without special added tokens whose ids the embedding has no row for; these."""
     added = fast.get_added_tokens_decoder().items()
     beyond = [
         token.content
@@ -209,14 +233,14 @@ def _without_beyond(
         if rows is not None and i >= rows and token.special and token.content not in ends
     ]
     if not beyond:
-        return fast
+        return fast, []
     left = _warned(directory, rows, beyond)
     state = json.loads(fast.to_str())
     state["added_tokens"] = [t for t in state["added_tokens"] if t["content"] not in left]
     vocabulary = state["model"].get("vocab")
     if isinstance(vocabulary, dict):
         state["model"]["vocab"] = {t: i for t, i in vocabulary.items() if t not in left}
-    return tokenizers.Tokenizer.from_str(json.dumps(state))
+    return tokenizers.Tokenizer.from_str(json.dumps(state)), left
 
 
 def _warned(directory: Path, rows: int | None, beyond: Sequence[str]) -> Sequence[str]:

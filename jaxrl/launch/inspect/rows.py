@@ -81,6 +81,8 @@ def summary(found: Rows, view: DataView, tokenizer: Tokenizer | None) -> dict[st
     if tokenizer is not None and written and not examples.learns_to_stop(tokenizer):
         warnings.append(marking.NO_END)
     shown = [found[index] for index in range(min(view.rows, len(found)))]
+    bare = shown and tokenizer is not None
+    bare = bare and examples.skips_template(tokenizer, shown[0], chat=view.chat)
     return {
         "path": found.path,
         "kind": found.kind,
@@ -90,6 +92,7 @@ def summary(found: Rows, view: DataView, tokenizer: Tokenizer | None) -> dict[st
             "names": dict(found.columns),
         },
         "warnings": warnings,
+        "notes": [examples.WITHOUT_TEMPLATE] if bare else [],
         "rows": len(found),
         "prompts": len(set(found.keys)),
         "bad_rows": [bad._asdict() for bad in found.bad],
@@ -138,6 +141,8 @@ def show(report: dict[str, Any], tokenizer: Tokenizer | None, console: Console) 
         console.print(f"unused columns: {', '.join(report['columns']['unused'])}", markup=False)
     for warning in report["warnings"]:
         console.print(f"WARNING: {warning}", markup=False)
+    for note in report["notes"]:
+        console.print(f"note: {note}", markup=False)
     console.print(f"bad rows: {len(report['bad_rows'])}")
     for bad in report["bad_rows"][:5]:
         console.print(f"  {bad['id']}: {bad['why']}", markup=False)

@@ -58,17 +58,18 @@ def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Opti
         )
     config, given = opened(name, trusted="--trust" in rest, model=short.model_of(rest))
     config, rest, options = short.expand(config, [*given, *rest])
-    config = _parsed(config, rest, f"jaxrl {command} {name}", options)
-    return config, options
+    return _parsed(config, rest, f"jaxrl {command} {name}", options)
 
 
-def _parsed(config: Config, argv: list[str], prog: str, options: short.Options) -> Config:
+def _parsed(
+    config: Config, argv: list[str], prog: str, options: short.Options
+) -> tuple[Config, short.Options]:
     """The config with flags, whole paths, its epochs, and its method's stages where they belong."""
     steps = config.steps
     config = short.with_whole_paths(flags.parse(config, argv, prog=prog))
-    config = short.with_epochs(config, options.epochs)
+    config, options = short.with_epochs(config, options)
     own = recipes.method_of(config)
-    return config if own is None else method.fitted(config, own, steps)
+    return (config if own is None else method.fitted(config, own, steps)), options
 
 
 def _of_fork(fork: str, argv: list[str], command: str) -> tuple[Config, short.Options]:
@@ -94,7 +95,7 @@ def _of_fork(fork: str, argv: list[str], command: str) -> tuple[Config, short.Op
     config = dataclasses.replace(config, run_dir=f"{str(source).rstrip('/')}-fork", fork="")
     config, rest, options = short.expand(config, argv)
     config = flags.parse(config, rest, prog=f"jaxrl {command}")
-    return short.with_epochs(config, options.epochs), options
+    return short.with_epochs(config, options)
 
 
 def opened(
@@ -201,8 +202,7 @@ def _of_stage(
     """The config of one stage of a course, from its values in the file and the flags."""
     config, given = of_values(values, path, short.model_of(argv))
     config, rest, options = short.expand(config, [*given, *argv])
-    config = _parsed(config, rest, f"jaxrl {command} {values['recipe']}", options)
-    return config, options
+    return _parsed(config, rest, f"jaxrl {command} {values['recipe']}", options)
 
 
 def of_values(

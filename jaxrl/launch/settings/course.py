@@ -90,9 +90,10 @@ def resolve(
     for number, stage in enumerate(stages):
         last = number == len(stages) - 1
         try:
-            config, options = parse(stage, [*rest, *(own if last else [])])
+            config, parsed = parse(stage, [*rest, *(own if last else [])])
         except ValueError as error:
             raise ValueError(f"stage {number} of the course: {error}") from error
+        options = parsed._replace(notes=(*options.notes, *parsed.notes))
         made.append(dataclasses.replace(config, model=made[0].model if made else config.model))
     final = made[-1]
     if not final.run_dir:

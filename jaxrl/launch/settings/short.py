@@ -125,6 +125,8 @@ class Options(NamedTuple):
     """Run the functions of others that a run directory names."""
     strict: bool = False
     """Refuse settings that take part of the recipe's method away."""
+    notes: tuple[str, ...] = ()
+    """Lines to print before the run."""
 
 
 def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Options]:
@@ -192,32 +194,70 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
     return _with_chat(config, rest), rest, options
 
 
-def with_epochs(config: Config, epochs: int) -> Config:
-    """The config with the steps that a number of epochs over the train split, or the file, takes.
+def with_epochs(config: Config, options: Options) -> tuple[Config, Options]:
+    """The config with the steps that the epochs of the options take over the train split, or the
+    file; and the options with a note where a step cannot end with the last epoch.
 
     Raises:
       ValueError: the task makes problems without end, or the file cannot be read.
     """
-    if not epochs:
-        return config
+    if not (epochs := options.epochs):
+        return config, options
+    count = _rows(config, epochs) if config.data.kinds else _problems(config, epochs)
+    batch = config.data.batch_size if config.data.kinds else config.rollout.prompts
+    steps = max(1, math.ceil(epochs * count / batch))
     if config.data.kinds:
-        check_named(config)
-        model, tokenizer = policies.describe(config)
-        found = written.usable(tokenizer, config, config.data.path)
-        places = list(range(len(found)))
-        if not config.data.eval_path:
-            places = rows.divide(found, config.data.eval_share, config.eval.problems)[0]
-        count = len(places)
-        if config.data.long_rows == "split" or config.data.comparisons:  # a row may be several
-            actor = Policy(model, {}, tokenizer)
-            count = sum(len(written.groups(actor, config, found, place)) for place in places)
-        steps = math.ceil(epochs * count / config.data.batch_size)
-        data = dataclasses.replace(config.data, epochs=epochs)
-        return dataclasses.replace(config, steps=max(1, steps), data=data)
-    size = tasks.named(config).sizes.get("train")
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, epochs=epochs))
+    ends_early = config.data.kinds and config.updates_per_batch == 1
+    if not ends_early and (note := _unequal(config, epochs, count, steps * batch)):
+        options = options._replace(notes=(*options.notes, note))
+    return dataclasses.replace(config, steps=steps), options
+
+
+def _rows(config: Config, epochs: int) -> int:
+    """What an epoch over a file is made of: its rows to train on, of which one may be several."""
+    check_named(config)
+    model, tokenizer = policies.describe(config)
+    found = written.usable(tokenizer, config, config.data.path)
+    places = list(range(len(found)))
+    if not config.data.eval_path:
+        places = rows.divide(found, config.data.eval_share, config.eval.problems)[0]
+    if config.data.long_rows == "split" or config.data.comparisons:
+        actor = Policy(model, {}, tokenizer)
+        return sum(len(written.groups(actor, config, found, place)) for place in places)
+    return len(places)
+
+
+def _problems(config: Config, epochs: int) -> int:
+    """The problems of the train split whose prompts are kept."""
+    task = tasks.named(config)
+    size = task.sizes.get("train")
     if not size:
         raise ValueError(f"--epochs {epochs}: task {config.task!r} has no end; give --steps")
-    return dataclasses.replace(config, steps=math.ceil(epochs * size / config.rollout.prompts))
+    if task.params.get("bad_rows") != "skip" and config.rollout.long_prompts != "drop":
+        return size
+    check_named(config)
+    keep = policy.keeps(policy.describe(config)[1], config.rollout, task)
+    kept = (task.problem("train", config.seed, index) for index in range(size))
+    return sum(1 for _ in filter(keep, kept)) or size  # of none, the run says so
+
+
+def _unequal(config: Config, epochs: int, count: int, taken: int) -> str:
+    """What a run does where steps of equal size take more than whole epochs; empty: they do not."""
+    if not config.data.kinds and (config.curriculum.choose or config.rollout.rounds == "adaptive"):
+        return (
+            f"--epochs {epochs}: as many steps as {epochs} x {count} prompts take; which prompts "
+            "they are is chosen by the rewards, so some are used more often than others"
+        )
+    if not (more := taken - epochs * count):
+        return ""
+    what, step = "prompts", f"rollout.prompts={config.rollout.prompts}"
+    if config.data.kinds:
+        what, step = "rows", f"data.batch_size={config.data.batch_size}"
+    return (
+        f"--epochs {epochs}: {epochs} x {count} = {epochs * count} {what} are no whole number of "
+        f"steps with {step}; the last step takes {more} more, of later epochs"
+    )
 
 
 def with_whole_paths(config: Config) -> Config:

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +16,9 @@ import numpy as np
 import safetensors.numpy
 from flax import nnx
 
-from jaxrl.models.checkpoints import hf_config, quantized_files, tensor_files
+from jaxrl.models.checkpoints import hf_config, peft_merge, quantized_files, tensor_files
 from jaxrl.models.checkpoints.families import LAYER, OUTSIDE, ROUTED, Family
+from jaxrl.models.checkpoints.peft_merge import Adapter
 from jaxrl.models.checkpoints.tensor_files import listed
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import STACKS, Leaf, Params, layout
@@ -95,6 +96,7 @@ def load(
     dtype: str = "float32",
     quantized: Kind | None = None,
     family: Family | None = None,
+    adapters: Sequence[Adapter] = (),
 ) -> tuple[DecoderConfig, Params]:
     """Config and parameters, each layer put where it belongs as soon as it is read.
 
@@ -108,39 +110,52 @@ def load(
       dtype: of the matrices that are not quantised; vectors and routers are float32.
       quantized: quantise the matrices of the layers, as `quantize.quantize` does.
       family: a record of your own; None: looked up by `model_type`.
+      adapters: are merged into the tensors, one after the other.
 
     Raises:
       FileNotFoundError: no safetensors files.
-      ValueError: an unsupported config; or tensors are missing, unmapped, of the wrong shape or of
-        a type that is no weight, and the message lists them.
+      ValueError: an unsupported config; adapters that do not fit; or tensors are missing, unmapped,
+        of the wrong shape or of a type that is no weight, and the message lists them.
     """
     directory = Path(directory)
     config = read_config(directory, family)
     family = family or hf_config.find(config.family)
-    plan = pieces(config, family)
-    where, flat = places(config, shardings), {}
     with contextlib.ExitStack() as stack:
         tensors = tensor_files.open_tensors(directory, stack)
         raw = json.loads((directory / "config.json").read_text())
         if quantization := raw.get("quantization_config"):
             tensors = quantized_files.dequantize(quantization, tensors)
+        _drop_repeated_head(config, tensors)
+        for adapter in adapters:
+            tensors = peft_merge.merge(adapter, config, tensors)
+            config = peft_merge.config(adapter, config)
+        plan = pieces(config, family)
         _check(config, family, plan, tensors)
+        where, flat = places(config, shardings), {}
         for path, leaf in layout(config).items():
             parts = [piece for piece in plan if piece.path == "/".join(path)]
             flat[path] = assemble(leaf, _read(leaf, parts, tensors), where[path], dtype, quantized)
     return config, nnx.traversals.unflatten_mapping(flat)
 
 
-def _check(
-    config: DecoderConfig, family: Family, plan: list[Piece], tensors: dict[str, Any]
-) -> None:
-    """Refuse a directory whose tensors are not exactly those of the decoder."""
+def _drop_repeated_head(config: DecoderConfig, tensors: dict[str, Any]) -> None:
+    """Leave out a head that repeats the tied embedding.
+
+    Raises:
+      ValueError: it differs from the embedding.
+    """
     head = OUTSIDE["head"]
     if config.tie_embeddings and head in tensors and OUTSIDE["embed"] in tensors:
         # some files repeat the tied embedding; one that differs would change the model
         if not np.array_equal(tensors[head][:], tensors[OUTSIDE["embed"]][:]):
             raise ValueError(f"{head} differs from the embedding; set tie_word_embeddings to false")
         del tensors[head]
+
+
+def _check(
+    config: DecoderConfig, family: Family, plan: list[Piece], tensors: dict[str, Any]
+) -> None:
+    """Refuse a directory whose tensors are not exactly those of the decoder."""
     ignored = [pattern.format(num_layers=config.num_layers) for pattern in family.ignored]
     expected: dict[str, tuple[int, ...]] = {}
     for piece in plan:

@@ -12,9 +12,10 @@ import safetensors.numpy
 from flax import nnx
 
 from jaxrl.models import lora
-from jaxrl.models.checkpoints import huggingface
+from jaxrl.models.checkpoints import huggingface, peft_merge
 from jaxrl.models.checkpoints.families import Family
 from jaxrl.models.checkpoints.huggingface import Piece
+from jaxrl.models.checkpoints.peft_merge import MERGE
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import Adapters, LoraConfig
 
@@ -111,7 +112,8 @@ def load(
     """
     directory = Path(directory)
     raw = json.loads((directory / "adapter_config.json").read_text())
-    _check(raw)
+    peft_merge.check(directory, raw)
+    _check_plain(raw)
     tensors = safetensors.numpy.load_file(directory / "adapter_model.safetensors")
     modules = _modules(model, family)
     adapted = {
@@ -138,7 +140,7 @@ def load(
     if missing or unmapped:
         raise ValueError(
             f"{directory}: missing tensors {sorted(missing)}; unmapped tensors {sorted(unmapped)}; "
-            f"{_MERGE}"
+            f"{MERGE}"
         )
     flat = {path: np.zeros(shape.shape, np.float32) for path, shape in shapes.items()}
     for name, (path, at) in expected.items():
@@ -148,24 +150,14 @@ def load(
     return config, nnx.traversals.unflatten_mapping(arrays, sep="/")
 
 
-_MERGE = (
-    "merge the adapters with PEFT (merge_and_unload, then save_pretrained) and name the merged "
-    "model"
-)
+def _check_plain(raw: dict[str, Any]) -> None:
+    """Refuse what `LoraConfig` cannot describe.
 
-
-def _check(raw: dict[str, Any]) -> None:
-    plain = {
-        "peft_type": ("LORA",),
-        "bias": ("none",),
-        "rank_pattern": ({}, None),
-        "alpha_pattern": ({}, None),
-        "modules_to_save": ([], None),
-        "target_parameters": ([], None),
-        "fan_in_fan_out": (False,),
-    }
-    for key, allowed in plain.items():
-        if raw.get(key, allowed[0]) not in allowed:
-            raise ValueError(
-                f"adapter_config.json has {key}={raw[key]!r}; only {allowed[0]!r} is read; {_MERGE}"
-            )
+    Raises:
+      ValueError: naming the field of adapter_config.json, and the way out.
+    """
+    for key in ("rank_pattern", "alpha_pattern", "modules_to_save"):
+        if raw.get(key):
+            raise ValueError(f"adapter_config.json has {key}={raw[key]!r}; {MERGE}")
+    if raw.get("bias", "none") != "none":
+        raise ValueError(f"adapter_config.json has bias={raw['bias']!r}; {MERGE}")

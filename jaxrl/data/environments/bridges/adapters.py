@@ -311,9 +311,8 @@ def nemo_gym(
         def run(**arguments: Any) -> str:
             return post(state, function["name"], arguments)[1]
 
-        return definition.Tool(
-            function["name"], function["description"], function["parameters"], run
-        )
+        described, schema = function.get("description", ""), function.get("parameters", {})
+        return definition.Tool(function["name"], described, schema, run)
 
     def problem(split: str, seed: int, index: int) -> Problem:
         made.check_split(split)

@@ -8,7 +8,6 @@ output is its answer, which the task's reward judges. Its requests are the turns
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import queue
 import shlex
@@ -23,10 +22,11 @@ from typing import IO, Any
 
 from jaxrl.data import tasks
 from jaxrl.data.environments import Environment, Opening, Reply, Written
+from jaxrl.data.environments.bridges import dialects
 from jaxrl.data.environments.bridges.dialects import Answer, Json, Said
 from jaxrl.data.environments.bridges.gateway import Gateway, Pending
 from jaxrl.data.environments.bridges.relay import SOCKET
-from jaxrl.data.environments.tools.formats import HERMES, Call, written
+from jaxrl.data.environments.tools.formats import HERMES, Call
 from jaxrl.data.sandbox import processes
 from jaxrl.data.sandbox import runner as sandboxes
 from jaxrl.data.sources import generate
@@ -323,8 +323,7 @@ class _Episode:
             return said.content
         if texts := self._texts.get(said):
             return texts[min(place, len(texts) - 1)]
-        calls = [written(Call(name, _value(given))) for name, given in said.calls]
-        return "\n".join([*filter(None, [said.content]), *calls])
+        return dialects.text(said)
 
     def close(self) -> None:
         """End the program with all that it has started."""
@@ -335,14 +334,6 @@ class _Episode:
             self._lifeline = None
         self._gateway.close()
         self._directory.cleanup()
-
-
-def _value(arguments: str) -> Any:
-    """The arguments of a call; a text that is no JSON stays as it is."""
-    try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
 
 
 def _feed(stream: IO[bytes], prompt: bytes) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from jaxrl.data.environments import Token
-from jaxrl.data.environments.tools.formats import Call
+from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.text import messages
 
 Json = dict[str, Any]
 
@@ -92,6 +93,20 @@ class Dialect(NamedTuple):
     """Data of a last event; empty: none."""
 
 
+def text(said: Said) -> str:
+    """A message as environments have it, its calls within what it says."""
+    calls = [written(Call(name, _value(given))) for name, given in said.calls]
+    return "\n".join([*filter(None, [said.content]), *calls]) if calls else said.content
+
+
+def _value(arguments: str) -> Any:
+    """The arguments of a call; a text that is no JSON stays as it is."""
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+
+
 def _sorted(arguments: Any) -> str:
     """Arguments of a call, however they are spelled; a text that is no JSON stays as it is."""
     if isinstance(arguments, str):
@@ -103,15 +118,11 @@ def _sorted(arguments: Any) -> str:
 
 
 def _text(content: Any) -> str:
-    """The text of a content, which may be in parts."""
+    """The text of a content, which may be in parts, in the one form of messages."""
     if isinstance(content, str):
         return content
-    for part in _list(content):
-        if part["type"] not in ("text", "input_text", "output_text", "refusal"):
-            raise ValueError(f"content of type {part['type']!r} is not read; send text")
-    return "\n".join(
-        part["refusal" if part["type"] == "refusal" else "text"] for part in content or ()
-    )
+    parts = [{**part, "type": part["type"]} for part in _list(content)]  # protocols name the type
+    return messages.normal({"role": "user", "content": parts}, strict=False)["content"]
 
 
 def _list(value: Any) -> Sequence[Any]:
@@ -125,9 +136,12 @@ def _stops(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(_list(value))
 
 
-def _schema(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> Json:
-    function = {"name": name, "description": description or "", "parameters": parameters or {}}
-    return {"type": "function", "function": function}
+def _schemas(functions: Sequence[Json], parameters: str = "parameters") -> tuple[Json, ...]:
+    """Schemas of tools in the one form; `parameters` is what a protocol calls those of a tool."""
+    shown = ("name", "description", "parameters", "strict")
+    named = ({**each, "parameters": each.get(parameters)} for each in functions)
+    plain = [{k: each[k] for k in shown if each.get(k) is not None} for each in named]
+    return tuple(messages.tools(plain) or ())
 
 
 def _read_chat(body: Json) -> Asked:
@@ -136,15 +150,17 @@ def _read_chat(body: Json) -> Asked:
     said = []
     for message in body["messages"]:
         functions = [call["function"] for call in _list(message.get("tool_calls"))]
-        role = {"developer": "system", "function": "tool"}.get(message["role"], message["role"])
+        if message.get("function_call"):
+            functions.append(message["function_call"])
         made = tuple((each["name"], _sorted(each["arguments"])) for each in functions)
         content = _text(message.get("content")) or _text(message.get("refusal"))
+        role = {"developer": "system", "function": "tool"}.get(message["role"], message["role"])
         said.append(Said(role, content, made))
-    offered = [] if body.get("tool_choice") == "none" else _list(body.get("tools"))
-    tools = [each["function"] for each in offered]
+    offered = [tool["function"] for tool in _list(body.get("tools"))]
+    offered += _list(body.get("functions"))
     return Asked(
         tuple(said),
-        tuple(_schema(t["name"], t.get("description"), t.get("parameters")) for t in tools),
+        _schemas(offered if body.get("tool_choice") != "none" else ()),
         _stops(body.get("stop")),
         bool(body.get("stream")),
         bool(body.get("logprobs")),
@@ -175,11 +191,10 @@ def _read_responses(body: Json) -> Asked:
             said.append(Said("tool", _text(item["output"])))
         elif kind != "reasoning":
             raise ValueError(f"input of type {kind!r} is not read; send messages and tool calls")
-    tools = [t for t in _list(body.get("tools")) if body.get("tool_choice") != "none"]
     after = body.get("previous_response_id")
     return Asked(
         tuple(said),
-        tuple(_schema(t["name"], t.get("description"), t.get("parameters")) for t in tools),
+        _schemas([t for t in _list(body.get("tools")) if body.get("tool_choice") != "none"]),
         stream=bool(body.get("stream")),
         logprobs="message.output_text.logprobs" in (body.get("include") or ()),
         after="" if after is None else after,
@@ -202,10 +217,9 @@ def _read_messages(body: Json) -> Asked:
         if texts or made or not results:
             said.append(Said(message["role"], _text(texts), made))
     refused = (body.get("tool_choice") or {}).get("type") == "none"
-    tools = [] if refused else _list(body.get("tools"))
     return Asked(
         tuple(said),
-        tuple(_schema(t["name"], t.get("description"), t.get("input_schema")) for t in tools),
+        _schemas([] if refused else _list(body.get("tools")), "input_schema"),
         _stops(body.get("stop_sequences")),
         bool(body.get("stream")),
         model=str(body.get("model", "")),

@@ -166,7 +166,9 @@ def _checked(asked: Asked) -> Asked:
     texts += [("content", said.content) for said in asked.messages]
     texts += [("the name of a call", name) for said in asked.messages for name, _ in said.calls]
     texts += [
-        (f"the {k} of a tool", each[k]) for each in functions for k in ("name", "description")
+        (f"the {k} of a tool", each.get(k, ""))
+        for each in functions
+        for k in ("name", "description")
     ]
     for name, text in texts:
         if not isinstance(text, str):
@@ -177,8 +179,8 @@ def _checked(asked: Asked) -> Asked:
         if said.role not in _ROLES:
             raise ValueError(f"role={said.role!r:.100} is none of {', '.join(_ROLES)}")
     for each in functions:
-        if not isinstance(each["parameters"], dict):
-            raise ValueError(f"the parameters of a tool are {each['parameters']!r:.100}, no schema")
+        if not isinstance(schema := each.get("parameters", {}), dict):
+            raise ValueError(f"the parameters of a tool are {schema!r:.100}, no schema")
     if not asked.messages and not asked.after:
         raise ValueError("it has no message")
     json.dumps(

@@ -108,8 +108,14 @@ _SPELLED = re.compile(r"<(?=[|｜]|/?(?:think|tool_call)>)|\[(?=[A-Z_]+\])")
 
 
 def dumps(value: Any) -> str:
-    """JSON in which no text spells out a mark of a format."""
-    return _SPELLED.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value))
+    """JSON in which no text spells out a mark of a format, as chat templates write it: letters
+    beyond ASCII stand as they are, unless UTF-8 cannot hold one."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = json.dumps(value)
+    return _SPELLED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def loads(text: str) -> Any:
