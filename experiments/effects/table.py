@@ -277,7 +277,8 @@ def effect_of(name: str) -> Effect:
 def regime(name: str) -> list[str]:
     """In what the regime of a recipe's arm differs from the recipe's."""
     effect = effect_of(name)
-    return differences.regime(recipes.load(name), effect.method, effect.stands_for)
+    lines = differences.regime(recipes.load(name), effect.method, effect.stands_for)
+    return [f"measured by a former formula: {effect.former}"] * bool(effect.former) + lines
 
 
 def identity(name: str) -> str:

@@ -26,6 +26,15 @@ MODULES = {
     "jaxrl.losses.preference.direct": "jaxrl.losses.preference",
 }
 """Module today -> module in plans, where the name of the module has changed too."""
+FORMER = {
+    "dual": "dual",
+    "gain": "gain",
+    "grao": "grao",
+    "oorl": "oorl",
+    "recap": "recap",
+    "forward_kl": "jaxrl.launch.recipes.self_low_likelihood_rlvr:forward_kl",
+}
+"""Function of `experiments.lab.former` -> its name in plans, which is what a recipe called it."""
 
 _IDS = {recipe: id_ for id_, recipe in recipes.IDS.items() if id_.isidentifier()}
 """Recipe -> the name of its module in plans, where it has changed."""
@@ -38,6 +47,8 @@ def recorded(reference: str) -> str:
     if not match:
         return reference
     path, function = match.groups()
+    if path == "experiments.lab.former":
+        return FORMER[function]
     if path in MODULES:
         return f"{MODULES[path]}:{function}"
     package, _, module = path.rpartition(".")

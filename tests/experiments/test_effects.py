@@ -186,6 +186,7 @@ def test_every_difference_of_a_regime_is_named():
             any("earlier run" in line for line in lines),
             any("one turn" in line for line in lines),
             *(any(line.startswith(f"{path} ") for line in lines) for path in differences.SAMPLING),
+            any(line.startswith("measured by a former formula: ") for line in lines),
         )
         assert found == (
             stale,
@@ -198,6 +199,7 @@ def test_every_difference_of_a_regime_is_named():
             config.rollout.in_flight != 1,
             config.rollout.rounds != "fixed",
             config.asynchronous.order != "admitted",
+            effect.former != "",
         ), name
         assert len(lines) == sum(found)
     stale = {name for name in EFFECTS if any("staleness" in x for x in effects_table.regime(name))}
