@@ -12,6 +12,10 @@ chance, with the same loss; beside it stands one by chance of those that were so
 Demonstrations of half of the prompts are right but have fillers; the other prompts are hardly ever
 solved. A first measurement, with room for one filler and three times the rate, stayed near the
 floor: +0.037 [-0.086, +0.161].
+Source: ypwang61/One-Shot-RLVR@21ed529ec90002597c92aee957af1dd8166bb66c data/data_selection.py:52;
+ypwang61/One-Shot-RLVR@21ed529ec90002597c92aee957af1dd8166bb66c
+scripts/train/training_1.5b_pi1_r128.sh:23
+Fidelity: verified against code
 
     jaxrl train quickstart --run-dir runs/before --curriculum.choose
     jaxrl.data.selection.curriculum:passes jaxrl train 1_shot_rlvr --curriculum.history runs/before

@@ -8,6 +8,10 @@ Formula: `w_d = softmax(max(0, target - r_d) / tau)`, mixed with the uniform
 Claim: 4.1 points on eight tasks and 10.4 on three out of distribution above o1, with less compute
 than sampling that filters prompts.
 Reading: formula recalled. The ablation shares evenly.
+Source: bigai-nlco/RuleReasoner@c6df0212c4e4abe682183dccd684737302d217fa
+verl/verl/trainer/ppo/ray_trainer.py:1050;
+bigai-nlco/RuleReasoner@c6df0212c4e4abe682183dccd684737302d217fa scripts/train/train_mix.sh:57
+Fidelity: partial: a moving average in place of a buffer of batches
 """
 
 from jaxrl.config import BanditConfig

@@ -11,6 +11,9 @@ Reading: both terms share one denominator. This is CHORD-mu; `jaxrl.losses.polic
 `phi` and its constant mu is CHORD-phi. The effect's mu falls over 60 steps, the run's over 200. The
 ablation samples beside the same experts and learns nothing from them. Beside it stand a constant mu
 of 0.1, and with that CHORD-phi.
+Source: modelscope/Trinity-RFT@b458e2c26ff13b2f538ecbc819a2e0a40e98fc73
+trinity/algorithm/policy_loss_fn/chord_policy_loss.py:188
+Fidelity: partial: one denominator for both terms
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

@@ -9,6 +9,9 @@ Claim: agents match or surpass commercial models on 27 tasks, and training is st
 horizons.
 Reading: GRPO on whole episodes, from a random initialisation, in the worlds of the recipe
 `keydoor`. The horizons are our own. Held-out episodes have the last one.
+Source: WooooDyy/AgentGym-RL@82402a99c62a293735a3f412fb8ac9a600673bc0
+examples/train/ScalingInter-RL/babyai_train.sh:43
+Fidelity: partial: shorter horizons, KL penalty left out
 """
 
 from jaxrl.launch.method import Example, Method

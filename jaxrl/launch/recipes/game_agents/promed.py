@@ -19,6 +19,8 @@ dialogues come from a tree search, ours ask for the heaviest findings. `losses.c
 how turns are compared. No reward for the format. `--objective.advantage-args.process 0
 --objective.advantage-args.outcome 0` rewards the answer alone, and `--task-args.importance uniform`
 every new fact alike.
+Source: none found (authors' code was read by an earlier version, without its place)
+Fidelity: partial: other clip and KL, advantages by batch
 """
 
 from jaxrl.launch.method import Example, Method

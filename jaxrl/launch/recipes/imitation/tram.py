@@ -15,6 +15,8 @@ plain fine-tuning has half as many. In the effect, an answer has to be marked, w
 one domain teach; the other domain is held out. `sharpness` is by how much ASAM's move of 0.05
 raises the held-out loss. The ablation has that radius throughout. In the control, all
 demonstrations have the mark, so that nothing is left to learn of the other domain.
+Source: none found (authors' code was read, its place is not recorded)
+Fidelity: partial: the radius is a mean over tokens
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

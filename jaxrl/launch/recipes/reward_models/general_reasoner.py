@@ -12,6 +12,9 @@ Reading: the reward is that of the authors' code. The toy compares values by rul
 verifier is a classifier trained on some pairs of forms; forms have equal lengths there. The figures
 `refused` and `hacked` are its errors on held-out answers. The ablation compares with the reference
 as written. The control has one form of each value.
+Source: TIGER-AI-Lab/General-Reasoner@007e44cb1e6a624845616dd5c1c7e044e5bfd3cd verifier.py:181;
+TIGER-AI-Lab/General-Reasoner@007e44cb1e6a624845616dd5c1c7e044e5bfd3cd train_general_reasoner.sh:30
+Fidelity: partial: values compared by rule in place of a model
 """
 
 from jaxrl.launch.method import Example, Method

@@ -12,6 +12,9 @@ three searches of ten fail and one of ten finds another fact; there is no browse
 agent that reads pages. Answers are single names, whose F1 is 0 or 1; half of the reward is for the
 facts found, without which a model from nothing learns too slowly. Two searches more than needed
 leave room to ask again.
+Source: GAIR-NLP/DeepResearcher@c93be8fd8637c1ac4a438ce730d118afd308f832
+verl/utils/reward_score/format_and_f1.py:7
+Fidelity: partial: rewards of turns in the advantage, no KL penalty
 """
 
 from jaxrl.launch.method import Example, Method

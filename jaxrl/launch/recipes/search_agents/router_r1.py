@@ -15,6 +15,8 @@ theirs, with gamma and lambda of 1 and a KL penalty of 0.001. The models are pro
 first. It begins from 40 steps of imitation, in place of a language model that can already ask:
 from nothing it learned to guess without asking. With a price, a right answer earns less than 1:
 read `correct` among the parts of the reward, not `pass@1`.
+Source: ulab-uiuc/Router-R1@801a240e37701577907c32de27a548af4e6c4430 verl/trainer/main_ppo.py:37
+Fidelity: partial: prices scaled by what an episode can cost
 """
 
 from jaxrl.extensions.critic import CriticConfig

@@ -14,6 +14,9 @@ has not taught, which is known exactly and is known at evaluation as well. The w
 where search is not offered, the policy writes down what it knows, and that is trained. No summaries
 of documents by another model, and no penalty for a call that a search engine cannot answer, as
 there is none. `--task-args.engine tool` offers search for every question, and `self` for none.
+Source: Tsinghua-dhy/UR2@b1cbc8bc4b4d94778baa2dd4180643b10703d753
+UR2_RL/train/reward_server_qwen_3b_math_rag_stage1.py:190
+Fidelity: partial: difficulty is known in place of measured
 """
 
 from jaxrl.launch.method import Example, Method

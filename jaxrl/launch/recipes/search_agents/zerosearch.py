@@ -11,6 +11,9 @@ what was found. Theirs moves p at each step; here it moves ten times. The engine
 documents. Answers are single names, whose F1 is 0 or 1; half of the reward is for the facts found,
 without which a model from nothing learns too slowly. Held-out questions are put to an engine
 without noise.
+Source: Alibaba-NLP/ZeroSearch@2d4cdca033ee2c11b1fcfc7fc448b902d7cf8bf5 llm_agent/generation.py:542;
+Alibaba-NLP/ZeroSearch@2d4cdca033ee2c11b1fcfc7fc448b902d7cf8bf5 train_grpo.sh:51
+Fidelity: partial: rewards of turns in the advantage, no KL penalty
 """
 
 from jaxrl.launch.method import Example, Method

@@ -15,6 +15,10 @@ back up to two calls and goes on from the one that runs, and all calls of a grou
 same observation are compared, alpha 1. TIRGen, which turns steps of a reasoner's text into code, is
 not here: a short warm start shows the form of calls, after which one episode in nine had a call
 that failed. As in the authors' code the clips are 0.2 and 0.28 and there is no KL term.
+Source: JingMog/THOR@eeabad026970a96fb20851a1e89d3a1509590ac2 verl/workers/actor/dp_actor.py:324;
+JingMog/THOR@eeabad026970a96fb20851a1e89d3a1509590ac2
+verl/workers/rollout/vllm_rollout/vllm_rollout_spmd.py:775
+Fidelity: partial: episodes are not filtered, no imitation of what succeeds
 """
 
 from jaxrl.launch.method import Example, Method

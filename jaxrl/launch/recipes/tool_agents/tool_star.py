@@ -14,6 +14,11 @@ Here they are a ledger and a calculator, in the task `ledger`; answers are numbe
 prompt's best and worst rollout, every 20 steps for 5, with the policy before them as reference;
 that is recalled. The cold start imitates the task's own episodes, in place of synthesised ones
 sorted by difficulty; the tools that help at inference are not here.
+Source: dongguanting/Tool-Star@d12222c7e54a63a5c0a266eb72170e4f22c526ef
+Tool_Star_RL/src/verl/verl/utils/reward_score/re_search.py:248;
+dongguanting/Tool-Star@d12222c7e54a63a5c0a266eb72170e4f22c526ef
+LLaMA-Factory-main/examples/train_lora/qwen_lora_dpo_2.yaml:11
+Fidelity: partial: DPO between phases of RL in place of after it
 """
 
 from jaxrl.extensions.reference_refresh import RefreshConfig
