@@ -323,9 +323,10 @@ def check(methods: Sequence[str]) -> int:
 def problems(name: str, seeds: Sequence[int] = (0, 1, 2)) -> list[str]:
     """What is wrong with the experiment of a recipe; one line each."""
     config, effect = recipes.load(name), table.effect_of(name)
-    lines = [] if effect.former else differences.unlike(config, effect.method)
-    if bool(effect.former) != (former.__name__ in repr(effect.method)):
-        lines.append(f"former={effect.former!r}: say it where the arm has a former function alone")
+    unlike = differences.unlike(config, effect.method)
+    lines = [] if effect.former else unlike
+    if effect.former and not unlike and former.__name__ not in repr(effect.method):
+        lines.append(f"former={effect.former!r}: the arm is the recipe; leave it out")
     own = effect.method.rewards is not None and effect.method.rewards != effect.ablation.rewards
     known = {config.task, *config.extensions}
     if effect.stands_for and effect.stands_for not in known:

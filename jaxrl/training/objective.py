@@ -33,6 +33,7 @@ REWARD_ARRAYS = {
     "lengths", "tokens", "expert", "step", "age", "stopped",
 }  # fmt: skip
 ROW_ARRAYS = REWARD_ARRAYS | {"advantages"}
+SOURCE_MEAN = "source-mean"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,7 @@ class ObjectiveConfig:
     """Its keyword arguments."""
     aggregation: str = "token-mean"
     """How per-token losses are reduced to a scalar; modes are in `jaxrl.losses.reduce.aggregate`.
-    """
+    `source-mean` adds the token mean of the samples and that of the experts."""
     kl_coef: float = 0.0
     """Weight of the KL penalty to the reference policy; 0 computes no reference."""
     kl: str = "k3"
@@ -216,13 +217,16 @@ def whole_batch(
     advantages = _advantages(config, batch, step)
     keep = _rows(config, batch, advantages, step) & batch.learned
     mask = batch.action_mask & keep[:, None]
-    weights = aggregate.weights(
-        mask,
-        config.aggregation,
-        max_length=max_new_tokens,
-        group_ids=batch.group_ids,
-        num_groups=batch.tokens.shape[0],
-    )
+    if config.aggregation == SOURCE_MEAN:
+        weights = aggregate.source_weights(mask, _expert(batch))
+    else:
+        weights = aggregate.weights(
+            mask,
+            config.aggregation,
+            max_length=max_new_tokens,
+            group_ids=batch.group_ids,
+            num_groups=batch.tokens.shape[0],
+        )
     mask = mask & computed
     return Whole(advantages, mask, weights, tokens=jnp.sum(mask))
 
