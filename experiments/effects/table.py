@@ -32,6 +32,8 @@ from experiments.lab.variants import variants
 from jaxrl.launch import recipes
 
 RESULTS = Path(experiments.__file__).with_name("results")
+FORMER = "measured by a former formula"
+"""How the regime of a row begins where the recipe has been corrected since, see `Effect.former`."""
 TABLE = RESULTS / "README.md"
 HISTORY = "history.json"
 """The file of `RESULTS` that says which plans are not in the history."""
@@ -278,7 +280,7 @@ def regime(name: str) -> list[str]:
     """In what the regime of a recipe's arm differs from the recipe's."""
     effect = effect_of(name)
     lines = differences.regime(recipes.load(name), effect.method, effect.stands_for)
-    return [f"measured by a former formula: {effect.former}"] * bool(effect.former) + lines
+    return [f"{FORMER}: {effect.former}"] * bool(effect.former) + lines
 
 
 def identity(name: str) -> str:

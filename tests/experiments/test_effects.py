@@ -631,6 +631,8 @@ def test_a_claim_is_judged_by_the_whole_method_in_its_regime(statuses, baseline,
     rows += [base | {"other": "GRPO", "against": "baseline", "status": baseline, "best": True}]
     rows += [base | {"other": "SFT", "against": "baseline", "status": "undecided"}]
     assert claims_page.verdict(others + rows) == verdict
+    former = [row | {"regime": [f"{claims_page.FORMER}: sums"]} for row in rows]
+    assert claims_page.verdict(others + former) == claims_page.FORMER
     assert claims_page.verdict(others) == claims_page.UNMEASURED
     unmeasured = [row | {"measured": False} for row in rows]
     assert claims_page.verdict(unmeasured) == claims_page.UNMEASURED
