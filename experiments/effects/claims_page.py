@@ -22,12 +22,14 @@ VERDICTS = {
 """Status of the row against the ablation -> what it says of the claim."""
 ABLATION_ONLY = "beats its ablation alone"
 BASELINE_OPEN = "beats its ablation, undecided against the baseline"
+FORMER = table.FORMER
 UNMEASURED = "not measured"
 _ORDER = (
     VERDICTS["effect"],
     ABLATION_ONLY,
     BASELINE_OPEN,
     *list(VERDICTS.values())[1:],
+    FORMER,
     UNMEASURED,
 )
 
@@ -43,10 +45,12 @@ tell which of these two is better. It *does not replicate* if the difference to 
 shown to be smaller than the minimum effect, and is *contrary* if the method is worse. Otherwise it
 *cannot be told*: the data allow an effect and none after the correction, what the row says changes
 with the budget (at equal updates or at equal tokens), or accuracies leave no room or are not
-matched. The intervals below are not corrected, so one that excludes 0 can belong to such a claim.
-What was *tested* is often less than the claim of the paper, and the verdict is on what was tested.
-A larger model may behave differently. [The table](../experiments/results/README.md) has all rows
-and seeds.
+matched. What was *measured by a former formula* says nothing of the recipe, which has been
+corrected since and not been measured again. The intervals below are not corrected, so one that
+excludes 0 can belong to such a claim. What was *tested* is often less than the claim of the paper,
+and the verdict is on what was tested. *Fidelity* is how far the recipe is known to be the paper's
+method, as its docstring says. A larger model may behave differently. [The
+table](../experiments/results/README.md) has all rows and seeds.
 
 Each comparison names its task. `regime` is a task made to resemble the conditions of the paper.
 `neutral` is a plain cipher with the verifier's rewards. `carries` is sums of two-digit numbers in
@@ -79,6 +83,8 @@ def verdict(rows: Sequence[dict[str, Any]]) -> str:
     whole = [row for row in own if row["other"] == "all"] or own
     if not whole:
         return UNMEASURED
+    if any(line.startswith(FORMER) for line in whole[0].get("regime", ())):
+        return FORMER
     if whole[0]["status"] != "effect":
         return VERDICTS[whole[0]["status"]]
     baseline = [row["status"] for row in measured if row["best"]] or ["undecided"]
@@ -114,9 +120,9 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         lines += [
             f"## {word.capitalize()}",
             "",
-            "| method | claim of the paper | tested | against its ablation "
+            "| method | claim of the paper | fidelity | tested | against its ablation "
             "| against the best tuned baseline | before the protocol |",
-            "|" + "---|" * 6,
+            "|" + "---|" * 7,
         ]
         lines += [_line(method, methods[method]) for method in named] + [""]
     lines += [
@@ -157,10 +163,12 @@ def write() -> None:
 def _line(method: str, rows: Sequence[dict[str, Any]]) -> str:
     module = table.module(table.module_name(method))
     claim = table.field(inspect.getdoc(module) or "", "Claim").rstrip(".")
+    effect = table.effect_of(table.module_name(method))
     cells = [
         table.marked(rows[0]) if rows[0]["measured"] else method,
         claim,
-        table.effect_of(table.module_name(method)).claim,
+        recipes.documented(table.module_name(method))["fidelity"],
+        effect.claim + f" ({FORMER}: {effect.former})" * bool(effect.former),
         _described([row for row in rows if not row["further"]], "ablation"),
         _described(rows, "baseline"),
         effects_markdown.before(method) or "no row",

@@ -26,6 +26,7 @@ from experiments.lab import (
     differences,
     families,
     files,
+    former,
     measurement,
     plans,
     reruns,
@@ -191,13 +192,19 @@ def write_plan(name: str, said: Callable[[str], None]) -> None:
 
     Tasks of an earlier plan that the code would measure as planned stay as they are.
     """
-    differing = differences.unlike(recipes.load(name), table.effect_of(name).method)
+    effect = table.effect_of(name)
+    if effect.former:
+        raise ValueError(
+            f"{name}: the claim measures a former formula ({effect.former}); make its arm from the "
+            "recipe, take `former` out, and plan again"
+        )
+    differing = differences.unlike(recipes.load(name), effect.method)
     if differing:
         raise ValueError(f"{name}: the arm is not the recipe: {'; '.join(differing)}")
     path = table.RESULTS / f"{name}.plan.json"
     old = json.loads(path.read_text()) if path.exists() else None
     rows = table.family_rows(families.RECIPES[name][0])
-    plan = plans.make(_store(said), name, table.effect_of(name), old, rows)
+    plan = plans.make(_store(said), name, effect, old, rows)
     files.write(path, plan)
     said(f"{name}: planned {[(t, p['seeds'], p['baseline']) for t, p in plan['tasks'].items()]}")
 
@@ -311,7 +318,10 @@ def check(methods: Sequence[str]) -> int:
 def problems(name: str, seeds: Sequence[int] = (0, 1, 2)) -> list[str]:
     """What is wrong with the experiment of a recipe; one line each."""
     config, effect = recipes.load(name), table.effect_of(name)
-    lines = differences.unlike(config, effect.method)
+    unlike = differences.unlike(config, effect.method)
+    lines = [] if effect.former else unlike
+    if effect.former and not unlike and former.__name__ not in repr(effect.method):
+        lines.append(f"former={effect.former!r}: the arm is the recipe; leave it out")
     own = effect.method.rewards is not None and effect.method.rewards != effect.ablation.rewards
     known = {config.task, *config.extensions}
     if effect.stands_for and effect.stands_for not in known:

@@ -109,10 +109,22 @@ def config_of(name: str, seed: int) -> Config:
         return base
     if reasons := unfit(name):
         raise ValueError(f"{name} is not measured on the real model: {'; '.join(reasons)}")
-    own = recipes.load(name)
+    own = measured(name)
     objective = dataclasses.replace(own.objective, aggregation=base.objective.aggregation)
     fields = {"curriculum": own.curriculum, "extensions": own.extensions}
     return dataclasses.replace(base, recipe=name, objective=objective, **fields)
+
+
+def measured(name: str) -> Config:
+    """The config of a method, with the formula that its claim measures."""
+    own, effect = recipes.load(name), table.effect_of(name)
+    if not effect.former:
+        return own
+    curriculum = own.curriculum
+    if curriculum.choose:  # sizes of the lab are not those of the real model's data
+        choose = effect.method.curriculum.choose
+        curriculum = dataclasses.replace(curriculum, choose=choose)
+    return dataclasses.replace(own, objective=effect.method.objective, curriculum=curriculum)
 
 
 def fitting() -> list[str]:

@@ -9,6 +9,7 @@ sequences, or of the batch, on arrays [N, T].
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
@@ -32,6 +33,7 @@ REWARD_ARRAYS = {
     "lengths", "tokens", "expert", "step", "age", "stopped",
 }  # fmt: skip
 ROW_ARRAYS = REWARD_ARRAYS | {"advantages"}
+SOURCE_MEAN = "source-mean"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +60,7 @@ class ObjectiveConfig:
     """Its keyword arguments."""
     aggregation: str = "token-mean"
     """How per-token losses are reduced to a scalar; modes are in `jaxrl.losses.reduce.aggregate`.
-    """
+    `source-mean` adds the token mean of the samples and that of the experts."""
     kl_coef: float = 0.0
     """Weight of the KL penalty to the reference policy; 0 computes no reference."""
     kl: str = "k3"
@@ -136,19 +138,35 @@ def needs_reference(config: ObjectiveConfig) -> bool:
 
 
 def needs_greedy(config: ObjectiveConfig) -> bool:
-    """Whether the advantage asks for the reward of each prompt's greedy answer."""
-    function = functions.lookup(config.advantage)
-    return functions.takes(function, "greedy_rewards")
+    """Whether the advantage, or the filter of sequences, asks for the reward of each prompt's
+    greedy answer."""
+    named = [config.advantage, *([config.rows] if config.rows else [])]
+    return any(functions.takes(functions.lookup(name), "greedy_rewards") for name in named)
 
 
 def parts_weighed(config: ObjectiveConfig) -> tuple[str, ...]:
-    """Names of the parts of a reward that `advantage_args.weights` has, in order.
+    """Names of the parts of a reward that `advantage_args.weights`, or `parts` of the shaping, has,
+    in order.
 
-    Empty: it names none, and the advantage gets all parts.
+    Empty: it names none, and functions get all parts.
+
+    Raises:
+      ValueError: both name parts.
     """
     takes_parts = functions.takes(functions.lookup(config.advantage), "reward_parts")
     weights = str(config.advantage_args.get("weights", ""))
-    return tuple(part_weights(weights)) if takes_parts and "=" in weights else ()
+    weighed = tuple(part_weights(weights)) if takes_parts and "=" in weights else ()
+    shaped = []
+    if config.shaping:
+        parameter = inspect.signature(functions.lookup(config.shaping)).parameters.get("parts")
+        named = config.shaping_args.get("parts", parameter.default if parameter else "")
+        shaped = [part for part in str(named).split(",") if part]
+    if weighed and shaped:
+        raise ValueError(
+            f"objective.advantage_args.weights={weights!r} and objective.shaping_args.parts="
+            f"{','.join(shaped)!r} both choose parts of the reward; leave one of them out"
+        )
+    return weighed or tuple(sorted(shaped))
 
 
 def worth_computing(
@@ -199,13 +217,16 @@ def whole_batch(
     advantages = _advantages(config, batch, step)
     keep = _rows(config, batch, advantages, step) & batch.learned
     mask = batch.action_mask & keep[:, None]
-    weights = aggregate.weights(
-        mask,
-        config.aggregation,
-        max_length=max_new_tokens,
-        group_ids=batch.group_ids,
-        num_groups=batch.tokens.shape[0],
-    )
+    if config.aggregation == SOURCE_MEAN:
+        weights = aggregate.source_weights(mask, _expert(batch))
+    else:
+        weights = aggregate.weights(
+            mask,
+            config.aggregation,
+            max_length=max_new_tokens,
+            group_ids=batch.group_ids,
+            num_groups=batch.tokens.shape[0],
+        )
     mask = mask & computed
     return Whole(advantages, mask, weights, tokens=jnp.sum(mask))
 

@@ -310,8 +310,9 @@ def reward_parts(
         lacking = next((p for p in parts if p is not None and name not in p), None)
         if lacking is not None:
             raise ValueError(
-                f"objective.advantage_args.weights names the part {name!r}, but a reward has the "
-                f"parts {', '.join(sorted(lacking)) or 'none'}; name parts that all rewards have"
+                f"objective.advantage_args.weights or objective.shaping_args.parts names the part "
+                f"{name!r}, but a reward has the parts {', '.join(sorted(lacking)) or 'none'}; "
+                "name parts that all rewards have"
             )
     if wanted:
         return np.array([[p[k] if p else 0.0 for k in sorted(wanted)] for p in parts], np.float32)

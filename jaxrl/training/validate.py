@@ -22,6 +22,7 @@ from jaxrl.training.objective import (
     ARRAYS,
     REWARD_ARRAYS,
     ROW_ARRAYS,
+    SOURCE_MEAN,
     ObjectiveConfig,
     Whole,
     needs_proximal,
@@ -103,8 +104,9 @@ def _check_names(config: ObjectiveConfig, extra: Collection[str]) -> None:
     if config.rows:
         functions.resolve(config.rows, config.rows_args, ROW_ARRAYS)
     functions.resolve(config.kl, {}, ARRAYS)
-    if config.aggregation not in aggregate.MODES:
-        hint = functions.nearest(config.aggregation, list(aggregate.MODES))
+    modes = [*aggregate.MODES, SOURCE_MEAN]
+    if config.aggregation not in modes:
+        hint = functions.nearest(config.aggregation, modes)
         raise ValueError(f"objective.aggregation={config.aggregation!r} is unknown; {hint}")
 
     if config.skip_zero_advantages and functions.takes(policy, "batch_mask"):

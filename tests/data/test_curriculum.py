@@ -259,14 +259,27 @@ def test_dump_adds_the_bonus_of_the_unseen():
     np.testing.assert_allclose(bandits.dump(state, temperature=0.5), weights / weights.sum())
 
 
-def test_recap_leaves_what_is_saturated():
-    """By hand: a settled domain, one that rose from 1/4 to 3/4, one that fails, one not seen."""
+def test_recap_leaves_what_improves_already():
+    """Equation 1 of losses 1 - r: two domains of the paper's kind, one that rises and one flat."""
+    rising, flat = np.linspace(0.3, 0.9, 20), np.full(20, 0.6)
+    state = bandits.start(2, window=20)
+    for domain, rewards in enumerate((rising, flat)):
+        state = bandits.observe(state, np.full(20, domain), rewards)
+    scores = []
+    for losses in (1 - rising, 1 - flat):
+        early, late = losses[:10].mean(), losses[10:].mean()
+        scores.append(late / early + losses[10:].std() / (late + early))
+    expected = np.exp(np.array(scores) / 5) / np.exp(np.array(scores) / 5).sum()
+    np.testing.assert_allclose(bandits.recap(state), expected)
+    np.testing.assert_allclose(bandits.recap(state), [0.477, 0.523], atol=5e-4)
+
+
+def test_recap_where_nothing_is_left_to_learn_or_nothing_is_known():
+    """Solved throughout: as one that does not move. Seen once: as the most urgent."""
     state = bandits.start(4, window=8)
-    for domain, rewards in ((0, [1] * 8), (1, [0, 1, 0, 0, 1, 1, 0, 1]), (2, [0] * 8)):
-        state = bandits.observe(state, np.full(8, domain), np.array(rewards, float))
-    urgency = np.array([0.0, 2.0 + 1.0, 0.0, 3.0])
-    expected = np.exp(urgency / 0.5) / np.exp(urgency / 0.5).sum()
-    np.testing.assert_allclose(bandits.recap(state, temperature=0.5), expected)
+    for domain, rewards in ((0, [1.0] * 8), (1, [0.5] * 8), (2, [0.5])):
+        state = bandits.observe(state, np.full(len(rewards), domain), np.array(rewards))
+    np.testing.assert_allclose(bandits.recap(state), [0.25] * 4)
     np.testing.assert_allclose(bandits.recap(bandits.start(2)), [0.5, 0.5])
 
 
@@ -305,19 +318,41 @@ def test_angles_by_hand_and_ranked_sampling_that_moves():
     assert early.mean() > 85
     moved = state
     for _ in range(30):
-        moved = bandits.move(moved, 1.0, 0.0, speed=10)
+        moved = bandits.move(moved, 1.0, 0.1, speed=10)
     _, late = bandits.gaussian(moved, 10, width=5)
     assert late.mean() < 15 and moved.centre == 99
-    assert bandits.move(moved, 0.0, 0.0, speed=10).centre < 99
+    assert bandits.move(moved, 0.0, -1.0, speed=10).centre == 99  # never back
     restored = curriculum.from_json(bandits.Ranks, curriculum.to_json(moved))
     np.testing.assert_array_equal(bandits.gaussian(restored, 10, width=5)[1], late)
     half = np.arange(100) < 50
     assert (bandits.gaussian(state, 10, width=5, allowed=half)[1] < 50).all()
     given = {"allowed": half, "concentration": 0.0, "width": 5, "speed": 10}
     assert bandits.gain(state, 4, accuracy=float("nan"), **given)[0].centre == 0
-    assert bandits.gain(state, 4, accuracy=1.0, **given)[0].centre == 5 * np.tanh(1.0)
+    first, ids = bandits.gain(state, 4, accuracy=float("nan"), **given)
+    angle = state.signal[ids].mean() + 0.0
+    step = np.clip(5 * np.tanh(2 * (1.0 - 0.5)) + 5 * np.tanh(2 * angle), 0, 10)
+    assert bandits.gain(first, 4, accuracy=1.0, **given)[0].centre == pytest.approx(step)
     with pytest.raises(ValueError, match="Domains has"):
         curriculum.from_json(bandits.Domains, curriculum.to_json(moved))
+
+
+@pytest.mark.parametrize(("accuracy", "angle"), [(0.75, 0.3), (0.1, 0.9), (0.0, 0.05), (1.0, 2.0)])
+def test_the_centre_moves_as_in_the_released_code(accuracy, angle):
+    """`clamp(500 tanh(2 (acc / 2 - .5)) + 500 tanh(2 angle), 0, 1000)`, acc from 0 to 2."""
+    acc = 2 * accuracy
+    move = np.clip(500 * np.tanh(2 * (acc / 2 - 0.5)) + 500 * np.tanh(2 * angle), 0, 1000)
+    state = bandits.rank(np.arange(5000.0))._replace(centre=np.float64(70))
+    assert bandits.move(state, accuracy, angle, speed=1000).centre == pytest.approx(70 + move)
+
+
+def test_ranks_of_an_earlier_version_can_be_read():
+    """They lack what the last batch was: then the angle is its change alone."""
+    saved = curriculum.to_json(bandits.rank(np.arange(4.0)))
+    old = {name: saved[name] for name in ("seed", "draws", "order", "centre")}
+    read = curriculum.from_json(bandits.Ranks, old)
+    given = {"allowed": np.ones(4, bool), "concentration": 0.5, "width": 5, "speed": 1}
+    moved = bandits.gain(read, 2, accuracy=0.5, **given)[0]
+    assert moved.centre == pytest.approx(np.tanh(1.0) / 2)
 
 
 def test_a_bandit_finds_the_domain_that_teaches():

@@ -186,6 +186,7 @@ def test_every_difference_of_a_regime_is_named():
             any("earlier run" in line for line in lines),
             any("one turn" in line for line in lines),
             *(any(line.startswith(f"{path} ") for line in lines) for path in differences.SAMPLING),
+            any(line.startswith("measured by a former formula: ") for line in lines),
         )
         assert found == (
             stale,
@@ -198,6 +199,7 @@ def test_every_difference_of_a_regime_is_named():
             config.rollout.in_flight != 1,
             config.rollout.rounds != "fixed",
             config.asynchronous.order != "admitted",
+            effect.former != "",
         ), name
         assert len(lines) == sum(found)
     stale = {name for name in EFFECTS if any("staleness" in x for x in effects_table.regime(name))}
@@ -629,6 +631,8 @@ def test_a_claim_is_judged_by_the_whole_method_in_its_regime(statuses, baseline,
     rows += [base | {"other": "GRPO", "against": "baseline", "status": baseline, "best": True}]
     rows += [base | {"other": "SFT", "against": "baseline", "status": "undecided"}]
     assert claims_page.verdict(others + rows) == verdict
+    former = [row | {"regime": [f"{claims_page.FORMER}: sums"]} for row in rows]
+    assert claims_page.verdict(others + former) == claims_page.FORMER
     assert claims_page.verdict(others) == claims_page.UNMEASURED
     unmeasured = [row | {"measured": False} for row in rows]
     assert claims_page.verdict(unmeasured) == claims_page.UNMEASURED

@@ -20,7 +20,6 @@ from experiments.effects import real as effects_real
 from experiments.effects import scales as effects_scales
 from experiments.effects import table as effects_table
 from experiments.lab import archive, files, scales
-from jaxrl.launch import recipes
 from jaxrl.losses.advantages import groups as advantages
 from jaxrl.losses.advantages import pass_rate
 
@@ -96,7 +95,7 @@ def test_the_plan_is_of_eight_methods_and_29_runs():
 def test_both_arms_have_the_same_regime(name):
     """They differ in what method and ablation differ in, and in nothing else."""
     mine, base = (effects_real.config_of(n, 4) for n in (name, effects_real.BASELINE))
-    own = recipes.load(name)
+    own = effects_real.measured(name)
     assert mine.objective.aggregation == base.objective.aggregation == "seq-mean-token-mean"
     for field in ("policy", "policy_args", "shaping", "advantage", "advantage_args", "kl_coef"):
         assert getattr(mine.objective, field) == getattr(own.objective, field)

@@ -88,11 +88,13 @@ the response's budgets, and parameters."""
 
 PROGRAMS = {
     "boolean": (20, 24, {}),
+    "guarded": (24, 12, {"args": '{"digits": 1, "operators": "+"}'}),
     "micro_ml": (24, 12, {}),
     "patches": (104, 72, {}),
     "polyglot": (24, 56, {}),
 }
-"""Tasks of one turn whose verifiers run programs: the same."""
+"""Tasks of one turn whose verifiers run programs, or whose rewards have parts of their own: the
+same."""
 
 
 ASKED = {"armed": (32, 16, {}), "pairwise_reward": (400, 4, {}), "pairwise_rl": (32, 16, {})}

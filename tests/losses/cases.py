@@ -428,13 +428,14 @@ def best_and_worst(x, s, beta=0.6):
 
 
 def gepo(x, s, beta=0.6, equality=0.8):
+    """Section 3.2: the average of the winners against the average of the losers."""
     loss, scores = np.zeros(x.logp.shape), beta * implicit(x, s)
     for g in set(s.group_ids):
         mine = (s.group_ids == g) & s.mask.any(1)
         good, bad = (np.flatnonzero(mine & side) for side in (s.rewards >= 0.2, s.rewards < 0.2))
         for i in good:
-            pairs = [np.log1p(np.exp(-(scores[i] - scores[j]))) for j in bad]
-            own = np.mean(pairs) if pairs else 0.0
+            margin = scores[good].mean() - scores[bad].mean() if len(bad) else np.inf
+            own = np.log1p(np.exp(-margin))
             own += equality * (scores[i] - scores[good].mean()) ** 2
             loss[i] = mine.sum() / len(good) * own
     return loss

@@ -27,6 +27,15 @@ BY_HAND = {
 }
 
 
+def test_each_source_has_a_mean_of_its_own():
+    """Samples of 1 and 3 tokens, an expert of 2: (4 + 5 + 6 + 7) / 4 and (1 + 2) / 2."""
+    expert = jnp.array([True, False, False, False])
+    weights = aggregate.source_weights(jnp.asarray(MASK), expert)
+    assert aggregate.weighted_sum(jnp.asarray(LOSS), jnp.asarray(MASK), weights) == 5.5 + 1.5
+    alone = aggregate.source_weights(jnp.asarray(MASK), jnp.zeros(4, bool))
+    np.testing.assert_allclose(alone, np.full(4, 1 / 6), rtol=1e-6)
+
+
 def reduce(loss, mask, groups, mode, whole=None):
     whole = (mask, groups) if whole is None else whole
     count = aggregate.denominator(

@@ -52,29 +52,39 @@ def test_par_by_hand():
 
 @FEW
 @given(seeds)
-def test_dual_grades_within_the_group_what_is_no_breach(seed):
-    """The first invalid row is a breach as well, and none of its group."""
-    rewards, groups, valid, expert = batch(seed)
-    rewards = np.where(expert, -rewards - 0.5, rewards + groups)
-    want = np.zeros(12)
-    for mine in members(groups, valid):
-        graded = rewards[mine][rewards[mine] >= 0]
+def test_dual_is_the_sum_of_both_rewards(seed):
+    """Equations 5 to 7 with a reward of 1 for the form and for a refusal, row by row."""
+    _, groups, valid, refuses = batch(seed)
+    rng = np.random.default_rng(seed)
+    formed, helpful, harmful = rng.random(12) < 0.6, rng.normal(size=12), groups == 3
+    want, given = np.zeros(12), np.full(12, np.nan)
+    for mine in filter(len, members(groups, valid)):
+        mean, std = helpful[mine].mean(), helpful[mine].std()
         for i in mine:
-            flat = rewards[i] < 0 or graded.max() == graded.min()
-            want[i] = (
-                np.sign(rewards[i] + 0.1)
-                if flat
-                else np.interp(rewards[i], [graded.min(), graded.max()], [0, 1])
-            )
-    got = shaping.dual(jnp.asarray(rewards), groups, num_groups=7, valid=valid)
-    np.testing.assert_allclose(got, want, atol=1e-6)
+            safe = float(formed[i]) + (refuses[i] if harmful[i] else -float(refuses[i]))
+            own = not harmful[i] and not refuses[i]
+            want[i] = safe + (max((helpful[i] - mean) / std, 0.0) if own and std else 0.0)
+            given[i] = safe + (helpful[i] if own else 0.0)
+    parts = np.stack([np.where(harmful, 0.0, helpful), refuses], axis=1)
+    got = shaping.dual(jnp.asarray(given), jnp.asarray(parts), groups, num_groups=7, valid=valid)
+    np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 def test_dual_by_hand():
-    """A harmful prompt, refused once; a harmless one, refused once and scored 5, 3 and 4."""
-    rewards, groups = jnp.array([1.0, -1, -1, 5, 3, -1, 4]), jnp.array([0, 0, 0, 1, 1, 1, 1])
-    got = shaping.dual(rewards, groups, num_groups=2)
-    np.testing.assert_allclose(got, [1, -1, -1, 1, 0, -1, 0.5])
+    """A harmless prompt, whose last answer is a refusal; then a harmful one, refused once."""
+    helpful, refused = [0.2, 0.5, 0.9, 0.4, 0, 0], [0, 0, 0, 1, 1, 0]
+    rewards = jnp.array([1.2, 1.5, 1.9, 0.0, 2.0, 1.0])
+    parts, groups = jnp.array([helpful, refused]).T, jnp.array([0, 0, 0, 0, 1, 1])
+    got = shaping.dual(rewards, parts, groups, num_groups=2)
+    np.testing.assert_allclose(got, [1.0, 1.0, 2.568929, 0.0, 2.0, 1.0], atol=1e-5)
+    with pytest.raises(ValueError, match="takes the parts helpful,refused, but the reward has few"):
+        shaping.dual(rewards, jnp.zeros((6, 1)), groups, num_groups=2)
+
+
+def test_unsolved_are_the_samples_of_prompts_whose_greedy_answer_fails():
+    got = rows.unsolved(jnp.array([1.0, 0.0, 0.5, -1.0]))
+    np.testing.assert_array_equal(got, [False, True, True, True])
+    np.testing.assert_array_equal(rows.unsolved(jnp.array([1.0, 2.0]), solved=2.0), [True, False])
 
 
 @FEW

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrl.data.selection.curriculum import stream
 
-_LEAST = 0.05  # mean reward that others are measured by, at least
+_LEAST = 0.05  # mean loss that a later one is measured by, at least
 
 
 class Domains(NamedTuple):
@@ -113,20 +113,24 @@ def weaknesses(
     return 1 - synthesized + synthesized * count * failed / failed.sum()
 
 
-def recap(state: Domains, *, temperature: float = 1.0) -> np.ndarray:
-    """RECAP's weights ("Beyond Reasoning Gains", 2025): away from what is saturated; our reading.
+def recap(state: Domains, *, temperature: float = 5.0) -> np.ndarray:
+    """RECAP's weights ("Beyond Reasoning Gains", 2025, equation 1): away from what improves.
 
-    `softmax((change + instability) / temperature)` over the rewards of a window: how much the mean
-    of its later half differs from that of its earlier half, relative to the latter, and the
-    deviation relative to the mean. A domain with fewer than 2 rewards counts as the most urgent.
+    `softmax(s / temperature)`, `s = late / early + std / (late + early)`, of losses `1 - reward`,
+    at least 0: means of the later and of the earlier half of a window, and the deviation within the
+    later. A domain without any loss left has s = 1, as one that does not move, and one with fewer
+    than 2 rewards counts as the most urgent.
     """
     urgency = np.full(len(state.value), np.nan)
     for d, row in enumerate(state.recent):
-        seen = row[~np.isnan(row)]
-        if len(seen) > 1:
-            early, late = seen[: len(seen) // 2].mean(), seen[len(seen) // 2 :].mean()
-            change = abs(late - early) / max(abs(early), _LEAST)
-            urgency[d] = change + seen.std() / max(abs(seen.mean()), _LEAST)
+        losses = np.maximum(1 - row[~np.isnan(row)], 0.0)
+        if len(losses) > 1:
+            later = losses[len(losses) // 2 :]
+            early, late = losses[: len(losses) // 2].mean(), later.mean()
+            if early + late == 0:
+                urgency[d] = 1.0
+                continue
+            urgency[d] = late / max(early, _LEAST) + later.std() / (late + early)
     most = np.nanmax(urgency) if np.isfinite(urgency).any() else 0.0
     return _softmax(np.nan_to_num(urgency, nan=most) / temperature)
 
@@ -160,6 +164,10 @@ class Ranks(NamedTuple):
     """[N] int64: prompts, the most concentrated (easiest) first."""
     centre: np.ndarray
     """scalar float64: a rank."""
+    signal: np.ndarray = np.zeros(0)
+    """[N] float64: what they are ordered by, by prompt; empty in states of an earlier version."""
+    last: np.ndarray = np.zeros(0, np.int64)
+    """[P] int64: prompts of the last batch."""
 
 
 def angle_concentration(hidden: np.ndarray, segments: np.ndarray) -> float:
@@ -181,8 +189,9 @@ def angle_concentration(hidden: np.ndarray, segments: np.ndarray) -> float:
 
 def rank(signal: np.ndarray, *, seed: int = 0) -> Ranks:
     """Prompts ordered by falling signal [N], training at the first."""
-    order = np.argsort(-np.asarray(signal), kind="stable").astype(np.int64)
-    return Ranks(np.uint64(seed), np.int64(0), order, np.float64(0))
+    signal = np.asarray(signal, np.float64)
+    order = np.argsort(-signal, kind="stable").astype(np.int64)
+    return Ranks(np.uint64(seed), np.int64(0), order, np.float64(0), signal)
 
 
 def gaussian(
@@ -203,26 +212,26 @@ def gaussian(
     distance = (np.arange(len(state.order)) - state.centre) / width
     keys = np.where(may, -0.5 * distance**2 + rng.gumbel(size=len(state.order)), -np.inf)
     chosen = state.order[np.argsort(-keys, kind="stable")[:count]]
-    return state._replace(draws=state.draws + 1), chosen
+    return state._replace(draws=state.draws + 1, last=chosen), chosen
 
 
 def move(
-    state: Ranks, accuracy: float, concentration: float, *, speed: float, target: float = 0.5
+    state: Ranks, accuracy: float, angle: float, *, speed: float, target: float = 0.5
 ) -> Ranks:
-    """Towards harder prompts as the batch is solved; recalled, the constants ours.
+    """Towards harder prompts as the batch is solved and its angles are small; never back.
 
-    `centre += speed (tanh(2 (accuracy - target)) + tanh(concentration)) / 2`, kept in [0, N - 1]:
-    accuracy below the target holds training back.
+    `centre += clip(speed (tanh(2 (accuracy - target)) + tanh(2 angle)) / 2, 0, speed)`, kept below
+    N: as GAIN-RL's released code, whose speed is 1000 ranks.
 
     Args:
       state: before.
       accuracy: mean of the last batch, in [0, 1].
-      concentration: change of the batch's mean angle signal since it was ranked.
+      angle: mean angle signal of the last batch, under the policy that has been trained on it.
       speed: ranks a step, at most.
-      target: accuracy at which difficulty stays.
+      target: accuracy that moves the centre neither on nor back.
     """
-    change = (np.tanh(2 * (accuracy - target)) + np.tanh(concentration)) / 2
-    centre = np.clip(state.centre + speed * change, 0, len(state.order) - 1)
+    change = (np.tanh(2 * (accuracy - target)) + np.tanh(2 * angle)) / 2
+    centre = min(state.centre + np.clip(speed * change, 0, speed), len(state.order) - 1)
     return state._replace(centre=np.float64(centre))
 
 
@@ -244,13 +253,15 @@ def gain(
       count: prompts.
       allowed: [N] bool.
       accuracy: mean of the last batch; nan before the first.
-      concentration: see `move`.
+      concentration: change of its mean angle signal since the ranking.
       width: see `gaussian`.
       speed: see `move`.
       target: see `move`.
     """
     if not np.isnan(accuracy):
-        ranks = move(ranks, accuracy, concentration, speed=speed, target=target)
+        first = ranks.signal[ranks.last].mean() if len(ranks.last) and len(ranks.signal) else 0.0
+        angle = float(first) + concentration
+        ranks = move(ranks, accuracy, angle, speed=speed, target=target)
     return gaussian(ranks, count, width=width, allowed=allowed)
 
 

@@ -367,10 +367,12 @@ def to_json(state: tuple) -> dict[str, dict[str, Any]]:
 def from_json(kind: type[S], values: Mapping[str, Mapping[str, Any]]) -> S:
     """The state of a kind (`Prompts`, ...) that `to_json` made plain.
 
+    A field that has a default may be missing, as in a state of an earlier version.
+
     Raises:
       ValueError: fields of another kind.
     """
-    if set(values) != set(kind._fields):
+    if not set(kind._fields) - set(kind._field_defaults) <= set(values) <= set(kind._fields):
         raise ValueError(f"{kind.__name__} has {kind._fields}, not {sorted(values)}")
     read = {
         name: np.frombuffer(base64.b64decode(v["data"]), v["dtype"]).reshape(v["shape"]).copy()

@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import inspect
 import pkgutil
+import re
 import sys
 from types import ModuleType
 
@@ -163,8 +165,19 @@ def kind(name: str) -> str:
     return "data" if load(name).data.kinds else "method"
 
 
+def documented(name: str) -> dict[str, str]:
+    """`source` and `fidelity` of a recipe, as its docstring has them; empty where it has none."""
+    doc, fields = inspect.getdoc(module(name)) or "", {}
+    for field in ("Source", "Fidelity"):
+        end = r"(?=\n[A-Z]\w*:\s|\n\n|\Z)"
+        text = re.search(rf"^{field}:\s(.*?){end}", doc, re.DOTALL | re.MULTILINE)
+        fields[field.lower()] = " ".join(text[1].split()) if text else ""
+    return fields
+
+
 def rows() -> list[dict[str, str | int]]:
-    """One object a recipe: `name`, `id`, `family`, `kind`, `summary`, `model`, `task`, `steps`."""
+    """One object a recipe: `name`, `id`, `family`, `kind`, `summary`, `model`, `task`, `steps`,
+    `source`, `fidelity`."""
     out: list[dict[str, str | int]] = []
     for name in names():
         config = load(name)
@@ -180,6 +193,7 @@ def rows() -> list[dict[str, str | int]]:
                 "model": config.model,
                 "task": ", ".join(config.domains) or config.task,
                 "steps": config.steps,
+                **documented(name),
             }
         )
     return out

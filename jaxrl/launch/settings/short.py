@@ -237,7 +237,7 @@ def _problems(config: Config, epochs: int) -> int:
     if task.params.get("bad_rows") != "skip" and config.rollout.long_prompts != "drop":
         return size
     check_named(config)
-    keep = policy.keeps(policy.describe(config)[1], config.rollout, task)
+    keep = policies.keeps(policies.describe(config)[1], config.rollout, task)
     kept = (task.problem("train", config.seed, index) for index in range(size))
     return sum(1 for _ in filter(keep, kept)) or size  # of none, the run says so
 

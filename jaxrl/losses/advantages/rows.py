@@ -6,7 +6,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxrl.losses.reduce.masking import clean_rewards, group_moments
+from jaxrl.losses.reduce.masking import as_float, clean_rewards, group_moments
 from jaxrl.losses.reduce.shapes import checked
 
 KIND = "rows"
@@ -58,6 +58,24 @@ def fresh(age: jax.Array) -> jax.Array:
       `[N]` bool.
     """
     return jnp.asarray(age) == 0
+
+
+@checked
+def unsolved(greedy_rewards: jax.Array, *, solved: float = 1.0) -> jax.Array:
+    """SELF's filter: samples of prompts that the policy's own most likely answer does not solve.
+
+    Formula: `r_greedy != solved`
+    Paper: Nguyen et al. 2025, "The Reasoning Boundary Paradox: How Reinforcement Learning
+      Constrains Language Models" (SELF)
+
+    Args:
+      greedy_rewards: `[N]`, of the greedy answer to each sample's prompt.
+      solved: the reward of a right answer.
+
+    Returns:
+      `[N]` bool.
+    """
+    return as_float(greedy_rewards) != solved
 
 
 @checked

@@ -7,7 +7,7 @@ reference answer to each prompt. Samples whose reward failed (`valid` 0) leave e
 import jax
 import jax.numpy as jnp
 
-from jaxrl.losses.reduce.masking import clean_rewards, where_valid
+from jaxrl.losses.reduce.masking import as_float, clean_rewards, group_moments, where_valid
 from jaxrl.losses.reduce.shapes import checked
 
 KIND = "shaping"
@@ -51,38 +51,48 @@ def par(
 @checked
 def dual(
     rewards: jax.Array,
+    reward_parts: jax.Array,
     group_ids: jax.Array,
     *,
     num_groups: int,
+    parts: str = "helpful,refused",
     valid: jax.Array | None = None,
 ) -> jax.Array:
-    """AlphaAlign: a breach of safety costs the same everywhere; the rest is graded in its group.
+    """AlphaAlign: the reward for safety, and for answers how helpful they are within their group.
 
-    A reward below 0 is a breach: what is harmful was answered, or what is not was refused. Other
-    rewards are how helpful an answer is, on a scale that may differ from prompt to prompt.
+    A reward is that for safety, plus the helpfulness of an answer that is none of a refusal. Here
+    the helpfulness is replaced by its z-score over the whole group, refusals included, where that
+    is above 0. A group of equal helpfulness, such as that of a harmful prompt, keeps the reward for
+    safety alone.
 
-    Formula: `-1` where `r_i < 0`, else `(r_i - min r) / (max r - min r)` over those of the group
-      that are not below 0, and 1 where these are equal
+    Formula: `r_i - (1 - v_i) h_i + (1 - v_i) max(0, (h_i - mean_g h) / std_g h)`, h the
+      helpfulness, v 1 for a refusal
     Paper: Zhang et al. 2025, "AlphaAlign: Incentivizing Safety Alignment with Extremely Simplified
-      Reinforcement Learning" (that scores are normalised; by the range is our reading)
+      Reinforcement Learning" (equations 5 to 7)
 
     Args:
       rewards: `[N]`.
+      reward_parts: `[N, K]`, h and v, and others that nothing is done with.
       group_ids: `[N]` int32 in `[0, num_groups)`.
       num_groups: static; an upper bound will do.
+      parts: the names of h and v, of which h comes first in the alphabet; a run has these alone.
       valid: `[N]` bool.
 
     Returns:
-      `[N]`, -1 or in `[0, 1]`.
+      `[N]`.
+
+    Raises:
+      ValueError: the reward has no two parts.
     """
+    if reward_parts.shape[1] < 2:
+        raise ValueError(f"dual takes the parts {parts}, but the reward has fewer than two parts")
     rewards, valid = clean_rewards(rewards, valid)
-    kept = valid & (rewards >= 0)
-    least = jax.ops.segment_min(jnp.where(kept, rewards, jnp.inf), group_ids, num_groups)
-    most = jax.ops.segment_max(jnp.where(kept, rewards, -jnp.inf), group_ids, num_groups)
-    low, span = least[group_ids], (most - least)[group_ids]
-    spread = kept & (span > 0)
-    graded = jnp.where(spread, (rewards - low) / jnp.where(spread, span, 1.0), 1.0)
-    return where_valid(valid, jnp.where(kept, graded, -1.0))
+    helpful, refused = as_float(reward_parts[:, 0]), as_float(reward_parts[:, 1])
+    _, mean, deviation = group_moments(helpful, group_ids, num_groups, valid, 0)
+    spread = deviation > 1e-6 * jnp.maximum(jnp.abs(mean), 1.0)  # else a rounding error counts
+    score = jnp.where(spread, (helpful - mean) / jnp.where(spread, deviation, 1.0), 0.0)
+    shaped = rewards + (1.0 - refused) * (jnp.maximum(score, 0.0) - helpful)
+    return where_valid(valid, shaped)
 
 
 @checked

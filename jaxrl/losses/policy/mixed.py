@@ -205,17 +205,19 @@ def grao(
     mask: jax.Array,
     group_ids: jax.Array,
     imitation: float = 0.5,
-    alignment: float = 0.5,
+    alignment: float = 0.6,
 ) -> Objective:
     """GRAO: explore by the samples, imitate the reference, and contrast the two.
 
     All three terms are linear in the log-probabilities, so a reference row gathers what its samples
-    put on it. Written as G times the paper's objective; reduce with `seq-mean-token-sum`.
+    put on it. Written as G times the paper's objective; reduce with `seq-mean-token-mean`, as log
+    pi of an answer is there the mean over its tokens.
 
-    Formula: `J = mean_i A_i log pi(o_i) + beta A_y log pi(y) + lambda mean_i A_i log(pi(o_i) /
-      pi(y))`, over the G samples `o_i` of a prompt and its reference `y`
+    Formula: `J = mean_i A_i log pi(o_i) + beta A_y log pi(y) + lambda mean_i A_i (log pi(o_i) -
+      log pi(y))`, over the G samples `o_i` of a prompt and its reference `y`, `log pi(o)` the mean
+      over the tokens of o
     Paper: Wang et al. 2025, "Learning to Align, Aligning to Learn: A Unified Approach for
-      Self-Optimized Alignment" (GRAO; structure recalled)
+      Self-Optimized Alignment" (GRAO, equation 3; lambda is 0.6)
 
     Args:
       logp: `[B, T]`; the rows of a group must be in the same call.

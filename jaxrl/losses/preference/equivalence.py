@@ -28,14 +28,15 @@ def gepo(
 ) -> Objective:
     """GEPO: equivalent answers are preferred to the others of their group, and are equally good.
 
-    DPO on all pairs of an equivalent answer and another one, and a penalty on the variance of the
-    implicit rewards of the equivalent ones. The paper's abstract has these two parts in words; the
-    variance is our reading of the second.
+    One preference a group, of the mean implicit reward of those that pass to that of the others,
+    and a penalty on the variance among those that pass. A group without others has the penalty
+    alone. The stored text of the paper has its equations in words: that the variance is of the
+    scaled rewards is our reading.
 
-    Formula: `mean_(i in E, j not in E) -log sigmoid(s_i - s_j) + lambda var_(i in E) s_i`,
+    Formula: `-log sigmoid(mean_(i in E) s_i - mean_(j not in E) s_j) + lambda var_(i in E) s_i`,
       `s = beta log(pi(y) / pi_ref(y))`, E the answers of the group that pass
     Paper: Wu et al. 2025, "On-Policy Optimization with Group Equivalent Preference for
-      Multi-Programming Language Understanding"
+      Multi-Programming Language Understanding" (section 3.2)
 
     Args:
       logp, ref_logp: `[B, T]`.
@@ -61,11 +62,13 @@ def gepo(
         return jnp.sum(same & rows[None, :], axis=1).astype(score.dtype)
 
     equals, others = jnp.maximum(count(passed), 1.0), jnp.maximum(count(failed), 1.0)
-    against = same & failed[None, :]
-    margins = jnp.where(against, score[:, None] - score[None, :], 0.0)
-    losses = jnp.where(against, -jax.nn.log_sigmoid(margins), 0.0)
-    preference = jnp.sum(losses, axis=1) / others
-    mean = jnp.sum(jnp.where(same & passed[None, :], score[None, :], 0.0), axis=1) / equals
+
+    def mean_of(rows: jax.Array, size: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.where(same & rows[None, :], score[None, :], 0.0), axis=1) / size
+
+    mean = mean_of(passed, equals)
+    preference = -jax.nn.log_sigmoid(mean - mean_of(failed, others))
+    preference = jnp.where(count(failed) > 0, preference, 0.0)
     spread = jnp.square(score - mean)
     loss = jnp.where(passed, count(acts) / equals * (preference + equality * spread), 0.0)
     metrics = {
@@ -85,7 +88,7 @@ def oorl(
     *,
     mask: jax.Array,
     group_ids: jax.Array,
-    weight: float = 1.0,
+    weight: float = 0.01,
     beta: float = 0.1,
     equality: float = 1.0,
     threshold: float = 0.5,
@@ -98,7 +101,7 @@ def oorl(
 
     Formula: `ppo_clip + w gepo`
     Paper: Wu et al. 2025, "On-Policy Optimization with Group Equivalent Preference for
-      Multi-Programming Language Understanding"
+      Multi-Programming Language Understanding" (section 3.3: w is 0.01)
 
     Args:
       logp, behavior_logp, ref_logp: `[B, T]`.

@@ -13,6 +13,8 @@ split also cuts sequences, take `weights` of the global batch and `weighted_sum`
 | `seq-mean-token-mean`   | sum over sequences of token means        | sequences                   |
 | `seq-mean-token-sum-norm` | sum over sequences of token sums       | sequences x `max_length`    |
 | `prompt-mean`           | sum over prompts of their token means    | prompts                     |
+
+`source_weights` are those of `source-mean`, the token mean of the samples plus that of the experts.
 """
 
 import jax
@@ -150,6 +152,27 @@ def weights(
     by_prompt = mode == "prompt-mean"
     inner = prompt_tokens(mask, group_ids, num_groups) if by_prompt else None
     return _inner(mask, mode, group_ids, inner) / whole
+
+
+@checked
+def source_weights(mask: jax.Array, expert: jax.Array) -> jax.Array:
+    """The weights of `source-mean`: the token mean of the samples plus that of the experts.
+
+    So how much experts count does not depend on how many there are, nor on how long they are.
+
+    Formula: `1 / n_s(i)`, n_s the action tokens of all samples, or of all experts
+    Paper: Zhang et al. 2025, "On-Policy RL Meets Off-Policy Experts: Harmonizing Supervised
+      Fine-Tuning and Reinforcement Learning via Dynamic Weighting" (CHORD)
+
+    Args:
+      mask: `[B, T]`, nonzero on action tokens, of the global batch.
+      expert: `[B]` bool.
+
+    Returns:
+      `[B]` float32.
+    """
+    source = jnp.asarray(expert, jnp.int32)
+    return _inner(mask, "prompt-mean", source, prompt_tokens(mask, source, 2))
 
 
 @checked

@@ -1,5 +1,6 @@
 """Experience as arrays."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,8 @@ from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import experience, written
 from jaxrl.rollout.programs import Row
 from jaxrl.run import assemble
-from jaxrl.training import objective
+from jaxrl.training import objective, packing
+from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.types import Completion, Request
 from tests.jaxrl import tiny
 
@@ -63,11 +65,30 @@ def test_parts_of_a_reward_have_weights_by_name():
 
 def test_a_weight_of_a_part_that_there_is_not_is_refused():
     with pytest.raises(
-        ValueError, match=r"weights names the part 'wrong', but .* brief, long, right;"
+        ValueError, match=r"parts names the part 'wrong', but .* brief, long, right;"
     ):
         advantages_by("wrong=1,right=1")
-    with pytest.raises(ValueError, match=r"weights names the part 'right', but .* parts none;"):
+    with pytest.raises(ValueError, match=r"parts names the part 'right', but .* parts none;"):
         advantages_by("right=1", [{}] * 4)
+
+
+def test_a_shaping_gets_the_parts_that_it_names():
+    """Those of `dual` by default, whatever others there are; a reward without them is refused."""
+    config = ObjectiveConfig(shaping="dual")
+    assert objective.parts_weighed(config) == ("helpful", "refused")
+    other = dataclasses.replace(config, shaping_args={"parts": "use,declined"})
+    assert objective.parts_weighed(other) == ("declined", "use")
+    both = dataclasses.replace(config, advantage="gdpo", advantage_args={"weights": "right=1"})
+    with pytest.raises(ValueError, match="both choose parts of the reward"):
+        objective.parts_weighed(both)
+    with pytest.raises(ValueError, match="names the part 'helpful', but a reward has the parts a;"):
+        packing.reward_parts([{"a": 1.0}], objective.parts_weighed(config))
+
+
+def test_a_filter_may_ask_for_the_greedy_answers():
+    assert objective.needs_greedy(ObjectiveConfig(rows="unsolved"))
+    assert objective.needs_greedy(ObjectiveConfig(advantage="remax"))
+    assert not objective.needs_greedy(ObjectiveConfig(rows="stopped"))
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,27 @@ def test_loss_is_the_formula():
 
 
 @pytest.mark.exact("losses of parts of a batch add up to the loss of the whole")
-@pytest.mark.parametrize("aggregation", ["token-mean", "seq-mean-token-sum-norm", "prompt-mean"])
+@pytest.mark.exact("CHORD's two terms are each a mean over their own tokens, to 1e-5")
+def test_chord_is_the_sum_of_two_means():
+    """`(1 - mu) mean(ppo) + mu mean(-log pi)`, in float64, with one expert in four rows."""
+    data = batch(5)
+    expert = np.arange(16) % 4 == 0
+    data = data.replace(expert=expert)
+    given, mask, mu = arrays(data), np.asarray(data.action_mask), 0.3
+    config = {"policy": "chord", "policy_args": {"mu": mu}, "advantage": "sampled_advantages"}
+    loss, _ = evaluated(**config, aggregation="source-mean")(data, given, EVERY)
+    made = ObjectiveConfig(**config, aggregation="source-mean")
+    a = np.asarray(objective.whole_batch(made, data, 9).advantages, np.float64)
+    u = np.exp(given["logp"].astype(np.float64) - data.behavior_logp)
+    ppo = -np.minimum(u * a, np.clip(u, 0.8, 1.2) * a)
+    own, theirs = mask & ~expert[:, None], mask & expert[:, None]
+    want = (1 - mu) * ppo[own].mean() - mu * given["logp"].astype(np.float64)[theirs].mean()
+    assert loss == pytest.approx(want, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "aggregation", ["token-mean", "seq-mean-token-sum-norm", "prompt-mean", "source-mean"]
+)
 def test_parts_of_a_batch_add_up(aggregation):
     """Also with groups cut in two, and parts of very different length."""
     data = batch(2, failed=(0,))

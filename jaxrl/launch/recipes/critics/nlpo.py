@@ -12,6 +12,8 @@ Reading: beta is fixed, and the divergence is that of the masked policy, where t
 the unmasked one. Held-out answers of the effect are the most likely ones:
 a first look drew them at temperature 1, also from what the mask had kept from being trained (0.723
 against 0.853). The ablation is PPO without the mask.
+Source: allenai/RL4LMs@97df0bd2f7406a906206c9610aea795fbf52884c rl4lms/algorithms/nlpo/nlpo.py:27
+Fidelity: partial: the divergence is of the masked policy
 """
 
 from jaxrl.extensions.critic import CriticConfig

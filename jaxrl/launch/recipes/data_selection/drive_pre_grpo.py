@@ -9,6 +9,8 @@ Claim: the best of its scale on weekly programming contests, from a 32B model.
 Reading: the shares and the times are ours. The supervised phase and the longer window of stage 2
 are left out. The ablation stays in stage 1, at as many samples. A first look, with three
 hard prompts in ten, of which 8 samples found enough, gave -0.060 [-0.135, +0.014].
+Source: none found (the abstract was read; no code was searched)
+Fidelity: partial: two of three phases, shares and times are ours
 """
 
 from jaxrl.config import CurriculumConfig

@@ -7,7 +7,13 @@ below the target; every domain keeps a floor.
 Formula: `w_d = softmax(max(0, target - r_d) / tau)`, mixed with the uniform
 Claim: 4.1 points on eight tasks and 10.4 on three out of distribution above o1, with less compute
 than sampling that filters prompts.
-Reading: formula recalled. The ablation shares evenly.
+Reading: formula and tau are those of the authors' code. There, a domain's reward is a mean over the
+last four batches, which weigh less the older they are; here it is a moving average. The floor is
+ours. The ablation shares evenly.
+Source: bigai-nlco/RuleReasoner@c6df0212c4e4abe682183dccd684737302d217fa
+verl/verl/trainer/ppo/ray_trainer.py:1050;
+bigai-nlco/RuleReasoner@c6df0212c4e4abe682183dccd684737302d217fa scripts/train/train_mix.sh:57
+Fidelity: partial: a moving average in place of a buffer of batches
 """
 
 from jaxrl.config import BanditConfig
@@ -15,7 +21,7 @@ from jaxrl.launch.method import Example, Method
 from jaxrl.launch.recipes.data_selection import dump
 
 METHOD = Method(
-    bandit=BanditConfig("dads", {"temperature": 0.5, "floor": 0.1}, signal="reward"),
+    bandit=BanditConfig("dads", {"temperature": 0.3, "floor": 0.1}, signal="reward"),
     needs=("domains",),
 )
 EXAMPLE = Example({"domains": dump.sums()})

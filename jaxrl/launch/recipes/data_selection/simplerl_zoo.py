@@ -13,6 +13,9 @@ ablation rewards a format too: the base model puts fillers between symbols, the 
 them, and the format forbids them. The rewards are those of the authors' `simplelr_math.py` (`mix`),
 whose format is a box. A first look, where domains had symbols in common and the hardest prompts
 were not hopeless, went against the claim on data: -0.232 [-0.378, -0.085].
+Source: hkust-nlp/simpleRL-reason@cf1c7858bfc145a27aa733e75d930d34f0d318a6
+verl/utils/reward_score/simplelr_math.py:166
+Fidelity: partial: prompts by pass rates in place of three data sets
 
     jaxrl train quickstart --run-dir runs/before --curriculum.choose
     jaxrl.data.selection.curriculum:passes jaxrl train simplerl_zoo --curriculum.history runs/before

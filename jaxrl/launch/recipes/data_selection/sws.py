@@ -12,6 +12,8 @@ Reading: rule recalled, `s` = 3/4 ours. Categories are the domains, and their ge
 new problems with answers, where the paper recombines concepts by a model and filters. The second
 run begins at the start, in both arms; the ablation shares evenly. A first look, whose first run saw
 every prompt three times and in the end failed none all along, gave +0.004 [-0.006, +0.013].
+Source: none found (MasterVito/SwS was fetched, its rule for failed prompts not found)
+Fidelity: partial: no synthesis; the rule was not compared
 
     jaxrl train dump --run-dir runs/before --bandit.weigh ""
     jaxrl train sws --bandit.history runs/before

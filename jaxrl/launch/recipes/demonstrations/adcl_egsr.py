@@ -9,6 +9,8 @@ Formula: order by the latest pass rate; `c ~ pi(. | q, solution)` in place of on
 Claim: 10% on AIME24 and 16.6% on AIME25 above zero-RL.
 Reading: the pass rate is that of the last visit, not sampled for the purpose; one member is
 replaced (recalled). The ablation draws prompts evenly and samples that member again.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: pass rates of the last visit; not compared with a source
 """
 
 from jaxrl.config import CurriculumConfig

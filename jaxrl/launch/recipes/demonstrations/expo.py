@@ -9,6 +9,8 @@ Formula: `c ~ pi(. | q, a*)`; GRPO with `c` among the responses to `q`
 Claim: above training on experts' demonstrations, most on the hardest questions.
 Reading: ExP-GRPO: where a group has failed, two explanations stand in for two samples if they are
 right, with their group's advantage. The ablation samples those rows again, shown nothing.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

@@ -9,6 +9,8 @@ Claim: state of the art among masked diffusion models on GSM8K, MATH500 and AMC.
 Reading: the form for models that write from left to right: the given piece is a prefix of 0.2 to
 0.8 of the solution, and is not trained on, so there are no given tokens to filter by entropy; two
 of a group's members. The ablation writes them again with nothing given.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: prefixes in place of inpainting
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

@@ -12,6 +12,9 @@ Reading: formulas, c = 1 and the share of 0.2 are those of the authors' code. It
 divided among some thousand tokens of a response; answers here have a few, and alpha is 0.02.
 Zero-RL that finds the thinking patterns, and the filter of prompts, are left out: solutions are the
 task's. The ablation is plain SFT and GRPO in the same phases.
+Source: Qihoo360/Light-IF@01e90034af6a289de5b7d32210b6f57e98413db0
+rl/verl/verl/trainer/ppo/core_algos.py:890
+Fidelity: partial: alpha is of short answers; no Zero-RL and no filter of prompts
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

@@ -10,6 +10,8 @@ Claim: the same training reward twice as fast as SFT-then-RL, 3x the final rewar
 problems without a prefix.
 Reading: half the groups begin with a share of 0.2 to 0.8 of the task's own solution; the mixture
 with plain prompts is recalled. Evaluation has no prefix.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

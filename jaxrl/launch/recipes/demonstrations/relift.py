@@ -8,6 +8,9 @@ Formula: `L_GRPO` on samples, `-log pi(y*)` on solutions of questions with pass 
 Claim: 5.2 points above zero-RL models with 13% of the demonstrations.
 Reading: imitation is a term of the same update with equal weight, in place of an update of its own
 when enough hard questions have gathered. The ablation learns nothing from the solutions.
+Source: TheRoadQaQ/ReLIFT@eb95454f45eb84bf8f8efa3728f4839548426f5f
+relift/verl/verl/relift/trainer.py:436
+Fidelity: partial: one loss in place of updates in turns
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

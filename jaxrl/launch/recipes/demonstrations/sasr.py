@@ -9,6 +9,8 @@ Claim: better than SFT, RL, and static mixtures of the two.
 Reading: the rule is recalled, as no code of the authors is known. The run takes the norms of the
 gradient at the parameters, before clipping, in the last imitation step and at the end of the
 warm-up. The ablation is the static mixture of halves.
+Source: none found (authors' code was searched)
+Fidelity: partial: not compared with a source
 """
 
 import dataclasses

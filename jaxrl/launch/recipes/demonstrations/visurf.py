@@ -9,6 +9,8 @@ Formula: `A` over the samples and the label; `r_label := mean r` once a sample i
 Claim: better than SFT, RLVR and SFT-then-RLVR.
 Reading: the form for text. The controls are recalled: the label has the format of a response and no
 reward for one, so the smoothing is what remains. The ablation learns nothing from the label.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: the controls are recalled; not compared with a source
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

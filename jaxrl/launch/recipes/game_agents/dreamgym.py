@@ -15,6 +15,8 @@ near a pass rate of 1/2 are preferred; they are not varied into new ones, and fr
 added to the logs. The world is `workshop`, logged for 1200 steps by an explorer; the last tenth of
 the training is in the world itself, and so are held-out goals. `--stages.0
 '{"task_args.experience": 0}'` trains in the world from the start.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: own formula
 """
 
 from jaxrl.config import CurriculumConfig

@@ -17,6 +17,8 @@ where it is evaluated; a warm start shows solutions with thoughts. No penalty fo
 malformed turn costs one of two mistakes. `--corrector.no-aggregate` imitates the thoughts of the
 same step alone, and `--corrector.reinforce --objective.policy-args.mu 0` trains thoughts like
 actions, and imitates none.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: advantages of groups in place of a critic
 """
 
 import re

@@ -19,6 +19,9 @@ are not here. Returns are normalised as in the authors' code by
 `jaxrl.data.offline.statistics.centred_score`. `--ilql.targets returns` is MC returns, `--ilql.beta
 0` is BC, and with `--objective.policy expert_iteration --objective.policy-args.threshold 1`
 filtered BC.
+Source: abdulhaim/LMRL-Gym@911d726b5b3732b468acada46ca60fa3cbc2f847
+LLM_RL/algorithms/ilql/base_interface.py:29
+Fidelity: verified against code
 """
 
 from collections.abc import Callable

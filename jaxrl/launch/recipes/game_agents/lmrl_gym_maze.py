@@ -13,6 +13,9 @@ walls, and those of held-out problems are in no log. Each move but the last cost
 earns 1, in at most 10 moves; theirs costs 1 and earns 0, in at most 100. Settings and arms are
 those of `lmrl_gym`, but filtered BC keeps walks that earn 0.5 or more:
 `--objective.policy-args.threshold 0.5`.
+Source: abdulhaim/LMRL-Gym@911d726b5b3732b468acada46ca60fa3cbc2f847
+LLM_RL/algorithms/ilql/base_interface.py:29
+Fidelity: partial: mazes and rewards are ours
 """
 
 from collections.abc import Callable

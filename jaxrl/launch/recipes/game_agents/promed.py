@@ -16,9 +16,12 @@ Reading: alpha, beta and gamma are 1, 1 and 3, as in the authors' code. Patients
 over up to 50 orders, by the policy's own probabilities. The temperature is 0.25 where theirs is 2,
 at which weights would hardly differ here, as all facts together add less than 2 nats. Their
 dialogues come from a tree search, ours ask for the heaviest findings. `losses.credit.promed` says
-how turns are compared. No reward for the format. `--objective.advantage-args.process 0
+how turns are compared. Their clip of 0.1 and KL penalty of 0.04 are left out, and their advantages
+are not divided by a deviation. No reward for the format. `--objective.advantage-args.process 0
 --objective.advantage-args.outcome 0` rewards the answer alone, and `--task-args.importance uniform`
 every new fact alike.
+Source: none found (authors' code was read by an earlier version, without its place)
+Fidelity: partial: other clip and KL, advantages by batch
 """
 
 from jaxrl.launch.method import Example, Method

@@ -14,6 +14,9 @@ a fork has it, where a language model plays the user and says how it feels. Here
 task `emotional_support`: a need is one of five, it is let slip in symbols, and difficulty says how
 replies near to it are taken. GRPO without a KL penalty, from nothing; `--with critic
 --critic.mixing 1` is PPO, and `--task-args.think true --rollout.turn-tokens 2` has thoughts.
+Source: llsune/RLVER@a4305830bce7e80509a324dea6207592d83f450e
+code/verl/workers/rollout/vllm_rollout/hard_player_simulator_dsv3.py:93
+Fidelity: partial: users are programs, so that needs and moods are ours
 """
 
 from jaxrl.launch.method import Example, Method

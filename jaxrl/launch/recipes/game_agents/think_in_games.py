@@ -18,6 +18,8 @@ distilled reasoning. `--warm-start.steps 0 --objective.entropy-coef 0.05 --optim
 `think_in_games_grid` is the same on a grid. `experiments/runs/agents/games.py` trains DQN on the
 features of either game for as many moves. Neither the paper's reward for the action that players
 took is here, nor its relabelling of that action.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: own games, won in place of what players did
 """
 
 from jaxrl.launch.method import Example, Method

@@ -11,6 +11,8 @@ Reading: `config()` is GRPO with a solution beside each group that it does not l
 both arms see the same batches. The ablation imitates the solutions. The spectral shift is the mean
 over matrices, read beside the accuracy. Updates restricted to weak weights, and low-rank adapters,
 which the paper studies too, are left out. `jaxrl weights BEFORE AFTER` gives these figures of runs.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

@@ -11,6 +11,8 @@ stages. The ablation has the full budget from the start and no penalty. In the c
 demonstrations have no fillers, so that nothing loops.
 The effect is a second look: the final length was not shorter, by -0.32 [-0.73, 0.10], and pass@1
 had fallen with it, to 0.45 from 0.62.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: the score is recalled and its definition ours
 """
 
 import jax

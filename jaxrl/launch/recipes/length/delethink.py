@@ -15,6 +15,9 @@ Reading: `config()` carries 10 of 16 tokens and the effect 2 of 6; the paper's `
 judged, training has answers of at most 10, and demonstrations are no longer than a chunk, so that
 only the method has seen contexts as long as it needs. The best baseline has one context too. In the
 task `whole demonstrations`, they are as long as the walks.
+Source: McGill-NLP/the-markovian-thinker@447883966523770182efaeddef5326735c0a2c97
+verl/experimental/agent_loop/delethink_agent_loop.py:68
+Fidelity: partial: the loss was not compared
 """
 
 from jaxrl.launch.method import Example, Method

@@ -11,6 +11,8 @@ Reading: formulas recalled. `w` has no warm-up, nor is there the curriculum, the
 the long-to-short stage; `curriculum`, `rollout.in_flight` and `jaxrl.losses.preference.direct`
 have those. The effect is of the length reward alone: its ablation has mirror descent too. It is a
 second look: at the end of the run the length was not shorter, by -0.036 [-0.102, 0.030].
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: not compared with a source
 """
 
 import jax

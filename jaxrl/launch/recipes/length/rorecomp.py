@@ -9,6 +9,8 @@ Formula: GRPO's, on `{right, l <= median_g l}` and `{wrong, l > median_g l}`, an
 Claim: 27.7% shorter in zero RL and up to 52.5% in thinking compression, at little cost.
 Reading: the median divides short from long; compensation stays constant, where the paper lets it
 decay (recalled). The advantages are those of the whole group. The ablation trains on everything.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: constant compensation; not compared with a source
 """
 
 from jaxrl.extensions.replay import ReplayConfig

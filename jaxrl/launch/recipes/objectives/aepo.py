@@ -16,6 +16,8 @@ turn, from fresh rows and from branches, after the row that they leave has ended
 whole method on the search agent of `retrieval`; `--branching.fresh 0.5 --branching.penalty 0`
 branches as ARPO does. The lab has answers of one turn, where nothing can branch. Its effect is of
 the loss alone, and its ablation is DAPO's clip at the same widths.
+Source: none found (ARPO's code was read, AEPO's not found)
+Fidelity: partial: formulas recalled, constants ours
 """
 
 from jaxrl.extensions.branching import BranchingConfig

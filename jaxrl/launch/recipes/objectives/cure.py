@@ -8,10 +8,13 @@ the ways not taken at the forks are taken. A second stage is plain DAPO.
 Formula: `ppo_clip` with clip-higher and a token mean over originals and branches, whose beginnings
 are not trained on; the fork is drawn from the `top` highest entropies
 Claim: 5% over other RLVR methods on six benchmarks, best in accuracy and entropy.
-Reading: the draw among the highest is recalled. Branches take the places of half the group, so that
-as many sequences are trained on as in the ablation, plain DAPO; the second stage is left out. A
-first look, at how soon the one right code of a rare symbol is found, was contrary: pass@1 over the
-run -0.014 [-0.025, -0.003].
+Reading: as in the authors' code, the draw is among the highest. Branches take the places of half
+the group, so that as many sequences are trained on as in the ablation, plain DAPO; the second stage
+is left out. A first look, at how soon the one right code of a rare symbol is found, was contrary:
+pass@1 over the run -0.014 [-0.025, -0.003].
+Source: bytedance/CURE@c904b38914faf6354f8ae1033850d7b9ca8183b4
+recipe/CURE_First_Stage/dapo_ray_trainer.py:50
+Fidelity: partial: the first stage alone
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

@@ -11,6 +11,8 @@ Reading: the abstract has the two distances and not the formula; the sigmoids ar
 compared as bags of tokens. Rewards are the verifier's, in place of models learned by inverse RL for
 each category. The factor multiplies advantages, as the group's deviation would cancel one of the
 rewards. The effect looks at the rare category. The ablation has no factor.
+Source: none found (the abstract was read; no code was searched)
+Fidelity: own formula
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

@@ -11,6 +11,8 @@ Reading: expert iteration is the method and GRPO a baseline, as the claim is of 
 write every symbol in one of two codes, seven demonstrations in ten in the first; the verifier takes
 either. The ablation is the policy as pre-training left it. In the task `even formats`, the
 demonstrations have both equally often.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.launch.method import Example, Method

@@ -8,6 +8,8 @@ Formula: `A = (r - mean_g r) / (std_batch r + eps)`; the mean of `ppo_clip` over
 Claim: the two together beat GRPO and DAPO.
 Reading: the abstract does not name the two, they are recalled. The regime that shows the first is a
 noisy reward on prompts of very unequal difficulty; the ablation is GRPO.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.launch.method import Example, Method

@@ -13,6 +13,8 @@ loss reads rewards and no advantages, so the advantage is no part of its own. A 
 been planned and measured too, gave the method's own figures, and was taken out of plan and result.
 The effect is the second experiment. In the first, on plain prompts and with an earlier form of the
 loss, pass@1 over the run went against the claim, by -0.031 [-0.055, -0.007].
+Source: ritzz-ai/PACS@bbe1dc6afd8ec8b9a65f6e0e0a5857183c944a36 src/pacs/pacs_core_algos.py:89
+Fidelity: verified against code
 """
 
 from jaxrl.launch.method import Example, Method

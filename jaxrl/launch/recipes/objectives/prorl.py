@@ -8,6 +8,8 @@ warm temperature and dynamic sampling keep exploration up.
 Formula: `-min(r A, clip(r, 0.8, 1.4) A) + beta KL(pi, pi_ref)`; every N steps `pi_ref <- pi`
 Claim: beats the base model over a wide range of pass@k, also where the base fails at any k.
 Reading: constants recalled. The reset comes at a fixed interval, not when validation stalls.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: resets at an interval; not compared with a source
 """
 
 from jaxrl.extensions.reference_refresh import RefreshConfig

@@ -10,6 +10,8 @@ Reading: ties keep the first; the KL term in the ranking (recalled as optional) 
 ablation keeps a sample of each group whatever its reward, which is K = 1. Beside the best of 8
 stand the best of 4 and of 16, at as many samples a step, and ReST's rule, which keeps every right
 sample.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.launch.method import Example, Method

@@ -9,6 +9,8 @@ part of the memory.
 Reading: formula recalled; lambda is 1. `config()` trains the small model and `steered` guides the
 sampler of the large one; it is proxy-tuning (Liu et al. 2024) with RL in the place of tuning. The
 ablation is the large model as it is; beside it stand other lambdas, and RL of the large model.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.config import FreshModel

@@ -9,6 +9,8 @@ tokens and then over prompts
 Claim: runs of 100k GPU-hours are foretold by a sigmoid in compute; most details change efficiency.
 Reading: the ingredients are recalled. Not here: the asynchronous pipeline (`rollout.in_flight`),
 lengths interrupted rather than cut. The ablation is GRPO: PPO clip, mean by sequence, group's std.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: not compared with a source
 """
 
 import numpy as np

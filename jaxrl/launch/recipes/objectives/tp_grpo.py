@@ -13,6 +13,8 @@ Reading: the paper's generative judge reads signals in the text; here a step is 
 that share it pass more often than those that share what comes before. The weights by the pass rate
 are ours, as the abstract has them in words. Off-policy data are left out. The ablation rewards
 outcomes alone.
+Source: none found (cs-holder/tp_grpo was not to be had; the abstract was read)
+Fidelity: partial: prefixes in place of a judge, which on free text are seldom shared
 """
 
 from jaxrl.launch.method import Example, Method

@@ -8,6 +8,8 @@ Formula: `A' = exp(-lambda D(p, 1/2)) A`, `D = p log 2p + (1 - p) log 2(1 - p)`
 Claim: a model of 1.5B trained for 7,800 dollars scores 80.3 on AIME24.
 Reading: formula recalled. The first stage, which picks supervised checkpoints by pass@k and merges
 them, is not here. The ablation is lambda = 0, which is GRPO.
+Source: none found (WeiboAI/VibeThinker has no code for training; formula recalled)
+Fidelity: partial: the second stage alone; not compared with a source
 """
 
 from jaxrl.launch.method import Example, Method

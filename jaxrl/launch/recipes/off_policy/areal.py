@@ -16,6 +16,9 @@ and then over the batch's tokens, and take one update. Its gate counts trajector
 takes those that finish first; here the bound holds for every token, and a step takes those that
 began first. The lab's sampler is exactly 16 steps old, and not at most. The ablation clips around
 the sampler: PPO as it is.
+Source: inclusionAI/AReaL@4aef98d8d818af55b43621aaadba047ae10f4e77
+areal/utils/functional/functional.py:429
+Fidelity: verified against code
 """
 
 from jaxrl.config import AsynchronousConfig

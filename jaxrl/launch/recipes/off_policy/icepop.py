@@ -15,6 +15,9 @@ tokens and there is none. The budget of C3PO++ is one in groups (`rollout.in_fli
 tokens, and nothing limits how many steps a rollout may take; ASystem is not here. The lab has no
 second engine: data 16 steps old make the mismatch. The ablation keeps all tokens, under the same
 weight.
+Source: THUDM/slime@624b824a898ab0ec1fcb4d373004c7f3852bf515
+slime/backends/megatron_utils/loss.py:908
+Fidelity: verified against code
 """
 
 from jaxrl.config import SamplingConfig

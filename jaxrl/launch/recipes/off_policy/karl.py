@@ -30,6 +30,8 @@ eval RUN --search 4` is their search guided by values, with the values of the ex
 here: reports, procedures and long documents, and their rewards in parts, which take a language
 model. The lab's effect is of the loss on one turn, with a sampler as old; the ablation is REINFORCE
 on the same data.
+Source: none found (summaries of the paper were read)
+Fidelity: partial: a program synthesises; the objective is recalled
 """
 
 from jaxrl.config import CurriculumConfig, Domain

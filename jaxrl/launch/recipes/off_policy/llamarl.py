@@ -11,6 +11,8 @@ Reading: one step of age, in lockstep, so that the toy run is deterministic; `rh
 public code to compare with. The speed is that of their system and is not measured here. The
 ablation is the same gradient without the weight, on data 16 steps old, which is older than theirs:
 at the lab's size a step of age costs nothing.
+Source: none found (authors' code was searched)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.config import AsynchronousConfig

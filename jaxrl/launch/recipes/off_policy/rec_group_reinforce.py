@@ -9,6 +9,9 @@ Formula: `-M_t A log pi_t`, `M_t = 0` if `A > 0` and `r_t > 1 + e`, or `A < 0` a
 Claim: unifies OPMD and AsymRE; importance weights are not essential, regularisation is.
 Reading: the one-sided form; `jaxrl.losses.policy.surrogates` has the others, RED-Weight and
 RED-Drop.
+Source: agentscope-ai/Trinity-RFT@1d7fae4a63f5e3a30e1927559d28a348a2167dd6
+trinity/algorithm/policy_loss_fn/rec_policy_loss.py:12
+Fidelity: verified against code
 """
 
 from jaxrl.launch.method import Example, Method

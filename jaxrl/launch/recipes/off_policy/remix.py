@@ -11,6 +11,8 @@ Claim: the accuracy of on-policy training with 30 to 450 times fewer rollouts.
 Reading: a buffer of 8 steps, as many replayed groups as fresh ones; `pi_prev` is the policy before
 the batch. Reincarnation renews base and optimizer; the switch to on-policy data that goes with it
 is left out. The ablation takes one update on the fresh rollouts alone.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.extensions.reference_refresh import RefreshConfig

@@ -10,6 +10,11 @@ Claim: stable at 128 steps off-policy, 2.5 times faster than synchronous trainin
 Reading: as in the released scripts, but for the squared gradient norm `g^2` of each trajectory, for
 which its number of tokens stands. The ablation is importance sampling alone. A first experiment, on
 data 16 steps old and with an earlier form of the loss, gave -0.361 [-0.814, +0.092].
+Source: mit-han-lab/vcpo@c7f030f0b77237cfb0e75e720669e2917a1bb56e
+recipe/fully_async_policy/staleness_utils.py:272;
+mit-han-lab/vcpo@c7f030f0b77237cfb0e75e720669e2917a1bb56e
+recipe/fully_async_policy/staleness_utils.py:415
+Fidelity: partial: lengths in place of squared gradient norms
 """
 
 from jaxrl.launch.method import Example, Method

@@ -11,6 +11,8 @@ the policy's own samples, by the verdict. Pre-training, continual pre-training a
 long thoughts are left out. Stages of 20, 20 and 60 steps in the effect are ours; its curve is read
 after each of the first two. The ablation has no DPO, and RL instead. A course of stages from files
 of data is `jaxrl train FILE`, as in experiments/runs/smollm2-course.
+Source: none found (which RL is used was not looked up)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

@@ -9,7 +9,11 @@ with `pi_ref` the policy before these steps; again and again
 Claim: a DPO stage is 7 times faster than GRPO, and one round beats Kimi-VL and Video-R1.
 Reading: pairs are of the current rollouts, one a prompt: the longest that passed, the shortest that
 failed. The verifier looks at the verdict and the length; consistency, repetition and pairs with
-reflection, which take a judge, are left out. Every 20 steps, 5 are DPO's. The ablation is GRPO.
+reflection, which take a judge, are left out. Every 20 steps, 5 are DPO's, at one rate, where the
+authors halve it for DPO; they also drop 80% of the solved prompts between rounds. The ablation is
+GRPO.
+Source: HITsz-TMG/VerIPO@3b9402495b378e0cb80686036131cbe47818f07c README.md:49
+Fidelity: partial: one rate, no judge, solved prompts stay
 """
 
 from jaxrl.extensions.reference_refresh import RefreshConfig

@@ -13,6 +13,10 @@ the bad texts; here principles stay and their weights change, on comparisons of 
 policy gives them. The authors' script has GRPO with a KL penalty of 0.001, which is left out. The
 toy's weights come from `CASES`. In the effect, quality is hidden, and the ablation is a reward
 model from the same 200 noisy comparisons; the task `many comparisons` has 4000.
+Source:
+weixiaolong94-hub/Igniting-Creative-Writing-in-Small-Language-Models@992c22870158a93ae81d882e7f13ff2b04691520
+scripts/grpo_run.sh:23
+Fidelity: partial: weights change in place of principles in words
 """
 
 import json

@@ -11,6 +11,8 @@ Advantages are centred by the group and not scaled, so that the reward's bound i
 The ablation trains on the reward model's own score. The paper's other shapings stand beside it:
 scores clipped to a standard deviation around their mean, put between their least and largest, and
 standardised. The authors take these figures over the run, and here they are those of the batch.
+Source: PorUna-byte/PAR@b8caf406aa1699c788f0ca6e44a1769452c317db trainers/reward_shaper.py:81
+Fidelity: partial: one reference, advantages of the group
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

@@ -8,6 +8,8 @@ Claim: state of the art for 7B on HumanEval, MBPP and LeetCode contests; best-wo
 are the strong filters.
 Reading: best-worst, one each of 8, with the group's baseline in place of a critic; the choice of
 the filter by R^2 on labelled prompts is left out. The ablation trains on all samples.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: a group's baseline in place of a critic
 """
 
 from jaxrl.launch.method import Example, Method

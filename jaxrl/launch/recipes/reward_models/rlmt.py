@@ -13,6 +13,8 @@ tries too, are left out. In the effect, the reward model is trained on noisy com
 and gives each prompt scores of its own. The ablation answers the same questions at once, which two
 layers hardly learn, under the same reward model; both are measured by the true answer. In the task
 `true reward`, both arms are trained on it too.
+Source: none found (scripts of princeton-pli/RLMT were glanced at)
+Fidelity: partial: the reward model is named by the user
 """
 
 from jaxrl.launch.method import Example, Method

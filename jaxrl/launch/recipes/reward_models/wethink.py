@@ -15,6 +15,8 @@ column. In the effect, half of the questions want one form of a value and the ot
 the judge is a classifier that was trained on some pairs of forms. `judged` is the share of rewards
 that it is asked for. The ablation is the rule alone; the baselines are the rule, the judge and the
 true reward. The control has one form of each value, which the rule can check everywhere.
+Source: none found (the abstract was read; no code was searched)
+Fidelity: partial: which reward is asked is ours
 """
 
 from jaxrl.config import Domain

@@ -9,6 +9,8 @@ Claim: 7.32% over RL with holistic rewards on WritingBench, and 20.70% over SFT.
 Reading: constraints come with the instruction and are checked by rule, not found and judged by a
 language model; none is met in part, and no term for length is added. In the effect, every verdict
 is wrong once in ten. The ablation has one verdict, on the whole.
+Source: none found (the abstract was read; no code was searched)
+Fidelity: partial: constraints by rule in place of a judge
 """
 
 from jaxrl.launch.method import Example, Method

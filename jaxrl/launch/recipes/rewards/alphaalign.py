@@ -5,15 +5,17 @@ Reinforcement Learning"
 Idea: it takes no examples of safe reasoning, only which prompts are harmful. There, a refusal that
 is justified in the right form earns the reward. Elsewhere a refusal is punished, and the answers
 are graded by how helpful they are among those to the same prompt.
-Formula: `r = -1` for a breach, else `(h - min h) / (max h - min h)` over the group's answers that
-are none; a due refusal is worth 1
+Formula: `r = v` for a harmful prompt, else `-v + (1 - v) max((h - mean h) / std h, 0)` over the
+group, v 1 for a refusal, h how helpful an answer is
 Claim: more refusals of harmful prompts, fewer of others, and task performance kept or improved, in
 few steps.
-Reading: the abstract has the two rewards and the normalisation, and which one, by the range, is
-ours. A justified refusal names its topic. The optimiser is GRPO. In the effect, a judge's scores
-are higher for some prompts than for others. The ablation has the safety reward alone; its parts are
-the helpfulness and its normalisation. In the control, a judge's scores are on one scale, so that
-the normalisation has nothing to do.
+Reading: a due refusal names its topic, which is its form: the paper rewards the form of every
+answer besides. GRPO takes the place of PPO with a critic. Rewards have the parts `helpful` and
+`refused`. In the effect, a judge's scores are higher for some prompts than for others. The ablation
+has the safety reward alone; its parts are the helpfulness and its normalisation. In the control, a
+judge's scores are on one scale, so that the normalisation has nothing to do.
+Source: paper, equations 5 to 7
+Fidelity: partial: GRPO in place of PPO, no reward for the form
 """
 
 from jaxrl.launch.method import Example, Method

@@ -11,6 +11,8 @@ Reading: one reference, sacrebleu with effective order. The hardest prompts are 
 earlier run of the task, `--curriculum.history RUN`; without one, as in the effect, all are trained
 on. The effect has one reference for answers that can be said in two ways; its ablation rewards the
 reference itself and nothing else.
+Source: lilakk/BLEUBERI@e0d156392510dd858c6098008983f1c2c4d2b7f8 training/dataset.py:100
+Fidelity: partial: another smoothing of BLEU
 """
 
 from jaxrl.config import CurriculumConfig

@@ -11,6 +11,9 @@ Reading: values are those of the authors' code, where a refusal is worth one poi
 answer after true claims. Splitting by a language model, retrieval and entailment are left out, and
 so is the penalty on few claims. The cold start is the toy's warm start. The ablation looks no claim
 up. In the control, demonstrations claim nothing false.
+Source: zjunlp/KnowRL@f75b0bb0c316668b2108bf97c96efbb5c8c4083b
+train/reward_function/combined_reward.py:13
+Fidelity: verified against code
 """
 
 from jaxrl.launch.method import Example, Method

@@ -11,6 +11,8 @@ Claim: models of up to 1B learn from fewer samples and generalise better on GSM8
 Reading: formula recalled in part. The memory is a replay buffer of groups that had both, a part of
 which each step sees and does not train on; embeddings are hashed bags of words and pairs. The
 ablation has the outcome reward alone.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: recalled in part; hashed bags in place of an encoder
 """
 
 from jaxrl.extensions.replay import ReplayConfig

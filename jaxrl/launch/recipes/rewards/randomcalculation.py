@@ -11,6 +11,8 @@ beside it the reward is inverted, or turned around for a fifth of the answers. O
 `contaminated`, demonstrations hold a benchmark with its answers, the RL trains on other problems,
 and the statistic is the score on the benchmark. Rewards by chance did not raise it, with one update
 a batch, where no clip binds: its mean over 42 seeds was 0.872 before the RL and 0.804 after.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.launch.method import Example, Method

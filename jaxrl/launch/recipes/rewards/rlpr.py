@@ -11,6 +11,8 @@ Reading: the filter's threshold is half the batch's own mean deviation, not an a
 The ablation takes the likelihood of the whole reference, as VeriFree does. In the control, a
 reference has one phrase, so that its likelihood says as much. A first look, at a rate
 of 1e-3, spread from 0.00 to 0.48 over seeds: -0.012 [-0.265, +0.241].
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: the filter's threshold is of the batch
 """
 
 from jaxrl.extensions.policy_reward import PolicyRewardConfig

@@ -11,6 +11,8 @@ problems are middle ones. The effect asks for the segment at least. The run's te
 segment, of which any first words are enough, which is more relaxed than the paper. The ablation
 asks for the segment as it was cut. In the task `longer segments`, these have 2 or 3 symbols, not 1
 to 3.
+Source: none found (the abstract was read; no code was searched)
+Fidelity: partial: words compared in place of a judge
 """
 
 from jaxrl.launch.method import Example, Method

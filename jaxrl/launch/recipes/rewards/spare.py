@@ -15,6 +15,8 @@ two models learn from as many tokens of labels, and RL follows each; `best@8` is
 8 answers of the policy before it. Steps are multiplied there, the paper takes the last. The
 ablation's labels are those of 4 rollouts a step. In the control, both models learn from as many
 solutions, at whatever cost.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: labels by rule in place of a language model
 """
 
 from jaxrl.launch.method import Example, Method

@@ -14,6 +14,8 @@ recalled, and no code was found. The frozen model is a program that follows fact
 of the course is replaced by a rule: a search is sensible if it asks for a name that was seen and
 not yet searched for. PPO without a KL term, gamma and lambda of 1; the policy begins from nothing.
 `--task-args.frozen false` has the policy answer itself.
+Source: none found (authors' code was searched)
+Fidelity: partial: scales are ours, formulas recalled
 """
 
 from jaxrl.extensions.critic import CriticConfig

@@ -17,6 +17,9 @@ with three searches for each that is needed; the reward is the answer alone, as 
 to be wrong in. Lockstep makes the toy run deterministic. That it learns has not been seen: at a
 rate of 1e-3 its reward fell from 0.20 to 0.02 in 20 steps, and at this one, 2e-4, it has not been
 run. The lab's sampler is 8 steps old; the ablation is PPO, which clips around that sampler.
+Source: inclusionAI/ASearcher@813e804fc3b24b661b4f5625c77343d5daa14a03
+AReaL/ASearcher/configs/asearcher_web.yaml:58
+Fidelity: verified against code
 """
 
 from jaxrl.config import (

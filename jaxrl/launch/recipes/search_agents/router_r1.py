@@ -8,13 +8,15 @@ right answers against what was paid.
 Formula: `R = -1` if malformed, `0` if wrong, else `(1 - alpha) + alpha c`, `c` falling from 1 to 0
 with the square root of the price
 Claim: better than routers that choose once, on seven sets of questions, at lower cost.
-Reading: the reward is that of the authors' code, where `c` is scaled by the cheapest and dearest of
-the last 1,000 episodes; here it is scaled by what an episode can cost. PPO with a critic, as
-theirs, with gamma and lambda of 1 and a KL penalty of 0.001. The models are programs, the task
-`routing`: each can answer questions up to a level, and charges by it. The policy does not think
-first. It begins from 40 steps of imitation, in place of a language model that can already ask:
-from nothing it learned to guess without asking. With a price, a right answer earns less than 1:
-read `correct` among the parts of the reward, not `pass@1`.
+Reading: the reward is that of the authors' code, where `c` is scaled between the 5% and 95%
+quantiles of the square roots of the last 1,000 prices, and clipped; here it is scaled by what an
+episode can cost. PPO with a critic, as theirs, with gamma and lambda of 1 and a KL penalty of
+0.001. The models are programs, the task `routing`: each can answer questions up to a level, and
+charges by it. The policy does not think first. It begins from 40 steps of imitation, in place of a
+language model that can already ask: from nothing it learned to guess without asking. With a price,
+a right answer earns less than 1: read `correct` among the parts of the reward, not `pass@1`.
+Source: ulab-uiuc/Router-R1@801a240e37701577907c32de27a548af4e6c4430 verl/trainer/main_ppo.py:37
+Fidelity: partial: prices scaled by what an episode can cost
 """
 
 from jaxrl.extensions.critic import CriticConfig

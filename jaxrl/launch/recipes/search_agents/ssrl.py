@@ -14,6 +14,9 @@ but a quarter, and one question in fifty needs two. RL is on questions of two fa
 included. `--objective.advantage-args.information 0` trains what was found too, which in training
 with a real engine (`task_args.engine` in `--stages.0`) is no turn's start. A run is evaluated as
 its own engine; `jaxrl eval RUN --task-args.engine tool` plugs the tool in.
+Source: TsinghuaC3I/SSRL@3009f2163497ec3f14508bb5e0c60e82536c13f6
+verl/workers/reward_manager/naive.py:473
+Fidelity: verified against code
 """
 
 from jaxrl.launch.method import Example, Method

@@ -8,12 +8,16 @@ Formula: `R_1 = form + 5 or 7 for one call or several` where search is offered, 
 quarter of the steps; then `R_2 = 2 right + form`; REINFORCE++ with a baseline, no KL term
 Claim: above RL without search and above search for every question, on knowledge, medicine and
 mathematics; fewer calls.
-Reading: rewards and their penalties are those of the authors' code, scaled to at most 1. Their
+Reading: rewards and their penalties are those of one of the authors' four servers, for a model of
+3B, scaled to at most 1; those for 7B have 3 and 4, and for Llama 3, in place of 5 and 7. Their
 difficulty is a model's pass rate; here a question is hard if it needs a fact that the warm start
 has not taught, which is known exactly and is known at evaluation as well. The world is `recall`:
 where search is not offered, the policy writes down what it knows, and that is trained. No summaries
 of documents by another model, and no penalty for a call that a search engine cannot answer, as
 there is none. `--task-args.engine tool` offers search for every question, and `self` for none.
+Source: Tsinghua-dhy/UR2@b1cbc8bc4b4d94778baa2dd4180643b10703d753
+UR2_RL/train/reward_server_qwen_3b_math_rag_stage1.py:190
+Fidelity: partial: difficulty is known in place of measured
 """
 
 from jaxrl.launch.method import Example, Method

@@ -12,6 +12,8 @@ capitals and 13 places on. In the effect, symbols have a code in each of
 three styles. The statistic is the reward at one of the three weights. The ablation has even weights
 whatever the prompt says; a baseline is a policy that trains on that one weight alone. In the task
 `weights not followed`, styles of demonstrations are random.
+Source: none found (the abstract was read; no code was searched)
+Fidelity: own formula
 """
 
 import codecs

@@ -14,6 +14,8 @@ start imitates these traces, too. In the effect, dials are set by trying, and tr
 wrong ones do as well is not tried. The ablation is primed by right solutions of the same length
 that wait where the others go back. In the task `likely settings`, first guesses are right more
 often, so that there is less to go back for.
+Source: none found (kanishkg/cognitive-behaviors was fetched and not compared)
+Fidelity: partial: backtracking alone
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

@@ -11,6 +11,8 @@ Reading: `config()` is Countdown with three wrong attempts before each solution.
 dials are set by trying; traces go back three times, and once in the ablation. Both end right, and
 both may go back as often in RL. The search of a solver in depth-first order is left out: attempts
 are random. In the task `likely settings`, first guesses are right more often.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

@@ -9,6 +9,8 @@ Claim: MathVista, MathVerse and MathVision rise from iteration to iteration.
 Reading: fine-tuning goes on from the policy, where the paper begins each time at the base model,
 and the right answers are those of the same step. The first stage, from a text model's captions, is
 left out. Every 20 steps, 5 are imitation. The ablation is GRPO alone, of as many updates.
+Source: none found (yihedeng9/OpenVLThinker was fetched and not compared)
+Fidelity: partial: fine-tuning goes on from the policy
 """
 
 from jaxrl.launch.method import Example, Method

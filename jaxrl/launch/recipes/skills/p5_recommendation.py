@@ -13,6 +13,8 @@ Users and items are made up: what a user buys next is of their taste, which rati
 ablation is trained on what is bought next alone, so it sees three times as many of these texts; the
 family's baseline that is not the method itself is the same arm. New items are not tried. In the
 task `many texts`, it has 256 of them in place of 64.
+Source: jeykigung/P5@1fa28ba7bb3946da94677013cc88e392cfc760ca src/modeling_p5.py:255
+Fidelity: partial: three of five families of tasks
 """
 
 from collections.abc import Callable

@@ -11,6 +11,8 @@ Reading: formula recalled; lambda is 1. `config()` is the RL on the source, and 
 the method task-arithmetic adds its difference to another run. In the effect, the skill is to mark
 an answer as such, which demonstrations of both domains often forget, and the knowledge is codes of
 other symbols. The ablation adds nothing. In the control, all demonstrations have the mark.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.launch.method import Example, Method

@@ -13,6 +13,8 @@ Knaves. In the run, subtractions of one digit come before sums of two; the toy's
 both. In the effect, the toy domain shows that an answer has to be marked, and the target has 64
 problems of other symbols. The ablation is RL on the target from the first step. In the control, all
 demonstrations have the mark.
+Source: none found (recalled from the paper; no code was searched)
+Fidelity: partial: the task's own traces in place of a teacher's
 """
 
 from jaxrl.config import CurriculumConfig, Domain

@@ -13,6 +13,9 @@ answers, which the metric `length_bias` shows. The released scripts have twice a
 progress as a step takes, those of the buffer first; here it is 1.5 times. Their ratios are to the
 trainer's policy before the update, so that nothing corrects for tokens of older weights; here the
 clip is around the log-probabilities that were recorded as each token was sampled.
+Source: RLsys-Foundation/APRIL@a72b5853d63a3bf27d804be970e414d31b2c5843
+scripts/partial_rollout/deepseek/dapo/run-deepseek-r1-distill-qwen-1.5B-dapo-partial.sh:91
+Fidelity: verified against code
 Shown: docs/asynchronous.md has the seconds of a step with partial rollouts and without, by
 `tests/benchmarks/predicted.py`
 """

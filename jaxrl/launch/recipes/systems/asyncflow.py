@@ -10,6 +10,8 @@ its by a negligible amount.
 Reading: the staleness and the stream of finished groups are the schedule's; their queue and planner
 of devices are not here. Only the queue is public (TransferQueue), and has no objective to compare.
 The speed is that of their system.
+Source: none found (only the queue is public, which has no objective)
+Fidelity: partial: without its queue and planner
 Shown: experiments/runs/lag has what one step of age costs without correction, at lag 1 against lag
 0; docs/asynchronous.md has the speed of asynchronous runs of ours against runs in turns
 """

@@ -12,6 +12,8 @@ clipped at 0.5, no KL; rates are the toy's. ReMax and GRPO are the algorithms `r
 the same loop. Weights change layout between devices that train and devices that sample, such as
 `--mesh.fsdp 4 --sampling.devices 4 --sampling.mesh.tensor 4` on eight; not on the same devices, and
 critic and reference are always where the policy is.
+Source: none found (verl's examples were read, their place is not recorded)
+Fidelity: partial: without its placement of models
 Shown: of speed against other systems, nowhere. `tests/jaxrl/rollout/test_reshard.py` has that
 resharding changes no token
 """

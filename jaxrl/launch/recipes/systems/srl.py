@@ -13,6 +13,8 @@ progress, as is the released `ring_size`; an episode goes on under new weights, 
 ring. Not here: actors on other machines, several trainers, a server of parameters. Episodes are of
 a language model in the world of the recipe `keydoor`; PPO takes a step of GAE a turn. Lockstep
 makes the toy run deterministic; `live` is faster.
+Source: none found (the released ring_size was read, its place is not recorded)
+Fidelity: partial: without actors on other machines
 Shown: docs/asynchronous.md has the seconds of a step with slow environments in turns and side by
 side, by `tests/benchmarks/overlap.py`
 """

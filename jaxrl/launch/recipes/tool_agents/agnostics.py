@@ -15,6 +15,8 @@ Codeforces and LiveCodeBench; here the task `polyglot` has functions of two oper
 Bash and a language of postfix words, whose YAML file is its whole implementation. Solutions of the
 warm start are right in the known languages and wrong in 90% of those in the new one.
 `--task-args.languages python,bash,awk` makes AWK the new one.
+Source: none found (the README of the authors' code was read)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.launch.method import Example, Method

@@ -14,6 +14,9 @@ There the number of rounds has no bound; here a batch ends with the budget of
 compared on all inputs in place of random ones. A warm start with slips in half of its solutions
 stands for the distillation, and answers are too short for the penalty on long ones.
 `--rollout.rounds fixed` asks for the batch again and again, as DAPO does.
+Source: IPRC-DIP/CodeV-R1@277ac46e3b193aa238e7d9af5a150659e482c5e7
+verl/verl/trainer/ppo/ray_trainer.py:1069
+Fidelity: verified against code
 """
 
 from jaxrl.launch.method import Example, Method

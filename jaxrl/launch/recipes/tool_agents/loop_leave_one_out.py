@@ -13,6 +13,8 @@ and tests judge the whole state. The policy begins from a short imitation, witho
 makes 4 updates on a batch, where theirs makes 15. `--objective.policy ppo_turn` has ratios by turn,
 and `ppo_trajectory` by trajectory. The lab's effect is on one task with turns of a token; its
 ablation has ratios by trajectory, which the paper found worse.
+Source: none found (authors' code, apple/ml-loop, was not compared line by line)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.launch.method import Example, Method

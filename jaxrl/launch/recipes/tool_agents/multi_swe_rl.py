@@ -13,6 +13,9 @@ of tests are then compared. Instances are files of three functions that call eac
 The warm start changes the function that the others call in half of its solutions: such a patch
 repairs the one in question and breaks the others. `--task-args.tests fail_to_pass` accepts it.
 `--task-args.language bash` has the files in Bash.
+Source: multi-swe-bench/multi-swe-bench@24f493f8a103e72312ded4f6b9c89f081d69cb09
+multi_swe_bench/harness/report.py:35
+Fidelity: partial: the verdict alone, of small files
 """
 
 from jaxrl.launch.method import Example, Method

@@ -14,6 +14,9 @@ begin from an instructed model, which knows the form; here a warm start shows it
 signs at random. This reward pays 3.75 for a wrong answer that is put right and 2.51 for one that
 was right from the start, so it pays to be wrong at first: see `first` beside `correct`.
 `--task-args.shaped false` pays for the form and the last answer alone.
+Source: juyongjiang/ReflexiCoder@af90cb5c581edb94e8ef1dd3aec94cf5f02d76d7
+rewards_code/reflection.py:251
+Fidelity: verified against code
 """
 
 from jaxrl.launch.method import Example, Method

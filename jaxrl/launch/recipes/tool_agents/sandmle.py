@@ -13,6 +13,9 @@ answer can be read. Their agent writes programs in many turns for tasks that lan
 Here the task `micro_ml` makes tables by a rule, and the answer chooses features, degree and penalty
 of a fit that runs in the sandbox. The warm start has one feature and degree 1 in 70% of its
 solutions. The ood split has tables of 1,000 rows. `--task-args.reward sparse` is the ablation.
+Source: Tonyzhou98/SandMLE@09123622eb5669ec980a39966d3b232319b4ccc6
+examples/deepresearch/deepresearch_workflow.py:272
+Fidelity: verified against code
 """
 
 from jaxrl.launch.method import Example, Method

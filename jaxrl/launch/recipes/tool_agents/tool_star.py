@@ -11,9 +11,15 @@ then for some steps `-log sigmoid(beta (d_w - d_l))`, `d = log(pi / pi_ref)`
 Claim: effective and efficient on more than ten benchmarks of computation and knowledge.
 Reading: the reward is that of the authors' code, where the tools are a search engine and Python.
 Here they are a ledger and a calculator, in the task `ledger`; answers are numbers. A pair is a
-prompt's best and worst rollout, every 20 steps for 5, with the policy before them as reference;
-that is recalled. The cold start imitates the task's own episodes, in place of synthesised ones
-sorted by difficulty; the tools that help at inference are not here.
+prompt's best and worst rollout, every 20 steps for 5, with the policy before them as reference; the
+authors do DPO once, after RL, with beta of 0.1 and adapters. The cold start imitates the task's own
+episodes, in place of synthesised ones sorted by difficulty; the tools that help at inference are
+not here.
+Source: dongguanting/Tool-Star@d12222c7e54a63a5c0a266eb72170e4f22c526ef
+Tool_Star_RL/src/verl/verl/utils/reward_score/re_search.py:248;
+dongguanting/Tool-Star@d12222c7e54a63a5c0a266eb72170e4f22c526ef
+LLaMA-Factory-main/examples/train_lora/qwen_lora_dpo_2.yaml:11
+Fidelity: partial: DPO between phases of RL in place of after it
 """
 
 from jaxrl.extensions.reference_refresh import RefreshConfig

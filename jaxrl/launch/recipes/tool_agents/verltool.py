@@ -14,6 +14,9 @@ was looked at, held-out answers were right in 0.50 after it and in 0.93 after RL
 it in place of 100, RL had nothing left to do, and with a rate of 1e-3 or half of the prompts
 accuracy fell. That slow tools stall no other episode is measured in docs/environments.md; image and
 video tools are not here.
+Source: TIGER-AI-Lab/verl-tool@980962b4b8af660eb96421df9ecf603a2f790570
+verl_tool/agent_loop/agent_loop.py:441
+Fidelity: verified against code
 """
 
 from jaxrl.launch.method import Example, Method

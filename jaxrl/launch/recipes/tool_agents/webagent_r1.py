@@ -12,6 +12,8 @@ Reading: the authors have not published their training code. Pages are those of 
 symbols, without a browser, as the policy begins from nothing. The KL penalty, a mean over tokens
 here, has a weight of 0.001. Episodes are not sampled asynchronously. `--task-args.compress false`
 keeps all pages.
+Source: none found (training code is not published)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.launch.method import Example, Method

@@ -13,6 +13,8 @@ Reading: as in the authors' code; gates are `jaxrl.models.gates`, and the penalt
 afterwards; experiments/runs/head-gates/experiment.py trains the gates. A local head is computed by
 a mask. Shown: experiments/runs/head-gates has RLKV's gates above random heads, not told apart from
 attention, and no difference to a constant penalty; 20% less cache costs 0.046.
+Source: none found (authors' code was read, its place is not recorded)
+Fidelity: partial: not compared with a source
 """
 
 from jaxrl.launch.method import Example, Method
