@@ -12,6 +12,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
+class TooLong(http.client.HTTPException):
+    """A response has more bytes than are read."""
+
+
 class Response(NamedTuple):
     """What a server has answered."""
 
@@ -78,7 +82,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], seconds: float, most
     if late.is_set():
         raise TimeoutError(f"no whole reply within {seconds:.3g} s")
     if len(raw) > most:
-        raise http.client.HTTPException(f"the reply has more than {most} bytes")
+        raise TooLong(f"the reply has more than {most} bytes")
     return answer
 
 

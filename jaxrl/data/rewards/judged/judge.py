@@ -199,7 +199,10 @@ def _post(endpoint: Endpoint, body: dict[str, Any], limit: float, key: str) -> s
     if key:
         headers["Authorization"] = f"Bearer {key}"
     url = endpoint.url.rstrip("/") + "/chat/completions"
-    reply = http_post.post(url, json.dumps(body).encode(), headers, limit, endpoint.max_bytes)
+    try:
+        reply = http_post.post(url, json.dumps(body).encode(), headers, limit, endpoint.max_bytes)
+    except http_post.TooLong as error:
+        raise ValueError(f"the reply has more than max_bytes={endpoint.max_bytes}") from error
     if reply.status != 200:
         raise _Refused(reply)
     content = json.loads(reply.body)["choices"][0]["message"]["content"]
