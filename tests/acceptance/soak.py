@@ -326,6 +326,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the counts")
     parser.add_argument("--times", type=int, default=2, help="disturbances of a run, at most")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--modes", nargs="+", help="of `modes`; else all of them")
     flags = parser.parse_args()
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
@@ -334,7 +335,8 @@ def main() -> int:
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
     multiprocessing.get_context("forkserver").set_forkserver_preload(["tests.jaxrl.tiny"])
-    changes = {mode: COMMON | own for mode, own in modes(folder).items()}
+    known = modes(folder)
+    changes = {mode: COMMON | known[mode] for mode in flags.modes or known}
     plan = Plan(folder, flags.seed, flags.times, changes, {}, {m: Counter() for m in changes}, [])
     for number in itertools.count():
         for place, mode in enumerate(changes):
