@@ -119,8 +119,8 @@ VALUES = ("x", "relative/x", "/etc/passwd", ["x"], {"a": "x"}, 3, 0, True)
 ADDRESSES = (
     "http://h/v1", "ht\ntp://h/v1", "\x01http://h", " \thttp://h", "HTTPS://h", "file:///etc/passwd",
     "gs://bucket/x", "ｈｔｔｐ://h", "h\u200bttp://h", "ws://h", "\u2066http://h", "ftp://h",
+    "s3://b/x", "gs://\u200bb/x", "gcs://b/x",
 )  # fmt: skip
-TEXTS = ("task", "model", "name", "template", "system", "answer_format", "new_field", "rewards")
 CODES = (0, 7, 8, 0x1B, 0x7F, 0x85, 0x9B, 0x2028, 0x202E, 0x2066, 0xD800)
 
 
@@ -169,14 +169,14 @@ def test_every_refused_parameter_is_one_of_a_component():
 def test_no_field_takes_an_address():
     tried = [
         nest
-        for field, text in itertools.product(TEXTS, ADDRESSES)
+        for field, text in itertools.product(sorted(ALLOWED | {"new_field"}), ADDRESSES)
         for nest in (
             {field: text},
             {field: [text]},
             {"task_args": {"args": json.dumps({field: text})}},
         )
     ]
-    assert len(tried) == 288 and not accepted(tried)
+    assert len(tried) > 4000 and not accepted(tried)
 
 
 def test_control_characters_are_refused_in_every_text():
