@@ -311,6 +311,17 @@ def table(counts: Mapping[str, Counter[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
+def shown(values: Mapping[str, Any]) -> str:
+    """The counts of a file of results, in Markdown, as `docs/checkpointing.md` has them."""
+    counts = {mode: Counter(count) for mode, count in values["modes"].items()}
+    total = Counter(values["total"])
+    struck = ", ".join(f"{total[kind]} of {kind}" for kind in KINDS)
+    return (
+        f"{table(counts)}\n\n{total['trials']} trials, {struck}, {total['differences']} "
+        f"differences, in {values['seconds'] / 60:.0f} minutes of processes."
+    )
+
+
 def write(out: Path, plan: Plan, seconds: float) -> None:
     """The counts so far."""
     total = sum(plan.counts.values(), Counter())

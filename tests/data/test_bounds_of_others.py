@@ -253,9 +253,10 @@ for line in sys.stdin:
             case "odd bytes": sys.stdout.buffer.write(b"\\xff\\xfe\\n"); sys.stdout.buffer.flush()
             case "once, then ends": send(said | {"result": text("ok")}); os._exit(0)
 """
-MODES = (
-    "hang", "end", "huge", "parts", "surrogate", "flood", "notes", "garbage", "no content", "text",
-    "other number", "no number", "an error", "refusal", "asks", "odd bytes", "once, then ends",
+ANSWERED = ("end", "garbage", "no content", "an error", "refusal", "once, then ends")
+WAITED_FOR = (
+    "hang", "huge", "parts", "surrogate", "flood", "notes", "text", "other number", "no number",
+    "asks", "odd bytes",
 )  # fmt: skip
 
 
@@ -264,17 +265,18 @@ def test_a_server_that_answers_anything_costs_a_call(tmp_path, capfd):
     program = tmp_path / "server.py"
     program.write_text(ANSWERING)
     files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
-    for mode in MODES:
+    for mode in (*ANSWERED, *WAITED_FOR):
         command = f"{sys.executable} {program} {shlex.quote(mode)}"
         (tool,) = mcp_tools.connect(command, 60)
         started = time.monotonic()
-        tool.close.__self__._seconds = 1.0  # the program has started
+        if mode in WAITED_FOR:
+            tool.close.__self__._seconds = 1.0
         try:
             said = tool.run()
         except Exception as error:
             said = str(error)
         tool.close()
-        assert time.monotonic() - started < 20, mode
+        assert time.monotonic() - started < 60, mode
         assert mode not in ("garbage", "once, then ends") or said == "ok"
     assert len(os.listdir("/proc/self/fd")) <= files + 1
     assert threading.active_count() <= threads
