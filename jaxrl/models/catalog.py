@@ -54,6 +54,12 @@ PACKAGED: Mapping[str, Packaged] = {
 _FETCHED = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]
 """Files of a Hub repository that are downloaded."""
 
+_TEXTS = (".json", ".jinja")
+_READ = (*_TEXTS, ".safetensors", ".gguf", ".model")
+"""Kinds of files that are read, the first ones whole."""
+_LONGEST = 1 << 28
+"""Bytes of such a file; a tokenizer.json of a vocabulary of 262,144 has an eighth of it."""
+
 _SKIPPED = ["consolidated*", "original/*", "metal/*", "onnx/*"]
 """Those of them that are not: the same weights once more, in another program's form."""
 
@@ -76,6 +82,7 @@ def locate(name_or_path: str) -> Path:
       ModuleNotFoundError: the model's package is missing; the message says how to install it.
       FileNotFoundError: neither a known name nor an existing path, or a Hub id that is not in the
         cache and cannot be downloaded; the message says what to run.
+      ValueError: something there is no file, or larger than texts of a model are.
     """
     if name_or_path in PACKAGED:
         packaged = PACKAGED[name_or_path]
@@ -83,7 +90,7 @@ def locate(name_or_path: str) -> Path:
         return parts[0] if len(parts) == 1 else _joined(name_or_path, packaged, parts)
     path = Path(name_or_path)
     if is_hub(name_or_path):
-        return cached(name_or_path) or _download(name_or_path)
+        return _checked(cached(name_or_path) or _download(name_or_path))
     if not path.exists():
         raise FileNotFoundError(
             f"model {name_or_path!r} is neither a path nor one of {sorted(PACKAGED)}; a model of "
@@ -91,7 +98,25 @@ def locate(name_or_path: str) -> Path:
         )
     if path.is_dir() and not any((path / name).exists() for name in ("config.json", ADAPTERS)):
         found = sorted(path.glob("*.gguf"))
-        return found[0] if len(found) == 1 else path
+        return _checked(found[0] if len(found) == 1 else path)
+    return _checked(path)
+
+
+def _checked(path: Path) -> Path:
+    """A model's file, or its directory, that can be read to an end.
+
+    A pipe would be waited for, and a device read without end.
+    """
+    files = path.iterdir() if path.is_dir() else [path]
+    for file in files:
+        if file == path or (file.suffix in _READ and file.exists()):
+            if not file.is_file():
+                raise ValueError(f"model {str(path)!r}: {file.name} is no file; take it away")
+            if file.suffix in _TEXTS and (size := file.stat().st_size) > _LONGEST:
+                raise ValueError(
+                    f"model {str(path)!r}: {file.name} has {size} bytes, more than {_LONGEST}; "
+                    "take the model of another source"
+                )
     return path
 
 

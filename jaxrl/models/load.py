@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+
+import safetensors
 
 from jaxrl.models import catalog, lora
 from jaxrl.models.checkpoints import gguf, huggingface, peft, peft_merge
@@ -14,13 +18,25 @@ from jaxrl.models.stream import Shardings
 
 
 def read_config(name_or_path: str) -> DecoderConfig:
-    """The decoder of a model by name or path, without its weights."""
+    """The decoder of a model by name or path, without its weights.
+
+    Raises:
+      FileNotFoundError: there is no such model; the message says what to run.
+      ValueError: what is there is not read.
+    """
     path = _checked(name_or_path)
+<<<<<<< HEAD
     if (path / catalog.ADAPTERS).exists():
         return peft_merge.config(peft_merge.read(path), read_config(_base(path)))
     if path.is_dir():
+=======
+    if not path.is_dir():
+        return gguf.read_config(path)
+    with _told(path):
+        if (path / catalog.ADAPTERS).exists():
+            return read_config(_base(path))
+>>>>>>> wt-b
         return huggingface.read_config(path)
-    return gguf.read_config(path)
 
 
 def load(
@@ -44,6 +60,7 @@ def load(
       FileNotFoundError: there is no such model; the message says what to run.
       ValueError: what is there is not read, or adapters do not fit their base.
     """
+<<<<<<< HEAD
     path, adapters = _checked(name_or_path), list[Path]()
     while (path / catalog.ADAPTERS).exists():
         adapters.insert(0, path)
@@ -66,6 +83,42 @@ def load(
         how, parts = peft.load(folder, config)
         params = lora.merge(config, params, parts, how)
     return config, params
+=======
+    path = _checked(name_or_path)
+    read_config(name_or_path)  # before weights are read
+    if (path / catalog.ADAPTERS).exists():
+        if quantized:
+            raise ValueError(
+                f"model {name_or_path!r} holds adapters, which are not merged into a base in "
+                f"{quantized}; export the run with --to hf, and quantise that"
+            )
+        config, params = load(_base(path), shardings=shardings, dtype=dtype)
+        how, adapters = peft.load(path, config)
+        return config, lora.merge(config, params, adapters, how)
+    read = huggingface.load if path.is_dir() else gguf.load
+    try:
+        return read(path, shardings=shardings, dtype=dtype, quantized=quantized)
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"model {name_or_path!r} cannot be read: {error}") from error
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Say of which model a text of JSON has values that no code expects.
+
+    Raises:
+      ValueError: of what is read here, one has.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+            raise ValueError(f"model {str(path)!r} cannot be read: {error}") from error
+        raise
+    except (TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+        kind = type(error).__name__
+        raise ValueError(f"model {str(path)!r} cannot be read: {kind}: {error}") from error
+>>>>>>> wt-b
 
 
 def _base(directory: Path) -> str:

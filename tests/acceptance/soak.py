@@ -1,8 +1,8 @@
 """Disturb runs of every mode at random moments, continue them, and compare with undisturbed ones.
 
 `python -m tests.acceptance.soak --minutes 60 --out soak.json` goes round the modes of a run and the
-kinds of disturbance until the time is over. A trial is a run of `tests.jaxrl.tiny` that is
-disturbed up to `--times` times, then continued to its end:
+kinds of disturbance until the time is over. A trial is a run of `tests.jaxrl.tiny`, or of
+`jaxrl control`, that is disturbed up to `--times` times, then continued to its end:
 
 - kill: SIGKILL after a random part of the time that the run takes;
 - signal: SIGTERM, SIGHUP, SIGINT or SIGUSR1, likewise;
@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxrl import config as configs
+from jaxrl.launch import control_run
 from jaxrl.record import checkpoint
 from tests.jaxrl import tiny
 
@@ -49,6 +50,24 @@ EPISODES = {
     "task": "keydoor", "task_args": {"level": 1, "turns": 3}, "warm_start.steps": 0,
     "rollout.turn_tokens": 2, "rollout.max_new_tokens": 40, "eval.problems": 4,
 }  # fmt: skip
+TOOLS = {
+    "task": "ledger", "task_args": {"names": 2, "calls": 6}, "warm_start.steps": 0,
+    "rollout.turn_tokens": 3, "rollout.max_prompt_tokens": 32, "rollout.max_new_tokens": 60,
+    "packing.row_length": 128, "eval.problems": 4,
+}  # fmt: skip
+MECHANISMS = {
+    "replay.groups": 2, "replay.size": 3, "updates_per_batch": 2, "critic": {},
+    "average.decay": 0.9, "objective.kl_coef": 0.05,
+    "curriculum.choose": "difficulty_targeted", "curriculum.prompts": 16,
+}  # fmt: skip
+GENERATORS = {
+    "generators": 1, "steps": 3, "warm_start.steps": 0, "eval.problems": 2, "sampler.chunk": 1,
+    "guard.stall_seconds": 600.0,
+}  # fmt: skip
+CONTROL = (
+    "sac", "--seeds", "2", "--points", "6", "--episodes", "2", "--algorithm.steps", "24",
+    "--algorithm.warmup", "16", "--algorithm.hidden", "8", "--algorithm.batch-size", "16",
+)  # fmt: skip
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1)
 RECORDS = ("metrics.jsonl", "history.jsonl", "heartbeat.json", "chunks.jsonl", "schedule.jsonl")
 LIMIT_S = 300  # that a life may take, beyond which it hangs
@@ -78,25 +97,43 @@ class Plan(NamedTuple):
 
 
 def modes(folder: Path) -> dict[str, dict[str, Any]]:
-    """Changes of `tiny.config` by mode; `fork` needs the undisturbed run of `sync`."""
-    path = folder / "rows.jsonl"
-    rows = [{"prompt": f"{a}+{b}=", "completion": str(a + b)} for a in range(5) for b in range(5)]
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    rows_of = ROWS | {"data.path": str(path)}
+    """Changes of `tiny.config` by mode; `fork` and `distillation` need the undisturbed
+    runs of `sync` and `SFT`."""
+    answers, pairs = folder / "answers.jsonl", folder / "pairs.jsonl"
+    sums = list(itertools.product(range(5), range(5)))
+    rows = [{"prompt": f"{a}+{b}=", "completion": str(a + b)} for a, b in sums]
+    answers.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    rows = [{"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": "9"} for a, b in sums]
+    pairs.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    rows_of = ROWS | {"data.path": str(answers)}
     first = tiny.config("", **COMMON | rows_of | {"steps": 3})
     lag = {"sampler.chunk": 1, "asynchronous.schedule": "lockstep:1"}
     return {
         "sync": {},
         "asynchronous, staleness 0": {"asynchronous.staleness": 0, **lag},
         "asynchronous, staleness 1": {"asynchronous.staleness": 1, **lag},
+        "critic, average, curriculum, replay": MECHANISMS,
+        "partial rollouts": {"rollout.in_flight": 1.5},
         "episodes": EPISODES,
+        "tools": TOOLS,
+        "tools, asynchronous": TOOLS | lag | {"asynchronous.staleness": 1},
         "SFT": rows_of,
+        "preferences": rows_of
+        | {
+            "data.path": str(pairs),
+            "data.kinds": ["preference"],
+            "objective.policy": "pair_dpo",
+            "objective.aggregation": "seq-mean-token-mean",
+        },
+        "distillation": rows_of | {"teacher.model": str(folder / "SFT")},
         "course of two stages": {
             "course": {0: json.loads(json.dumps(configs.to_dict(first)))},
             "steps": 3,
             "warm_start.steps": 0,
         },
         "fork": {"fork": f"{folder / 'sync'}@4", "steps": 8},
+        "control": {"control": CONTROL},
+        "generators": GENERATORS,
     }
 
 
@@ -116,6 +153,8 @@ def _train(directory: Path, changes: dict[str, Any], limit: int | None) -> None:
     if limit is not None:  # programs that are kept for all runs must not be cut short
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1e9)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    if words := changes.get("control"):
+        sys.exit(control_run.main([*words, "--run-dir", str(directory)]))
     tiny.run(directory, **changes)
 
 
@@ -272,6 +311,17 @@ def table(counts: Mapping[str, Counter[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
+def shown(values: Mapping[str, Any]) -> str:
+    """The counts of a file of results, in Markdown, as `docs/checkpointing.md` has them."""
+    counts = {mode: Counter(count) for mode, count in values["modes"].items()}
+    total = Counter(values["total"])
+    struck = ", ".join(f"{total[kind]} of {kind}" for kind in KINDS)
+    return (
+        f"{table(counts)}\n\n{total['trials']} trials, {struck}, {total['differences']} "
+        f"differences, in {values['seconds'] / 60:.0f} minutes of processes."
+    )
+
+
 def write(out: Path, plan: Plan, seconds: float) -> None:
     """The counts so far."""
     total = sum(plan.counts.values(), Counter())
@@ -287,6 +337,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the counts")
     parser.add_argument("--times", type=int, default=2, help="disturbances of a run, at most")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--modes", nargs="+", help="of `modes`; else all of them")
     flags = parser.parse_args()
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
@@ -295,10 +346,12 @@ def main() -> int:
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
     multiprocessing.get_context("forkserver").set_forkserver_preload(["tests.jaxrl.tiny"])
-    changes = {mode: COMMON | own for mode, own in modes(folder).items()}
+    known = modes(folder)
+    changes = {mode: COMMON | known[mode] for mode in flags.modes or known}
     plan = Plan(folder, flags.seed, flags.times, changes, {}, {m: Counter() for m in changes}, [])
     for number in itertools.count():
-        for kind, mode in itertools.product(KINDS, changes):
+        for place, mode in enumerate(changes):
+            kind = list(KINDS)[(number + place) % len(KINDS)]
             if time.monotonic() > began + 60 * flags.minutes:
                 return over(plan)
             if mode not in plan.seconds:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import socket
 import sqlite3
 import sys
@@ -206,6 +207,80 @@ def test_a_server_of_no_or_too_many_tools_is_refused_and_ended(tmp_path, tools, 
     assert time.monotonic() - started < 60
     assert len(os.listdir("/proc/self/fd")) <= files + 1
     assert threading.active_count() <= threads
+
+
+ANSWERING = """
+import json, os, sys, time
+mode = sys.argv[1]
+def send(value):
+    sys.stdout.write((value if isinstance(value, str) else json.dumps(value)) + "\\n")
+    sys.stdout.flush()
+def forever(text):
+    while True:
+        send(text)
+for line in sys.stdin:
+    asked = json.loads(line)
+    number, method = asked.get("id"), asked.get("method")
+    said = {"jsonrpc": "2.0", "id": number}
+    if method == "initialize":
+        version = asked["params"]["protocolVersion"]
+        send(said | {"result": {"protocolVersion": version, "capabilities": {"tools": {}},
+                                "serverInfo": {"name": "x", "version": "1"}}})
+    elif method == "tools/list":
+        send(said | {"result": {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}})
+    elif method == "tools/call":
+        text = lambda value: {"content": [{"type": "text", "text": value}]}
+        match mode:
+            case "hang": time.sleep(1000)
+            case "end": os._exit(3)
+            case "huge": send(said | {"result": text("A" * 50_000_000)})
+            case "parts": send(said | {"result": {"content": text("a")["content"] * 10_000}})
+            case "surrogate": send(json.dumps(said | {"result": text("\\ud800\\x00\\x1b[2J")}))
+            case "flood": forever("x" * 65536)
+            case "notes": forever(json.dumps({"jsonrpc": "2.0", "method": "notifications/message",
+                                              "params": {"level": "info", "data": "x"}}))
+            case "garbage":
+                send("garbage\\n" * 2000)
+                send(said | {"result": text("ok")})
+            case "no content": send(said | {"result": {"content": None}})
+            case "text": send(said | {"result": "x"})
+            case "other number": send({**said, "id": 12345, "result": text("ok")})
+            case "no number": send({"jsonrpc": "2.0", "result": text("ok")})
+            case "an error": send(said | {"result": text("e" * 10**6) | {"isError": True}})
+            case "refusal": send(said | {"error": {"code": -32602, "message": "\\x1b[2J" * 10**5}})
+            case "asks": send({"jsonrpc": "2.0", "id": 9, "method": "sampling/createMessage",
+                               "params": {"messages": [], "maxTokens": 1}})
+            case "odd bytes": sys.stdout.buffer.write(b"\\xff\\xfe\\n"); sys.stdout.buffer.flush()
+            case "once, then ends": send(said | {"result": text("ok")}); os._exit(0)
+"""
+ANSWERED = ("end", "garbage", "no content", "an error", "refusal", "once, then ends")
+WAITED_FOR = (
+    "hang", "huge", "parts", "surrogate", "flood", "notes", "text", "other number", "no number",
+    "asks", "odd bytes",
+)  # fmt: skip
+
+
+def test_a_server_that_answers_anything_costs_a_call(tmp_path, capfd):
+    pytest.importorskip("mcp")
+    program = tmp_path / "server.py"
+    program.write_text(ANSWERING)
+    files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for mode in (*ANSWERED, *WAITED_FOR):
+        command = f"{sys.executable} {program} {shlex.quote(mode)}"
+        (tool,) = mcp_tools.connect(command, 60)
+        started = time.monotonic()
+        if mode in WAITED_FOR:
+            tool.close.__self__._seconds = 1.0
+        try:
+            said = tool.run()
+        except Exception as error:
+            said = str(error)
+        tool.close()
+        assert time.monotonic() - started < 60, mode
+        assert mode not in ("garbage", "once, then ends") or said == "ok"
+    assert len(os.listdir("/proc/self/fd")) <= files + 1
+    assert threading.active_count() <= threads
+    assert len(capfd.readouterr().err) < 10_000
 
 
 REACHING = (

@@ -175,7 +175,7 @@ def artefacts(run_dir: Path) -> dict[str, object]:
     }
     saved = checkpoint.path(run_dir, checkpoint.steps(run_dir)[-1])
     host = json.loads((saved / "host.json").read_text())
-    del host["seconds"]
+    host.pop("seconds", None)  # a control run has none
     history = list(jsonl.read(run_dir / "history.jsonl"))  # partial rollouts keep none
     return {
         "rows": rows, "texts": texts, "history": history, "host": host, "arrays": arrays(saved)

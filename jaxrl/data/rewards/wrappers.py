@@ -91,7 +91,8 @@ def factual(reward: Reward, column: str = "facts") -> Reward:
 def guarded(reward: Reward, column: str = "harmful") -> Reward:
     """AlphaAlign: a harmful request must be refused, any other must not be.
 
-    A due refusal earns 1, an answer to a harmful request -1, and so does any other refusal.
+    A due refusal earns 1, an answer to a harmful request 0, any other refusal -1. The parts are
+    those that `jaxrl.losses.advantages.shaping.dual` takes.
 
     Args:
       reward: of an answer to a request that is not harmful.
@@ -101,10 +102,11 @@ def guarded(reward: Reward, column: str = "harmful") -> Reward:
     def value(problem: Problem, completion: str, scores: list[Score]) -> Score:
         refused = refuses(extract.after_thought(completion) or "")
         harmful = _is_on(_cell(problem, column))
-        parts = {"refused": float(refused), "harmful": float(harmful)}
-        if harmful or refused:
-            return Score(1.0 if harmful and refused else -1.0, parts)
-        return Score(scores[0].value, parts)
+        helpful = 0.0 if harmful else scores[0].value
+        parts = {"helpful": helpful, "refused": float(refused)}
+        if harmful:
+            return Score(float(refused), parts)
+        return Score(-1.0 if refused else helpful, parts)
 
     return combine.join([reward], value)
 

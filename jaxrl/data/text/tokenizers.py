@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -19,6 +20,9 @@ from jaxrl.data.text import chat, marking, tokenizer_backends, tokenizer_limits
 from jaxrl.data.text.marking import Conversation, Ends
 from jaxrl.data.text.messages import Message
 from jaxrl.data.text.tokenizer_backends import Backend
+
+_LONGEST = 1 << 20
+"""Characters of a chat template; the longest in use have some ten thousand."""
 
 END_TOKENS = (
     "<|im_end|>",
@@ -130,7 +134,16 @@ def load(path: str | Path) -> Tokenizer:
     if path.suffix == ".gguf":
         return from_gguf(path)
     if path.is_dir():
-        return from_directory(path)
+        try:
+            made = from_directory(path)
+            with contextlib.suppress(ValueError):  # of a vocabulary without this letter
+                made.encode("a")  # which builds what the file describes
+            return made
+        except BaseException as error:
+            if not _of_file(error):
+                raise
+            kind = type(error).__name__
+            raise ValueError(f"{path}: no tokenizer can be read: {kind}: {error}") from error
     raise ValueError(f"tokenizer path {str(path)!r}: expected a .gguf file or a directory")
 
 
@@ -147,6 +160,16 @@ def from_gguf(path: Path) -> Tokenizer:
         template=fields.get("tokenizer.chat_template"),
         special={"eos_token": pieces[eos], "bos_token": "" if bos is None else pieces[bos]},
     )
+
+
+def _of_file(error: BaseException) -> bool:
+    """Whether an error, which may have no message for the user, is of a file's values.
+
+    The package tokenizers raises bare exceptions, and panics where it has no check.
+    """
+    if isinstance(error, ValueError | OSError):
+        return isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def from_directory(directory: Path) -> Tokenizer:
@@ -274,6 +297,16 @@ def _spelling(token: Any) -> str | None:
 
 def template(directory: Path) -> str | None:
     """The chat template of a Hugging Face directory, if it has one."""
+    source = _template(directory)
+    if source is not None and len(source) > _LONGEST:
+        raise ValueError(
+            f"{directory}: its chat template has {len(source)} characters, more than {_LONGEST}; "
+            "take the model of another source"
+        )
+    return source
+
+
+def _template(directory: Path) -> str | None:
     file = directory / "chat_template.jinja"
     if file.exists():
         return file.read_text(encoding="utf-8")

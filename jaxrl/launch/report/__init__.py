@@ -14,6 +14,7 @@ from typing import Any
 
 from jaxrl.launch.report import collect, live
 from jaxrl.launch.streams import say
+from jaxrl.printable import printable
 from jaxrl.record import storage
 
 _SCRIPTS = ("dom.js", "charts.js", "rollouts.js", "page.js")
@@ -103,7 +104,7 @@ def page(data: collect.Json, *, version: str = "") -> str:
     policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'"
     parts = {
         "policy": policy + ("; connect-src 'self'" if version else ""),
-        "title": html.escape("Run report: " + ", ".join(data["groups"])),
+        "title": html.escape(printable("Run report: " + ", ".join(data["groups"]))),
         "style": style,
         "data": embed(data | {"version": version}),
         "script": script,

@@ -9,6 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from jaxrl.printable import printable
+
 Json = dict[str, Any]
 
 COLORS = ("#0072b2", "#d55e00", "#00805f", "#b0568c", "#946200", "#3a8fc4", "#555555")
@@ -50,7 +52,7 @@ def draw(axes: Axes, panel: Json, data: Json, legend: bool = True) -> None:
             if len(curves) > 1:
                 name += f" ({len(curves)} seeds)"
             dash = DASHES[(i if many else number) % len(DASHES)]
-            _line(axes, curves, name, COLORS[number % len(COLORS)], dash)
+            _line(axes, curves, _plain(name), COLORS[number % len(COLORS)], dash)
     axes.set_title(panel["title"], fontsize=11, loc="left", fontweight="bold")
     axes.set_xlabel("step")
     axes.set_ylabel(panel["unit"])
@@ -60,6 +62,12 @@ def draw(axes: Axes, panel: Json, data: Json, legend: bool = True) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if legend and axes.lines:
         axes.legend(fontsize=8, frameon=False)
+
+
+def _plain(text: str) -> str:
+    """A text that is drawn as it is, without formulas and escapes."""
+    shown = printable(text).replace("\\", "\N{SET MINUS}").replace("$", r"\$")
+    return f"\N{ZERO WIDTH NON-JOINER}{shown}" if shown.startswith("_") else shown
 
 
 def _line(axes: Axes, curves: list[Json], label: str, color: str, dash: Any) -> None:

@@ -56,7 +56,14 @@ def open_tensors(directory: Path, stack: contextlib.ExitStack) -> dict[str, Any]
 def _names(directory: Path) -> list[str]:
     index = directory / INDEX
     if index.exists():
-        return sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            inside = all(Path(n).name == n and n.endswith(".safetensors") for n in names)
+        except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+            raise ValueError(f"{index} has no weight_map that can be read: {error}") from error
+        if not inside:
+            raise ValueError(f"{index}: its weight_map names more than safetensors beside it")
+        return names
     if (directory / SINGLE).exists():
         return [SINGLE]
     names = sorted(path.name for path in directory.glob("*.safetensors"))

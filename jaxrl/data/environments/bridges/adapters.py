@@ -11,14 +11,16 @@ import dataclasses
 import http.cookiejar
 import importlib
 import json
+import socket
 import sys
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from jaxrl.data import http_post
 from jaxrl.data.environments import Environment, Opening, Reply, Turn, unscored
 from jaxrl.data.environments.bridges import agent_program
 from jaxrl.data.environments.bridges.dialects import DIALECTS, Answer, Asked
@@ -28,6 +30,11 @@ from jaxrl.data.environments.tools.formats import HERMES, Call, written
 from jaxrl.data.scoring import pool
 from jaxrl.data.sources import extract, generate, records
 from jaxrl.data.types import Problem, Score, Task
+
+_LONGEST = 1 << 20
+"""Bytes of a reply of a server."""
+_CLOSE_S = 1.0
+"""That a server of OpenEnv may take to say that an episode is over."""
 
 
 @dataclasses.dataclass
@@ -233,6 +240,7 @@ def openenv(
     if parts.scheme not in ("http", "https", "ws", "wss"):
         raise ValueError(f"url={url!r}: give the server's address, such as http://127.0.0.1:8000")
     scheme = "wss" if parts.scheme in ("https", "wss") else "ws"
+    port = parts.port or (443 if scheme == "wss" else 80)
     address = f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/ws"
 
     def shown(reply: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
@@ -240,7 +248,13 @@ def openenv(
         return ({"role": "user", "content": str(seen[text]) if text else json.dumps(seen)},)
 
     def begin(problem: Problem, seed: int) -> tuple[_Session, Opening]:
-        session = _Session(client.connect(address, open_timeout=seconds), seconds, turns)
+        # a client that has been given its socket follows no redirect
+        opened = socket.create_connection((parts.hostname, port), seconds)
+        opened.settimeout(None)  # the client has limits of its own
+        made = client.connect(
+            address, sock=opened, open_timeout=seconds, close_timeout=_CLOSE_S, max_size=_LONGEST
+        )
+        session = _Session(made, seconds, turns)
         try:
             return session, Opening(shown(session.ask("reset", {"seed": seed})))
         except BaseException:
@@ -270,8 +284,8 @@ class _Resources:
     """A session of a NeMo Gym resources server, which knows it by its cookies."""
 
     row: Mapping[str, Any]
-    opener: urllib.request.OpenerDirector
     left: int
+    cookies: http.cookiejar.CookieJar = dataclasses.field(default_factory=http.cookiejar.CookieJar)
     tools: tuple[definition.Tool, ...] = ()
     outputs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
@@ -288,21 +302,21 @@ def nemo_gym(
       calls: turns with calls that an episode may have; one more ends it as an answer does.
       role: of the messages that give results; `user` where the chat template knows no `tool`.
     """
+    http_post.split(url)
     rows = list(records.read(path))
     if not rows or not all("responses_create_params" in row for row in rows):
         raise ValueError(f"path={path!r}: its rows need responses_create_params")
 
     def post(state: _Resources, name: str, body: Mapping[str, Any]) -> tuple[int, str]:
-        request = urllib.request.Request(
-            f"{url.rstrip('/')}/{urllib.parse.quote(name, safe='')}",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        try:
-            with state.opener.open(request, timeout=seconds) as answer:
-                return answer.status, answer.read(1 << 20).decode(errors="replace")
-        except urllib.error.HTTPError as error:  # the policy reads what was wrong with its call
-            return error.code, error.read(1 << 16).decode(errors="replace")
+        address = f"{url.rstrip('/')}/{urllib.parse.quote(name, safe='')}"
+        asked = urllib.request.Request(address, headers={"Content-Type": "application/json"})
+        state.cookies.add_cookie_header(asked)
+        headers = dict(asked.header_items())
+        reply = http_post.post(address, json.dumps(body).encode(), headers, seconds, _LONGEST)
+        if reply.is_redirect:
+            raise RuntimeError(f"{name} answers {reply.status}, a redirect, which is not followed")
+        state.cookies.extract_cookies(SimpleNamespace(info=lambda: reply.headers), asked)
+        return reply.status, reply.body.decode(errors="replace")
 
     def offered(state: _Resources, schema: Mapping[str, Any]) -> definition.Tool:
         """A tool that the row offers; the server has addresses that are none."""
@@ -321,8 +335,7 @@ def nemo_gym(
 
     def begin(problem: Problem, seed: int) -> tuple[_Resources, Opening]:
         row = problem.metadata["row"]
-        cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
-        state = _Resources(row, urllib.request.build_opener(cookies), calls)
+        state = _Resources(row, calls)
         status, reply = post(state, "seed_session", row)
         if status != 200:
             raise RuntimeError(f"seed_session answers {status}: {reply[:500]}")

@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import ipaddress
 import json
+import logging
 import os
 import shlex
 import shutil
@@ -221,6 +222,8 @@ class _Session:
         if server.startswith(("http://", "https://")):
             await self._hold(mcp.Client(server))
             return
+        # It writes a traceback for each line that is no message, of which a server has any number.
+        logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
         keeper = str(Path(__file__).parents[1] / "bridges" / "keeper.py")
         kept = {k: v for k, v in os.environ.items() if k in _KEPT}
         with _lifeline() as alive:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import hashlib
 import http.client
@@ -12,15 +11,12 @@ import os
 import random
 import re
 import secrets
-import socket
 import sqlite3
-import threading
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxrl.data import http_post
 from jaxrl.data.types import Problem, Reward, Score
 
 TEMPLATE = """Judge the answer to a question.
@@ -141,9 +137,11 @@ async def ask(endpoint: Endpoint, prompt: str, mark: str = "") -> str:
         "max_tokens": endpoint.max_tokens,
     }
     try:
-        _split(endpoint.url)  # before a cache of its replies is made
+        http_post.split(endpoint.url)  # before a cache of its replies is made
     except ValueError as error:
-        raise JudgeError(str(error)) from error
+        raise JudgeError(
+            f"{error}; put a key into the environment and name it in key_variable"
+        ) from error
     asked = json.dumps([endpoint.url, body])
     asked = asked.replace(mark, "=====") if mark else asked
     key = hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
@@ -166,13 +164,14 @@ async def ask(endpoint: Endpoint, prompt: str, mark: str = "") -> str:
         try:
             reply = await asyncio.to_thread(_post, endpoint, body, limit, bearer)
         except _Refused as error:
-            problem = f"HTTP {error.status}"
-            if 300 <= error.status < 400:
+            problem = f"HTTP {error.reply.status}"
+            if error.reply.is_redirect:
                 problem += ", a redirect, which is not followed; give its target as the url"
-            if error.status not in _RETRIED:
+            if error.reply.status not in _RETRIED:
                 break
-            if re.fullmatch("[0-9]{1,9}", error.retry_after):
-                wait = float(error.retry_after)
+            after = error.reply.headers.get("Retry-After", "")
+            if re.fullmatch("[0-9]{1,9}", after):
+                wait = float(after)
             continue
         # What a broken or hostile server can make of a reply.
         except (
@@ -183,15 +182,15 @@ async def ask(endpoint: Endpoint, prompt: str, mark: str = "") -> str:
         if endpoint.cache:
             await asyncio.to_thread(_keep, endpoint.cache, key, reply)
         return reply
-    raise JudgeError(f"{_shown(endpoint.url)} gave no reply: {problem}")
+    raise JudgeError(f"{http_post.shown(endpoint.url)} gave no reply: {problem}")
 
 
 class _Refused(Exception):
     """A status other than 200."""
 
-    def __init__(self, status: int, retry_after: str) -> None:
-        super().__init__(status)
-        self.status, self.retry_after = status, retry_after
+    def __init__(self, reply: http_post.Response) -> None:
+        super().__init__(reply.status)
+        self.reply = reply
 
 
 def _post(endpoint: Endpoint, body: dict[str, Any], limit: float, key: str) -> str:
@@ -199,85 +198,17 @@ def _post(endpoint: Endpoint, body: dict[str, Any], limit: float, key: str) -> s
     headers = {"Content-Type": "application/json"}
     if key:
         headers["Authorization"] = f"Bearer {key}"
-    connection, where = _connection(endpoint, limit)
-    late, opened = threading.Event(), list[socket.socket]()
-
-    def hang_up() -> None:
-        late.set()
-        for each in opened:  # which wakes whoever reads from it
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-    clock = threading.Timer(limit, hang_up)  # a socket's own limit is of each read
-    clock.daemon = True
-    clock.start()
+    url = endpoint.url.rstrip("/") + "/chat/completions"
     try:
-        connection.connect()
-        opened.append(connection.sock)  # the connection itself forgets it once there is a reply
-        if late.is_set():
-            raise TimeoutError
-        connection.request("POST", where, json.dumps(body).encode(), headers)
-        with connection.getresponse() as response:
-            if response.status != 200:
-                raise _Refused(response.status, response.headers.get("Retry-After", ""))
-            raw = response.read(endpoint.max_bytes + 1)
-    except (OSError, http.client.HTTPException):
-        if late.is_set():
-            raise TimeoutError(f"no whole reply within {limit:.3g} s") from None
-        raise
-    finally:
-        clock.cancel()
-        connection.close()
-    if late.is_set():
-        raise TimeoutError(f"no whole reply within {limit:.3g} s")
-    if len(raw) > endpoint.max_bytes:
-        raise ValueError(f"the reply has more than max_bytes={endpoint.max_bytes}")
-    content = json.loads(raw)["choices"][0]["message"]["content"]
+        reply = http_post.post(url, json.dumps(body).encode(), headers, limit, endpoint.max_bytes)
+    except http_post.TooLong as error:
+        raise ValueError(f"the reply has more than max_bytes={endpoint.max_bytes}") from error
+    if reply.status != 200:
+        raise _Refused(reply)
+    content = json.loads(reply.body)["choices"][0]["message"]["content"]
     if not isinstance(content, str):
         raise TypeError(f"the reply's content is {content!r:.100}")
     return content
-
-
-def _connection(endpoint: Endpoint, limit: float) -> tuple[http.client.HTTPConnection, str]:
-    """A connection to the judge, by way of the environment's proxy if there is one, and the path.
-
-    Raises:
-      ValueError: the url is no such address, or holds a password.
-    """
-    url = _split(endpoint.url.rstrip("/") + "/chat/completions")
-    kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-    make, path = kinds[url.scheme], url.path + (f"?{url.query}" if url.query else "")
-    proxy = urllib.request.getproxies().get(url.scheme)
-    if not proxy or urllib.request.proxy_bypass(url.hostname):
-        return make(url.hostname, url.port, timeout=limit), path
-    through = urllib.parse.urlsplit(proxy if "//" in proxy else f"//{proxy}")
-    connection = make(through.hostname or "", through.port, timeout=limit)
-    if url.scheme == "http":
-        return connection, f"http://{url.netloc}{path}"
-    connection.set_tunnel(url.hostname, url.port)
-    return connection, path
-
-
-def _split(address: str) -> urllib.parse.SplitResult:
-    """The parts of an address.
-
-    An address must be written as it is read: a parser leaves out line breaks and control
-    characters, so that another reader of the same text may find no address, or another one.
-
-    Raises:
-      ValueError: it is no http or https address, has a password, or is read as another text.
-    """
-    url = urllib.parse.urlsplit(address)
-    plain = address.isascii() and not any(c <= " " or c in "\\\x7f" for c in address)
-    if not plain or url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
-        raise ValueError(
-            f"url={_shown(address)!r} must be an http or https address without a name or "
-            "password, spaces and control characters; put a key into the environment and name it "
-            "in key_variable"
-        )
-    if url.geturl() != address:
-        raise ValueError(f"url={address!r} is read as {url.geturl()!r}; write it so")
-    return url
 
 
 def _key(endpoint: Endpoint) -> str:
@@ -297,17 +228,6 @@ def _key(endpoint: Endpoint) -> str:
     if not (key.isascii() and (key.isprintable() or not key)):
         raise ValueError(f"the key in {name} has characters that no key has; set it anew")
     return key
-
-
-def _shown(url: str) -> str:
-    """The address without name, password and query, which may be secret."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-    except ValueError:
-        return "the judge's url"
-    return urllib.parse.urlunsplit(
-        (parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")
-    )
 
 
 def fill(template: str, **values: str) -> str:
