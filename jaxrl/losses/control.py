@@ -36,34 +36,6 @@ def td_target(
 
 
 @checked
-def success_advantage(
-    reached: jax.Array,
-    rewards: jax.Array,
-    terminals: jax.Array,
-    values: jax.Array,
-    next_values: jax.Array,
-) -> jax.Array:
-    """DigiRL's advantage of a step towards a success of 0 or 1.
-
-    The paper weighs the value terms by `1 - gamma^(H - h)`; the authors' code adds them whole.
-
-    Formula: `gamma^(H - h) R + r_h + (1 - d) V(s_(h+1)) - V(s_h)`
-    Paper: Bai et al. 2024, "DigiRL: Training In-The-Wild Device-Control Agents with Autonomous
-      Reinforcement Learning" (as in the authors' code)
-
-    Args:
-      reached: `[...]`, the discounted return to go, where a reward comes at the end alone.
-      rewards, terminals: `[...]`.
-      values, next_values: `[...]`, probabilities of success before and after the step.
-
-    Returns:
-      `[...]`, without gradient.
-    """
-    ahead = jnp.where(jnp.asarray(terminals) >= 1.0, 0.0, next_values)
-    return constant(reached + rewards + ahead - values)
-
-
-@checked
 def soft_actor(logp: jax.Array, q_values: jax.Array, *, temperature: jax.Array) -> jax.Array:
     """SAC's actor: value of its own action, and entropy. The gradient flows through the action.
 

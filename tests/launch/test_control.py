@@ -57,8 +57,7 @@ def tiny(module):
 def where(module):
     """A small environment that the algorithm can act in."""
     discrete = getattr(module, "DISCRETE", False)
-    name = getattr(module, "ENVIRONMENT", "cartpole" if discrete else "point_mass")
-    return environments.get(name, horizon=10)
+    return environments.get("cartpole" if discrete else "point_mass", horizon=10)
 
 
 @pytest.mark.parametrize("name", algorithms.names())

@@ -41,8 +41,7 @@ def tiny(module):
 
 def where(module):
     discrete = getattr(module, "DISCRETE", False)
-    name = getattr(module, "ENVIRONMENT", "cartpole" if discrete else "point_mass")
-    return environments.get(name, horizon=10)
+    return environments.get("cartpole" if discrete else "point_mass", horizon=10)
 
 
 QUICK = ("mopo", "pa_rl", "sac")

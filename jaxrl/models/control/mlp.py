@@ -18,10 +18,16 @@ from jaxrl.models.linear import precision
 
 Params = dict[str, Any]
 Activation = Callable[[jax.Array], jax.Array]
+ACTIVATIONS: dict[str, Activation] = {"relu": jax.nn.relu, "tanh": jnp.tanh, "gelu": jax.nn.gelu}
 
 
 def init(
-    key: jax.Array, sizes: Sequence[int], *, norm: bool = False, last: float = 1.0
+    key: jax.Array,
+    sizes: Sequence[int],
+    *,
+    norm: bool = False,
+    last: float = 1.0,
+    orthogonal: bool = False,
 ) -> tuple[Params, ...]:
     """Fresh fp32 layers: weights and biases uniform in +-1 / sqrt(inputs) (LeCun et al. 1998).
 
@@ -33,6 +39,8 @@ def init(
       sizes: of the input, the hidden layers and the output.
       norm: LayerNorm before each hidden activation (Ball et al. 2023, RLPD).
       last: gain of the output layer; 0.01 starts a policy near zero.
+      orthogonal: weights orthogonal, with gain sqrt(2) in hidden layers, and biases 0 (Huang et al.
+        2022, "The 37 Implementation Details of PPO").
 
     Returns:
       One dict a layer.
@@ -46,6 +54,10 @@ def init(
         hidden = len(layers) < len(shapes) - 1
         scaled = part.reshape(shape) * (1.0 if hidden else last) * (shape[0] - 1) ** -0.5
         layer = {"weight": scaled[:-1], "bias": scaled[-1]}
+        if orthogonal:
+            turn = jax.nn.initializers.orthogonal(2**0.5 if hidden else last)
+            turned = turn(jax.random.fold_in(key, len(layers)), layer["weight"].shape)
+            layer = {"weight": turned, "bias": jnp.zeros(shape[1])}
         if norm and hidden:
             layer |= {"scale": jnp.ones(shape[1]), "shift": jnp.zeros(shape[1])}
         layers.append(layer)

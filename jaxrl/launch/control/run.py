@@ -188,18 +188,12 @@ def _fits(env: Environment, data: Any) -> None:
 
 
 def _acts(name: str, module: Any, env: Environment) -> None:
-    """Refuse an environment whose kind of actions the algorithm does not have, or another than its
-    own where it is made for one.
+    """Refuse an environment whose kind of actions the algorithm does not have.
 
     Raises:
       ValueError: with the environments that it can act in.
     """
     discrete = getattr(module, "DISCRETE", False)
-    only = getattr(module, "ENVIRONMENT", env.name)
-    if env.name != only:
-        raise ValueError(
-            f"algorithm {name!r} is made for env={only!r}, not {env.name!r}; choose that"
-        )
     if discrete in (None, env.space.discrete):
         return
     kinds = ("continuous", "discrete")
