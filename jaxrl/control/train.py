@@ -84,6 +84,31 @@ def train(
         done += program.steps * program.env_steps
 
 
+def check_finite(point: Point, programs: Sequence[Program], remedy: str) -> None:
+    """Refuse a point that holds a number that is not finite: training has diverged.
+
+    Raises:
+      ValueError: naming what it is, the seed and the step.
+    """
+    learner = {"params": point.carry.learner.params}
+    named = {
+        "return": point.returns,
+        **point.metrics,
+        **{jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(learner)},
+    }
+    for name, values in named.items():
+        rows = np.asarray(values).reshape(len(point.returns), -1)
+        bad = ~np.isfinite(rows).all(axis=1)
+        if bad.any():
+            seed = int(np.argmax(bad))
+            value = rows[seed][~np.isfinite(rows[seed])][0]
+            raise ValueError(
+                f"{name} of seed {seed} is {value} after step {point.step} of phase "
+                f"{point.phase} ({programs[point.phase].name}): training has diverged; lower the "
+                f"learning rate or the sizes of rewards and observations. {remedy}"
+            )
+
+
 def _mesh(seeds: int) -> Mesh | None:
     """The local devices, if there are several and they divide the seeds."""
     devices = jax.local_devices()

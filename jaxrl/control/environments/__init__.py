@@ -28,5 +28,7 @@ def get(name: str, **args: Any) -> Environment:
     make = importlib.import_module(f"{__name__}.{module}").make
     try:
         return make(inner, **args) if inner else make(**args)
+    except KeyError as error:
+        raise ValueError(f"environment {name!r}: {module} has none named {inner!r}") from error
     except TypeError as error:
         raise ValueError(f"environment {name!r} with {args}: {error}") from error

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxrl.config import CheckpointConfig
-from jaxrl.control import algorithms, environments, train
+from jaxrl.control import algorithms, environments, settings, train
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program
 from jaxrl.launch import offline_sets
@@ -27,6 +28,9 @@ from jaxrl.types import TrainState
 @dataclasses.dataclass(frozen=True)
 class Run:
     """Settings of a control run; the algorithm's own settings are under `algorithm`."""
+
+    preset: str = ""
+    """Authors' values of the algorithm's settings, by name; further flags change them."""
 
     env: str = "point_mass"
     """Environment: a module of jaxrl/control/environments, gymnax/NAME or brax/NAME."""
@@ -52,13 +56,12 @@ def main(argv: list[str]) -> int:
     name, rest = argv[0], argv[1:]
     try:
         module = algorithms.load(name)
-        settings = dataclasses.make_dataclass(
-            "ControlRun",
-            [("algorithm", type(module.config()), dataclasses.field(default=module.config()))],
-            bases=(Run,),
-            frozen=True,
-        )
-        run = flags.parse(settings(), rest, prog=f"jaxrl control {name}")
+        start = _preset(name, module, flags.value_of("--preset", rest) or "")
+        field = ("algorithm", type(start), dataclasses.field(default=start))
+        made = dataclasses.make_dataclass("ControlRun", [field], bases=(Run,), frozen=True)
+        run = flags.parse(made(), rest, prog=f"jaxrl control {name}")
+        settings.check(run, "")
+        settings.check(run.algorithm)
         env = environments.get(run.env, **run.env_args)
         _acts(name, module, env)
         programs = module.programs(env, run.algorithm)
@@ -89,6 +92,7 @@ def follow(
         given = {"seeds": range(run.seeds), "points": run.points, "episodes": run.episodes}
         for point in train.train(programs, env, data=data, after=after, **given):
             step = _total(programs, point)
+            train.check_finite(point, programs, f"the point before it stays in {directory}")
             log.write(step, _row(point))
             state, host = _pack(point)
             writer.save(step, state, host)
@@ -224,6 +228,21 @@ def _same(directory: Path, name: str, run: Any) -> None:
             f"run_dir={str(directory)!r} holds a run of another config (differs in "
             f"{', '.join(differs)}); choose another directory with --run-dir, or the same values"
         )
+
+
+def _preset(name: str, module: ModuleType, preset: str) -> Any:
+    """The config that flags change.
+
+    Raises:
+      ValueError: a preset that the algorithm does not have.
+    """
+    presets = getattr(module, "PRESETS", {})
+    if preset and preset not in presets:
+        raise ValueError(
+            f"preset={preset!r}: algorithm {name!r} has {', '.join(presets) or 'none'}; leave "
+            "--preset out for its defaults"
+        )
+    return presets[preset] if preset else module.config()
 
 
 def _list() -> int:
