@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxrl.control import replay
 from jaxrl.control.algorithm import Algorithm, Metrics
 from jaxrl.control.batches import Batch, settled
-from jaxrl.control.environment import Environment, begin, play, random_action
+from jaxrl.control.environment import Environment, Space, begin, play, random_action
 from jaxrl.control.rollout import Act, play_all
 from jaxrl.data.offline.transitions import Transitions
 from jaxrl.types import TrainState
@@ -242,6 +242,8 @@ def playing(
 
     def init(key: jax.Array, learner: TrainState, data: Any) -> Carry:
         key, start, warming = jax.random.split(key, 3)
+        if env.host is not None:
+            return parts.begin(key, learner, data, blank_step(env.space))
         world = jax.vmap(lambda k: begin(env, k))(jax.random.split(start, worlds))
         one = lambda k: play(env, k, begin(env, k), random_action(k, env.space))[1]  # noqa: E731
         carry = parts.begin(key, learner, data, jax.eval_shape(one, start))
@@ -257,6 +259,14 @@ def playing(
         algorithm, init, step, steps, "online", draw, worlds * parts.segment, adopt,
         needs_data, parts,
     )  # fmt: skip
+
+
+def blank_step(space: Space) -> Transitions:
+    """The shapes of one step in an environment of these sizes."""
+    form = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
+    action = jax.ShapeDtypeStruct((), jnp.int32) if space.discrete else form(space.action)
+    seen = form(space.observation)
+    return Transitions(seen, action, form(), seen, form(), form())
 
 
 def offline_first(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxrl.control import host
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Carry, Program
 from jaxrl.control.rollout import evaluate
@@ -69,7 +70,11 @@ def train(
         if after is None or phase >= after.phase:
             own = jax.vmap(lambda key, phase=phase: jax.random.fold_in(key, phase))(keys)
             prepared = program.algorithm.prepare(data)
-            advance, measure = _advance(program, mesh), _evaluation(program, env, episodes, mesh)
+            if env.host is None:
+                advance = _advance(program, mesh)
+                measure = _evaluation(program, env, episodes, mesh)
+            else:
+                advance, measure = _on_host(program, env, seeds, episodes, mesh)
             at = after.step if after is not None and phase == after.phase else 0
             if not at:
                 carry = _start(program, mesh, own, carry, prepared)
@@ -94,7 +99,10 @@ def check_finite(point: Point, programs: Sequence[Program], remedy: str) -> None
     named = {
         "return": point.returns,
         **point.metrics,
-        **{jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(learner)},
+        **{
+            jax.tree_util.keystr(path): x
+            for path, x in jax.tree_util.tree_leaves_with_path(learner)
+        },
     }
     for name, values in named.items():
         rows = np.asarray(values).reshape(len(point.returns), -1)
@@ -176,6 +184,25 @@ def _evaluation(
         return jnp.mean(out.returns), jnp.mean(out.costs)
 
     return _each(one, mesh, (0, 0, None))
+
+
+def _on_host(
+    program: Program, env: Environment, seeds: Sequence[int], episodes: int, mesh: Mesh | None
+) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
+    """What `_advance` and `_evaluation` give, for an environment on the host.
+
+    Raises:
+      ValueError: a policy that sees more than the observation.
+    """
+    if program.algorithm.observe(env) is not env:
+        raise ValueError(
+            f"env={env.name!r} is played on the host, where the history that this algorithm sees "
+            "is not kept; choose an environment in JAX, or another algorithm"
+        )
+    advance = _advance(program, mesh)
+    if program.play is not None:
+        advance = host.advance(program, env, seeds)
+    return advance, host.evaluation(program.algorithm.best, env, seeds, episodes)
 
 
 def shapes(programs: Sequence[Program], *, seeds: Sequence[int], data: Any = None) -> Carry:

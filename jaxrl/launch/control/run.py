@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxrl.config import CheckpointConfig
-from jaxrl.control import algorithms, environments, settings, train
+from jaxrl.control import algorithms, environments, policy, settings, train
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program
 from jaxrl.launch import offline_sets
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.settings import flags
-from jaxrl.record import checkpoint, metrics, rundir
+from jaxrl.record import account, checkpoint, metrics, rundir
 from jaxrl.record.writer import Writer
 from jaxrl.types import TrainState
 
@@ -33,7 +33,8 @@ class Run:
     """Authors' values of the algorithm's settings, by name; further flags change them."""
 
     env: str = "point_mass"
-    """Environment: a module of jaxrl/control/environments, gymnax/NAME or brax/NAME."""
+    """Environment: a module of jaxrl/control/environments, gymnax/NAME, brax/NAME, gym/NAME
+    (Gymnasium's), or MODULE:FUNCTION, a function of yours that gives a gymnasium.Env."""
     env_args: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Parameters of the environment."""
     data: str = ""
@@ -70,17 +71,19 @@ def main(argv: list[str]) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         with rundir.locked(directory):
             _same(directory, name, run)
+            if ":" in run.env:
+                account.remember(directory, [run.env])
             data = _data(env, run) if run.data else None
             if data is not None:
                 _fits(env, data)
-            follow(directory, programs, env, run, data)
+            follow(directory, name, programs, env, run, data)
     except REFUSALS as error:
         return refused(error)
     return 0
 
 
 def follow(
-    directory: Path, programs: Sequence[Program], env: Environment, run: Any, data: Any
+    directory: Path, name: str, programs: Sequence[Program], env: Environment, run: Any, data: Any
 ) -> None:
     """Train in `directory`: a row of metrics and a checkpoint a point, a summary at the end."""
     console = Console()
@@ -96,6 +99,7 @@ def follow(
             log.write(step, _row(point))
             state, host = _pack(point)
             writer.save(step, state, host)
+            policy.save(directory, _described(name, env, run, point), point.carry.learner.params)
             shown = f"return {point.returns.mean():.4g} (seeds {_span(point.returns)})"
             console.print(f"{programs[point.phase].name} {point.step}  {shown}", highlight=False)
         if point is not None:
@@ -105,6 +109,22 @@ def follow(
             rundir.write_json(directory / "summary.json", summary | rundir.environment())
     log.close()
     console.print(f"everything is in {directory}", highlight=False)
+
+
+def _described(name: str, env: Environment, run: Any, point: train.Point) -> dict[str, Any]:
+    """What `policy.load` must know of a run."""
+    return {
+        "algorithm": name,
+        "config": dataclasses.asdict(run.algorithm),
+        "phase": point.phase,
+        "step": point.step,
+        "env": run.env,
+        "env_args": run.env_args,
+        "horizon": env.horizon,
+        "space": env.space._asdict(),
+        "layouts": dict(env.layouts),
+        "seeds": run.seeds,
+    }
 
 
 def _pack(point: train.Point) -> tuple[TrainState, dict[str, Any]]:
@@ -126,7 +146,8 @@ def _restore(
     saved = checkpoint.restore(directory, step, _pack(like)[0])
     opt_state, rest = saved.state.opt_state
     learner = TrainState(saved.state.params, opt_state, saved.state.step)
-    note(f"continuing {directory} after step {step}")
+    fresh = ", with fresh episodes" if env.host is not None else ""
+    note(f"continuing {directory} after step {step}{fresh}")
     none = np.full(run.seeds, np.nan)
     carry = rest._replace(learner=learner)
     return train.Point(host["phase"], host["step"], host["env_steps"], none, none, {}, carry)

@@ -50,7 +50,7 @@ class Config:
     log_std: float = -0.5
     """Of continuous actions at the start, the logarithm of the standard deviation."""
     learning_rate: float = 1e-3
-    anneal: bool = False
+    anneal: bool = True
     """Whether the rate falls linearly to 0, from round to round."""
     discount: float = 0.99
     mixing: float = 0.95
@@ -62,20 +62,22 @@ class Config:
     entropy: float = 0.0
     """e, the weight of the policy's entropy."""
     max_norm: float = 0.5
-    normalise_observations: bool = False
+    normalise_observations: bool = True
     """Whether observations are standardised by their moments so far, at most 10 in size."""
-    normalise_rewards: bool = False
+    normalise_rewards: bool = True
     """Whether rewards are divided by the standard deviation of the discounted return so far."""
 
 
 PRESETS = {
     "cleanrl": Config(
         steps=500_000, worlds=4, segment=128, epochs=4, minibatches=4, learning_rate=2.5e-4,
-        log_std=0.0, anneal=True, value_clip=True, entropy=0.01,
+        log_std=0.0, value_clip=True, entropy=0.01, normalise_observations=False,
+        normalise_rewards=False,
     ),
     "purejaxrl_minatar": Config(
         steps=10_000_000, worlds=64, segment=128, epochs=4, minibatches=8, learning_rate=5e-3,
-        log_std=0.0, activation="relu", anneal=True, value_clip=True, entropy=0.01,
+        log_std=0.0, activation="relu", value_clip=True, entropy=0.01,
+        normalise_observations=False, normalise_rewards=False,
     ),
 }  # fmt: skip
 """The authors' values, by name; `--preset NAME` starts from them."""
