@@ -1,7 +1,7 @@
 """Environments of Gymnasium, stepped by Python around compiled halves of a phase.
 
-One vector holds the worlds of all seeds. A step of all of them is one call of the policy, one of the
-vector and one that puts the steps into the replay buffers; the updates are one call more.
+One vector holds the worlds of all seeds. A step of all of them is one call of the policy, one of
+the vector and one that puts the steps into the replay buffers; the updates are one call more.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def advance(
 ) -> Callable[[Carry, Any, int], tuple[Carry, Any]]:
     """carries, data, length -> the carries after as many steps of `program`, and mean metrics.
 
-    The worlds live as long as the function; the first call after the start of a phase takes the steps
-    that precede its first update, and a run that continues plays fresh episodes.
+    The worlds live as long as the function; the first call after the start of a phase takes the
+    steps that precede its first update, and a run that continues plays fresh episodes.
     """
     parts = program.play
     worlds, count = parts.worlds, len(seeds)

@@ -1,7 +1,7 @@
 """A trained policy as a thing of its own: loaded without its data, its environment or a command.
 
-A control run keeps two files for it: `policy.json`, with the algorithm, its settings, the sizes and the
-layouts of the environment, and `policy.npz`, with the parameters of every seed.
+A control run keeps two files for it: `policy.json`, with the algorithm, its settings, the sizes and
+the layouts of the environment, and `policy.npz`, with the parameters of every seed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Policy:
     """A policy of one seed of a run, in the terms of its environment.
 
     `policy(observation)` is the action for one observation, or for a batch of them with a leading
-    axis [N] on every part. With Gymnasium both are as the environment has them; with an environment in
-    JAX they are [O] and [A] in [-1, 1], or a number.
+    axis [N] on every part. With Gymnasium both are as the environment has them; with an environment
+    in JAX they are [O] and [A] in [-1, 1], or a number.
     """
 
     description: Mapping[str, Any]
@@ -49,8 +49,8 @@ class Policy:
         algorithm = module.programs(env, config)[self.description["phase"]].algorithm
         if algorithm.observe(env) is not env:
             raise ValueError(
-                f"algorithm {self.description['algorithm']!r} sees a history, which a loaded policy "
-                "does not keep; play it with `jaxrl control play`"
+                f"algorithm {self.description['algorithm']!r} sees a history, which a loaded "
+                "policy does not keep; play it with `jaxrl control play`"
             )
         return algorithm.best
 

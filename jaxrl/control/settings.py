@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 MAY_BE_ZERO = frozenset(
-    {"online_steps", "warmup", "lag", "capacity", "demonstrations", "pessimism"}
+    {"online_steps", "offline_steps", "warmup", "lag", "capacity", "demonstrations", "pessimism"}
 )
 """Whole numbers that may be 0; all others are at least 1."""
 RATES = frozenset({
@@ -26,8 +26,8 @@ UNBOUNDED = frozenset({"target", "low", "high", "log_std", "target_entropy", "ma
 def check(config: Any, prefix: str = "algorithm") -> None:
     """Refuse the values of a config that no training can be made of.
 
-    Counts are at least 1, rates above 0 and finite, shares in [0, 1], weights not below 0; minibatches
-    divide what a round of segments holds.
+    Counts are at least 1, rates above 0 and finite, shares in [0, 1], weights not below 0;
+    minibatches divide what a round of segments holds.
 
     Args:
       config: a dataclass, of a run or of an algorithm.

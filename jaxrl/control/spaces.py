@@ -3,8 +3,8 @@
 A layout is JSON: `{"kind": "box", "shape", "low", "high"}`, `{"kind": "discrete", "n", "start"}`,
 `{"kind": "multi", "n": [...]}`, `{"kind": "dict", "parts": {name: layout}}` or `{"kind": "tuple",
 "parts": [layout, ...]}`. A run keeps the layouts of its environment, so that its policy can be
-played without one. Observations are flattened to [O] float32, numbers as one-hot vectors and parts of
-a dict in the order of their names; actions of a box are scaled to [-1, 1]^A, and several numbers
+played without one. Observations are flattened to [O] float32, numbers as one-hot vectors and parts
+of a dict in the order of their names; actions of a box are scaled to [-1, 1]^A, and several numbers
 become one of all their combinations.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -59,8 +58,8 @@ def layout(space: Any, where: str) -> Layout:
     if kind == "Tuple":
         return {"kind": "tuple", "parts": [layout(part, where) for part in space.spaces]}
     raise ValueError(
-        f"{where} are of the space {kind} ({space}), which no network here reads; change it to Box, "
-        "Discrete, MultiDiscrete, MultiBinary, Dict or Tuple with a wrapper of Gymnasium"
+        f"{where} are of the space {kind} ({space}), which no network here reads; change it to "
+        "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple with a wrapper of Gymnasium"
     )
 
 
@@ -156,7 +155,7 @@ def from_environment(form: Layout, actions: Any) -> np.ndarray:
         limit = math.prod(form["n"])
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() < limit:
         raise ValueError(
-            f"actions of the data reach {numbers.min()} to {numbers.max()}, and the environment has "
-            f"0 to {limit - 1}; choose the environment that the data are of"
+            f"actions of the data reach {numbers.min()} to {numbers.max()}, and the environment "
+            f"has 0 to {limit - 1}; choose the environment that the data are of"
         )
     return numbers.astype(np.int32)

@@ -50,8 +50,8 @@ def play(flags: argparse.Namespace) -> list[float]:
     if env.host is None:
         if flags.video:
             raise ValueError(
-                f"video={str(flags.video)!r}: env={env.name!r} draws no pictures; leave --video out, "
-                "or play one of Gymnasium"
+                f"video={str(flags.video)!r}: env={env.name!r} draws no pictures; leave --video "
+                "out, or play one of Gymnasium"
             )
         module = algorithms.load(loaded.description["algorithm"])
         config = policy.rebuilt(module.config(), loaded.description["config"])
@@ -82,12 +82,12 @@ def environment(loaded: policy.Policy, flags: argparse.Namespace) -> Environment
     """
     saved = loaded.description
     name, args = flags.env or saved["env"], {} if flags.env else dict(saved["env_args"])
-    if not flags.env and ":" in name.partition("/")[0] and not flags.trust:
-        if name not in account.known(flags.run):
-            raise ValueError(
-                f"the run plays env={name!r}, a function that is imported, and this account has not "
-                "started the run; accept it with --trust, or name it yourself with --env"
-            )
+    imported = not flags.env and ":" in name.partition("/")[0]
+    if imported and not flags.trust and name not in account.known(flags.run):
+        raise ValueError(
+            f"the run plays env={name!r}, a function that is imported, and this account has not "
+            "started the run; accept it with --trust, or name it yourself with --env"
+        )
     if flags.video:
         args["render_mode"] = "rgb_array"
     env = environments.get(name, **args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxrl.config import CheckpointConfig
-from jaxrl.control import algorithms, environments, policy, settings, train
+from jaxrl.control import algorithms, environments, policy, settings, spaces, train
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program
 from jaxrl.launch import offline_sets
@@ -172,7 +173,9 @@ def _data(env: Environment, run: Any) -> Any:
         return offline_sets.tiers(env).sets[run.data]
     from jaxrl.data.offline import readers
 
-    return readers.read(run.data)
+    form = env.layouts.get("action")
+    convert = functools.partial(spaces.from_environment, form) if form else None
+    return readers.read(run.data, convert)
 
 
 def _learns(name: str, programs: Sequence[Program], data: str) -> None:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from jaxrl.control.algorithm import Algorithm
 from jaxrl.control.algorithms import shared
-from jaxrl.control.algorithms.online import sac
+from jaxrl.control.algorithms.online import dqn, sac
 from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline_first
@@ -29,6 +29,9 @@ from jaxrl.data.offline.transitions import Transitions
 from jaxrl.losses import control
 from jaxrl.models.control import critics, policies
 from jaxrl.types import TrainState
+
+DISCRETE = None
+"""Either kind of action."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,15 @@ def make(space: Space, config: Config) -> Algorithm:
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
-    """Offline, and then online if asked."""
-    algorithm = make(env.space, config)
+    """Offline, and then online if asked; on choices, DQN with the term over all of them."""
+    if env.space.discrete:
+        if config.calibrate:
+            raise ValueError(
+                f"algorithm 'cal_ql' takes continuous actions and env={env.name!r} has discrete "
+                "ones; choose cql"
+            )
+        own = shared(dqn.Config, config, conservative=config.weight, epsilon_updates=1)
+        algorithm = dqn.make(env.space, own)
+    else:
+        algorithm = make(env.space, config)
     return offline_first(algorithm, env, steps=config.steps, online_steps=config.online_steps)
