@@ -76,9 +76,8 @@ class Policy:
         """
         layouts, space = self.description["layouts"], self.description["space"]
         form = layouts.get("observation") or {"kind": "box", "shape": [space["observation"]]}
-        first = jax.tree.leaves(observation)[0]
-        single = np.ndim(first) == _rank(form)
-        batch = jax.tree.map(lambda x: np.asarray(x)[None], observation) if single else observation
+        single = spaces.extra_axes(form, observation) == 0
+        batch = spaces.as_batch(form, observation) if single else observation
         flat = spaces.flatten(form, batch)
         if flat.shape[1] != space["observation"]:
             raise ValueError(
@@ -168,14 +167,6 @@ def rebuilt(default: Any, values: Mapping[str, Any]) -> Any:
         )
     plain = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     return dataclasses.replace(default, **plain)
-
-
-def _rank(form: spaces.Layout) -> int:
-    """Axes of the first leaf of one observation."""
-    while form["kind"] in ("dict", "tuple"):
-        parts = form["parts"]
-        form = parts[min(parts)] if form["kind"] == "dict" else parts[0]
-    return {"box": len(form.get("shape", ())), "discrete": 0, "multi": 1}[form["kind"]]
 
 
 def _packed(tree: Any, leaves: list[np.ndarray]) -> Any:

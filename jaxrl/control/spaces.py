@@ -1,8 +1,8 @@
 """Spaces of Gymnasium as plain values: what a policy sees of them, and the actions it gives back.
 
 A layout is JSON: `{"kind": "box", "shape", "low", "high"}`, `{"kind": "discrete", "n", "start"}`,
-`{"kind": "multi", "n": [...]}`, `{"kind": "dict", "parts": {name: layout}}` or `{"kind": "tuple",
-"parts": [layout, ...]}`. A run keeps the layouts of its environment, so that its policy can be
+`{"kind": "multi", "n": [...], "one_hot"}`, `{"kind": "dict", "parts": {name: layout}}` or
+`{"kind": "tuple", "parts": [layout, ...]}`. A run keeps the layouts of its environment, so that its policy can be
 played without one. Observations are flattened to [O] float32, numbers as one-hot vectors and parts
 of a dict in the order of their names; actions of a box are scaled to [-1, 1]^A, and several numbers
 become one of all their combinations.
@@ -49,9 +49,9 @@ def layout(space: Any, where: str) -> Layout:
     if kind == "Discrete":
         return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
     if kind == "MultiDiscrete":
-        return {"kind": "multi", "n": np.asarray(space.nvec).ravel().tolist()}
+        return {"kind": "multi", "n": np.asarray(space.nvec).ravel().tolist(), "one_hot": True}
     if kind == "MultiBinary":
-        return {"kind": "multi", "n": [2] * int(np.prod(space.shape))}
+        return {"kind": "multi", "n": [2] * int(np.prod(space.shape)), "one_hot": False}
     if kind == "Dict":
         parts = {name: layout(space.spaces[name], where) for name in sorted(space.spaces)}
         return {"kind": "dict", "parts": parts}
@@ -70,7 +70,7 @@ def size(form: Layout) -> int:
     if form["kind"] == "discrete":
         return form["n"]
     if form["kind"] == "multi":
-        return sum(form["n"])
+        return sum(form["n"]) if form["one_hot"] else len(form["n"])
     parts = form["parts"].values() if form["kind"] == "dict" else form["parts"]
     return sum(size(part) for part in parts)
 
@@ -85,6 +85,8 @@ def flatten(form: Layout, observations: Any) -> np.ndarray:
         return (numbers == np.arange(form["n"])).astype(np.float32)
     if form["kind"] == "multi":
         numbers = np.asarray(observations).reshape(-1, len(form["n"]))
+        if not form["one_hot"]:
+            return numbers.astype(np.float32)
         hot = [(numbers[:, i, None] == np.arange(n)) for i, n in enumerate(form["n"])]
         return np.concatenate(hot, axis=1).astype(np.float32)
     if form["kind"] == "dict":
@@ -92,6 +94,24 @@ def flatten(form: Layout, observations: Any) -> np.ndarray:
     else:
         parts = [flatten(f, x) for f, x in zip(form["parts"], observations, strict=True)]
     return np.concatenate(parts, axis=1)
+
+
+def extra_axes(form: Layout, observation: Any) -> int:
+    """Leading axes of an observation of this layout: 0 for one, 1 for a batch."""
+    if form["kind"] in ("dict", "tuple"):
+        name = min(form["parts"]) if form["kind"] == "dict" else 0
+        return extra_axes(form["parts"][name], observation[name])
+    rank = {"box": len(form.get("shape", ())), "discrete": 0, "multi": 1}[form["kind"]]
+    return np.ndim(observation) - rank
+
+
+def as_batch(form: Layout, observation: Any) -> Any:
+    """One observation as a batch of one."""
+    if form["kind"] == "dict":
+        return {name: as_batch(part, observation[name]) for name, part in form["parts"].items()}
+    if form["kind"] == "tuple":
+        return [as_batch(part, observation[i]) for i, part in enumerate(form["parts"])]
+    return np.asarray(observation)[None]
 
 
 def space_of(observation: Layout, action: Layout, where: str) -> Space:

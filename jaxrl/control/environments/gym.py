@@ -50,7 +50,13 @@ def own(reference: str, horizon: int = 1000, **kwargs: Any) -> Environment:
         raise ValueError(
             f"env={reference!r}: {error}; name a function of a module that can be imported here"
         ) from error
-    first = call(**kwargs)
+    try:
+        first = call(**kwargs)
+    except TypeError as error:
+        raise ValueError(
+            f"env={reference!r} with env_args={kwargs}: {error}; give what it takes with "
+            "--env-args.NAME"
+        ) from error
     if isinstance(first, Environment):
         return first._replace(name=reference)
     return host.environment(reference, functools.partial(call, **kwargs), horizon)

@@ -54,7 +54,9 @@ def write(loaded: policy.Policy, out: Path) -> list[Path]:
     program = jax.export.export(jax.jit(jax.vmap(single)))(form)
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / name for name in ("policy.py", "policy.npz", "policy.stablehlo")]
-    functions = (transitions.from_unit_box, spaces.flatten, spaces.to_environment)
+    functions = (
+        transitions.from_unit_box, spaces.as_batch, spaces.flatten, spaces.to_environment,
+    )  # fmt: skip
     parts = [HEADER.format(**{k: loaded.description[k] for k in ("algorithm", "env")})]
     parts.append(f"LAYOUTS = {json.loads(json.dumps(loaded.description['layouts']))!r}\n")
     parts.append(f"OBSERVATION = {size}\n\n")
@@ -89,15 +91,8 @@ with np.load(Path(__file__).with_name("policy.npz")) as _file:
 def policy(observation):
     """The action for one observation of the environment."""
     form = LAYOUTS.get("observation") or {"kind": "box", "shape": [OBSERVATION]}
-    flat = flatten(form, _batch(form, observation))[0]
+    flat = flatten(form, as_batch(form, observation))[0]
     action = np.asarray(act(flat, _CONSTANTS))[None]
     return to_environment(LAYOUTS["action"], action)[0] if LAYOUTS else action[0]
 
-
-def _batch(form, observation):
-    if form["kind"] == "dict":
-        return {name: _batch(part, observation[name]) for name, part in form["parts"].items()}
-    if form["kind"] == "tuple":
-        return [_batch(part, x) for part, x in zip(form["parts"], observation)]
-    return np.asarray(observation)[None]
 '''
