@@ -71,14 +71,17 @@ def _translate(
         return f"c[{len(constants) - 1}]"
 
     for equation in jaxpr.eqns:
+        name, inner = equation.primitive.name, _inner(equation)
         fixed = all(isinstance(v, core.Literal) or v in known for v in equation.invars)
         if fixed:
             values = [v.val if isinstance(v, core.Literal) else known[v] for v in equation.invars]
-            results = equation.primitive.bind(*values, **equation.params)
-            results = results if equation.primitive.multiple_results else [results]
+            if inner is not None:
+                results = core.jaxpr_as_fun(inner)(*values)
+            else:
+                results = equation.primitive.bind(*values, **equation.params)
+                results = results if equation.primitive.multiple_results else [results]
             known |= dict(zip(equation.outvars, results, strict=True))
             continue
-        name, inner = equation.primitive.name, _inner(equation)
         if inner is not None:
             arguments = dict(zip(inner.jaxpr.invars, equation.invars, strict=True))
             inside = {v: names[o] for v, o in arguments.items() if _is_named(o, names)}
@@ -115,6 +118,18 @@ def _inner(equation: Any) -> Any:
             inner = equation.params[key]
             return inner if hasattr(inner, "consts") else core.ClosedJaxpr(inner, ())
     return None
+
+
+def _takes_rows(equation: Any) -> bool:
+    """Whether a gather is of whole rows of its first axis."""
+    numbers, shape = equation.params["dimension_numbers"], equation.invars[0].aval.shape
+    rank = len(equation.outvars[0].aval.shape)
+    return (
+        numbers.start_index_map == numbers.collapsed_slice_dims == (0,)
+        and not numbers.operand_batching_dims
+        and tuple(equation.params["slice_sizes"]) == (1, *shape[1:])
+        and tuple(numbers.offset_dims) == tuple(range(rank - len(shape) + 1, rank))
+    )
 
 
 def _expression(name: str, equation: Any, arguments: list[str]) -> str:
@@ -155,6 +170,9 @@ def _expression(name: str, equation: Any, arguments: list[str]) -> str:
         return f"{first}[{inside}]"
     if name == "select_n" and len(arguments) == 3:
         return f"np.where({first}, {arguments[2]}, {arguments[1]})"
+    if name == "gather" and _takes_rows(equation):
+        count = equation.invars[0].aval.shape[0]
+        return f"np.take({first}, np.clip({arguments[1]}[..., 0], 0, {count - 1}), axis=0)"
     if name == "dot_general":
         (left, right), (batch, other) = params["dimension_numbers"]
         ranks = [len(v.aval.shape) for v in equation.invars]
