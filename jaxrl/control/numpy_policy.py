@@ -82,6 +82,10 @@ def _translate(
                 results = results if equation.primitive.multiple_results else [results]
             known |= dict(zip(equation.outvars, results, strict=True))
             continue
+        if name == "scan":
+            texts = _unrolled(equation, known, names, lines, constants, text)
+            names |= dict(zip(equation.outvars, texts, strict=True))
+            continue
         if inner is not None:
             arguments = dict(zip(inner.jaxpr.invars, equation.invars, strict=True))
             inside = {v: names[o] for v, o in arguments.items() if _is_named(o, names)}
@@ -103,6 +107,30 @@ def _translate(
         expression = _expression(name, equation, [text(v) for v in equation.invars])
         lines.append(f"v{len(lines)} = {expression}")
     return [text(var) for var in jaxpr.outvars]
+
+
+def _unrolled(
+    equation: Any, lines: list[str], constants: list[np.ndarray], text: Callable[[Any], str]
+) -> list[str]:
+    """The rounds of a scan, one after the other."""
+    params, inner = equation.params, equation.params["jaxpr"]
+    kept, carried = params["num_consts"], params["num_carry"]
+    consts, carry, xs = (
+        equation.invars[:kept],
+        [text(v) for v in equation.invars[kept : kept + carried]],
+        [text(v) for v in equation.invars[kept + carried :]],
+    )
+    rounds = range(params["length"])
+    rows = []
+    for i in reversed(rounds) if params["reverse"] else rounds:
+        texts = [*(text(v) for v in consts), *carry, *(f"{x}[{i}]" for x in xs)]
+        inside = dict(zip(inner.jaxpr.invars, texts, strict=True))
+        held = dict(zip(inner.jaxpr.constvars, inner.consts, strict=True))
+        results = _translate(inner.jaxpr, held, inside, lines, constants)
+        carry = results[:carried]
+        rows.append(results[carried:])
+    ordered = rows[::-1] if params["reverse"] else rows
+    return [*carry, *(f"np.stack([{', '.join(column)}])" for column in zip(*ordered, strict=True))]
 
 
 def _is_named(var: Any, names: dict) -> bool:

@@ -2,10 +2,10 @@
 
 A layout is JSON: `{"kind": "box", "shape", "low", "high"}`, `{"kind": "discrete", "n", "start"}`,
 `{"kind": "multi", "n": [...], "one_hot"}`, `{"kind": "dict", "parts": {name: layout}}` or
-`{"kind": "tuple", "parts": [layout, ...]}`. A run keeps the layouts of its environment, so that its
-policy can be played without one. Observations are flattened to [O] float32, numbers as one-hot vectors and parts
-of a dict in the order of their names; actions of a box are scaled to [-1, 1]^A, and several numbers
-become one of all their combinations.
+`{"kind": "tuple", "parts": [layout, ...]}`. A run keeps the layouts of its environment, so that
+its policy can be played without one. Observations are flattened to [O] float32, numbers as
+one-hot vectors and parts of a dict in the order of their names; actions of a box are scaled to
+[-1, 1]^A, and several numbers become one of all their combinations.
 """
 
 from __future__ import annotations

@@ -97,11 +97,18 @@ def advantage_weight(
 
 @checked
 def gumbel_loss(
-    values: jax.Array, targets: jax.Array, *, temperature: float, high: float = 7.0
+    values: jax.Array,
+    targets: jax.Array,
+    *,
+    temperature: float,
+    high: float = 7.0,
+    rescale: bool = False,
 ) -> jax.Array:
     """XQL's Gumbel regression: the value whose expectation is the soft maximum over the data.
 
-    Formula: `exp(z) - z - 1`, `z = min((Q - V) / T, high)`
+    Formula: `exp(z) - z - 1`, `z = min((Q - V) / T, high)`; rescaled, that times `exp(-m)`,
+      `m = max(-1, max z)` over the batch (as in the authors' code), so that no element pulls by
+      more than 1
     Paper: Garg et al. 2023, "Extreme Q-Learning: MaxEnt RL without Entropy"
 
     Args:
@@ -109,12 +116,16 @@ def gumbel_loss(
       targets: `[...]`, Q of the actions in the data.
       temperature: `T`; towards 0 the maximum, large the mean.
       high: bound of the exponent, beyond which an element no longer pulls.
+      rescale: divide by the largest `exp(z)`, at least `exp(-1)`.
 
     Returns:
       `[...]`.
     """
     z = jnp.minimum((constant(targets) - as_float(values)) / temperature, high)
-    return jnp.exp(z) - z - 1.0
+    if not rescale:
+        return jnp.exp(z) - z - 1.0
+    most = constant(jnp.maximum(jnp.max(z), -1.0))
+    return jnp.exp(z - most) - (z + 1.0) * jnp.exp(-most)
 
 
 @checked
