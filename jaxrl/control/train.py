@@ -52,7 +52,9 @@ def train(
     Args:
       programs: the phases; each takes the learner over from the one before.
       env: where the policy is evaluated.
-      seeds: trained side by side, each as if it were alone.
+      seeds: trained side by side, each with the draws that it has alone. Products of matrices may
+        round otherwise for several seeds than for one, and training amplifies that: a seed of
+        several is trained again, to the last bit, with the same seeds on as many devices.
       data: offline transitions, for the phases that learn from them.
       points: of each phase, beside one before its first step.
       episodes: that each seed plays at a point.
