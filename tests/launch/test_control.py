@@ -308,6 +308,8 @@ def test_an_interrupted_benchmark_continues_with_the_next_arm(tmp_path, monkeypa
         config = dict(arm.config)
         return {
             "label": arm.label,
+            "algorithm": arm.algorithm,
+            "code": "",
             "config": config,
             "steps": [0, 9],
             "scores": scores,
