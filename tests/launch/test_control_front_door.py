@@ -114,7 +114,7 @@ def module_at(path):
     return module
 
 
-@pytest.mark.parametrize("name", ["bc", "iql", "cql", "dqn"])
+@pytest.mark.parametrize("name", ["bc", "iql", "xql", "f_dvl", "weighted", "cql", "dqn"])
 def test_choices_are_learned_from_data(name, tmp_path, capsys):
     columns, path = collected("CartPole-v1"), tmp_path / "data.npz"
     columns["actions"] = columns["actions"][:, None]  # [N, 1] whole numbers are choices

@@ -27,6 +27,9 @@ from jaxrl.control.program import Program, offline
 from jaxrl.data.offline import transitions
 from jaxrl.data.offline.transitions import Transitions
 
+DISCRETE = None
+"""Either kind of action."""
+
 
 @dataclass(frozen=True)
 class Config:

@@ -18,6 +18,9 @@ from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program
 from jaxrl.losses import control
 
+DISCRETE = None
+"""Either kind of action."""
+
 
 @dataclass(frozen=True)
 class Config:
