@@ -1,1 +1,20 @@
-"""Control on the same core: environments as pure functions, and training wholly inside jit."""
+"""Control on the same core: environments as pure functions, and training wholly inside jit.
+
+`load(run)` is the policy of a run: `action = load("runs/mine")(observation)`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxrl.control.policy import Policy
+
+__all__ = ["load"]
+
+
+def load(run: Any, seed: int = 0) -> Policy:
+    """The policy of a control run, see `jaxrl.control.policy.load`."""
+    from jaxrl.control import policy
+
+    return policy.load(run, seed)

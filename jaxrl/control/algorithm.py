@@ -146,7 +146,11 @@ def descend(
 
 
 def temper(
-    state: TrainState, optimizer: optax.GradientTransformation, logp: jax.Array, space: Space
+    state: TrainState,
+    optimizer: optax.GradientTransformation,
+    logp: jax.Array,
+    space: Space,
+    target: float = -1.0,
 ) -> tuple[TrainState, dict[str, jax.Array]]:
     """One step of SAC's temperature, the part `temperature` of the state, which holds its log.
 
@@ -155,11 +159,12 @@ def temper(
       optimizer: of it.
       logp: log-densities of the policy's own actions, which become their mean's negative, the
         entropy, among the metrics.
-      space: the entropy is held at minus its dimensions of the action.
+      space: of the actions.
+      target: the entropy that is held, for each dimension of the action.
     """
 
     def loss(log_alpha: jax.Array) -> tuple[jax.Array, Metrics]:
-        each = control.temperature_loss(log_alpha, logp, target_entropy=-float(space.action))
+        each = control.temperature_loss(log_alpha, logp, target_entropy=target * space.action)
         return jnp.mean(each), {"temperature": jnp.exp(log_alpha), "entropy": -jnp.mean(logp)}
 
     return descend(state, "temperature", optimizer, loss)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -43,6 +43,11 @@ class Environment(NamedTuple):
     """key -> state, observation."""
     step: Callable[[jax.Array, Any, jax.Array], Step]
     """key, state, action -> what follows."""
+    host: Callable[..., Any] | None = None
+    """Where the task is played on the host: seeds of the copies -> a `host.Vector` of them. `reset`
+    and `step` cannot be called then."""
+    layouts: Mapping[str, Any] = {}
+    """`observation` and `action` as `spaces.layout` has them; empty where nothing is flattened."""
 
 
 class World(NamedTuple):

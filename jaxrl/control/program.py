@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxrl.control import replay
 from jaxrl.control.algorithm import Algorithm, Metrics
 from jaxrl.control.batches import Batch, settled
-from jaxrl.control.environment import Environment, begin, play, random_action
+from jaxrl.control.environment import Environment, Space, begin, play, random_action
 from jaxrl.control.rollout import Act, play_all
 from jaxrl.data.offline.transitions import Transitions
 from jaxrl.types import TrainState
@@ -24,6 +24,26 @@ class Carry(NamedTuple):
     key: jax.Array
     world: Any = ()
     replay: Any = ()
+
+
+class Play(NamedTuple):
+    """How a phase that plays goes on, whether its worlds are inside of the program or outside.
+
+    The worlds take `segment` steps, each of which goes through `absorb`, and then `learn` follows.
+    """
+
+    worlds: int
+    segment: int
+    """Steps of each world before `learn`."""
+    warmup: int
+    """Steps of each world, taken by `warm`, before the first of all."""
+    warm: Act
+    begin: Callable[[jax.Array, TrainState, Any, Transitions], Carry]
+    """key, learner, data, one step without leading axis -> the carry, without worlds."""
+    absorb: Callable[[Carry, jax.Array, Transitions], Carry]
+    """carry, clocks [W] before the step, a step of all worlds [W, ...] -> the carry with it."""
+    learn: Callable[[Carry, jax.Array, Any], tuple[Carry, Metrics]]
+    """carry, key, data -> the carry after the updates, mean metrics."""
 
 
 class Program(NamedTuple):
@@ -44,6 +64,8 @@ class Program(NamedTuple):
     """The learner at the start, from that of the phase before and a fresh one."""
     needs_data: bool = False
     """Whether it learns from an offline data set."""
+    play: Play | None = None
+    """Its two halves, where it plays."""
 
 
 def split(carry: Carry, count: int) -> tuple[jax.Array, ...]:
@@ -145,32 +167,18 @@ def online(
         zeros = jnp.zeros_like(step.rewards)
         return step._replace(extra={"return_to_go": zeros, "finished": zeros})
 
-    def several(act: Act, carry: Carry, key: jax.Array, count: int) -> Carry:
-        """`count` steps of all worlds."""
-
-        def advance(held: tuple, keys: jax.Array) -> tuple[tuple, None]:
-            world, ring = held
-            clock = world.clock
-            world, played = play_all(sees, act, carry.learner.params, keys, world)
-            if returns is None:
-                return (world, replay.add(ring, played)), None
-            ring = replay.add(ring, noted(played))
-            ring = replay.credit(ring, clock, discount=returns, horizon=sees.horizon)
-            return (world, ring), None
-
-        keys = jax.random.split(key, (count, 2, worlds))
-        (world, ring), _ = jax.lax.scan(advance, (carry.world, carry.replay), keys)
-        return carry._replace(world=world, replay=ring)
-
-    def init(key: jax.Array, learner: TrainState, data: Any) -> Carry:
-        key, start, warming = jax.random.split(key, 3)
-        world = jax.vmap(lambda k: begin(sees, k))(jax.random.split(start, worlds))
-        one = lambda k: play(sees, k, begin(sees, k), random_action(k, env.space))[1]  # noqa: E731
-        example = jax.eval_shape((lambda k: noted(one(k))) if returns is not None else one, start)
+    def start(key: jax.Array, learner: TrainState, data: Any, example: Transitions) -> Carry:
         if data is not None:
             learner = algorithm.begin(learner, data)
-        carry = Carry(learner, key, world, replay.empty(example, rows * worlds))
-        return several(warm, carry, warming, warm_cycles)
+        form = example if returns is None else jax.eval_shape(noted, example)
+        return Carry(learner, key, replay=replay.empty(form, rows * worlds))
+
+    def absorb(carry: Carry, clock: jax.Array, played: Transitions) -> Carry:
+        if returns is None:
+            return carry._replace(replay=replay.add(carry.replay, played))
+        ring = replay.add(carry.replay, noted(played))
+        ring = replay.credit(ring, clock, discount=returns, horizon=sees.horizon)
+        return carry._replace(replay=ring)
 
     def known(part: Any) -> Any:
         """Rows of the replay buffer with the return to go of episodes that have ended."""
@@ -186,22 +194,79 @@ def online(
             return batch
         return {n: known(p) if "finished" in p.extra else p for n, p in batch.items()}
 
-    def step(carry: Carry, data: Any) -> tuple[Carry, Metrics]:
-        key, playing, learning = split(carry, 2)
-        carry = carry._replace(key=key)
-        carry = several(algorithm.act, carry, playing, every)
-
+    def learn(carry: Carry, key: jax.Array, data: Any) -> tuple[Carry, Metrics]:
         def update(learner: TrainState, keys: jax.Array) -> tuple[TrainState, Metrics]:
             batch_key, update_key = keys
             return algorithm.update(update_key, learner, sample(batch_key, carry, data))
 
-        keys = jax.random.split(learning, (updates, 2))
+        keys = jax.random.split(key, (updates, 2))
         learner, metrics = jax.lax.scan(update, carry.learner, keys)
         return carry._replace(learner=learner), jax.tree.map(jnp.mean, metrics)
 
-    return Program(
-        algorithm, init, step, cycles, "online", sample, worlds * every, adopt, prior > 0
+    parts = Play(worlds, every, warm_cycles, warm, start, absorb, learn)
+    return playing(
+        algorithm, sees, parts, steps=cycles, draw=sample, adopt=adopt, needs_data=prior > 0
     )
+
+
+def playing(
+    algorithm: Algorithm,
+    env: Environment,
+    parts: Play,
+    *,
+    steps: int,
+    draw: Callable[[jax.Array, Carry, Any], Batch],
+    adopt: Callable[[TrainState, TrainState], TrainState] = lambda before, fresh: before,
+    needs_data: bool = False,
+) -> Program:
+    """A phase that plays in `env`, both halves in one compiled step.
+
+    Args:
+      algorithm: whose `act` plays.
+      env: as the policy sees it.
+      parts: the two halves.
+      steps: segments of all worlds.
+      draw, adopt, needs_data: see `Program`.
+    """
+    worlds = parts.worlds
+
+    def advance(act: Act, carry: Carry, key: jax.Array, count: int) -> Carry:
+        """`count` steps of all worlds."""
+
+        def move(carry: Carry, keys: jax.Array) -> tuple[Carry, None]:
+            clock = carry.world.clock
+            world, played = play_all(env, act, carry.learner.params, keys, carry.world)
+            return parts.absorb(carry._replace(world=world), clock, played), None
+
+        return jax.lax.scan(move, carry, jax.random.split(key, (count, 2, worlds)))[0]
+
+    def init(key: jax.Array, learner: TrainState, data: Any) -> Carry:
+        key, start, warming = jax.random.split(key, 3)
+        if env.host is not None:
+            return parts.begin(key, learner, data, blank_step(env.space))
+        world = jax.vmap(lambda k: begin(env, k))(jax.random.split(start, worlds))
+        one = lambda k: play(env, k, begin(env, k), random_action(k, env.space))[1]  # noqa: E731
+        carry = parts.begin(key, learner, data, jax.eval_shape(one, start))
+        carry = carry._replace(world=world)
+        return advance(parts.warm, carry, warming, parts.warmup) if parts.warmup else carry
+
+    def step(carry: Carry, data: Any) -> tuple[Carry, Metrics]:
+        key, moving, learning = split(carry, 2)
+        carry = advance(algorithm.act, carry._replace(key=key), moving, parts.segment)
+        return parts.learn(carry, learning, data)
+
+    return Program(
+        algorithm, init, step, steps, "online", draw, worlds * parts.segment, adopt,
+        needs_data, parts,
+    )  # fmt: skip
+
+
+def blank_step(space: Space) -> Transitions:
+    """The shapes of one step in an environment of these sizes."""
+    form = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
+    action = jax.ShapeDtypeStruct((), jnp.int32) if space.discrete else form(space.action)
+    seen = form(space.observation)
+    return Transitions(seen, action, form(), seen, form(), form())
 
 
 def offline_first(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxrl.control import host
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Carry, Program
 from jaxrl.control.rollout import evaluate
@@ -51,7 +52,9 @@ def train(
     Args:
       programs: the phases; each takes the learner over from the one before.
       env: where the policy is evaluated.
-      seeds: trained side by side, each as if it were alone.
+      seeds: trained side by side, each with the draws that it has alone. Products of matrices may
+        round otherwise for several seeds than for one, and training amplifies that: a seed of
+        several is trained again, to the last bit, with the same seeds on as many devices.
       data: offline transitions, for the phases that learn from them.
       points: of each phase, beside one before its first step.
       episodes: that each seed plays at a point.
@@ -69,7 +72,11 @@ def train(
         if after is None or phase >= after.phase:
             own = jax.vmap(lambda key, phase=phase: jax.random.fold_in(key, phase))(keys)
             prepared = program.algorithm.prepare(data)
-            advance, measure = _advance(program, mesh), _evaluation(program, env, episodes, mesh)
+            if env.host is None:
+                advance = _advance(program, mesh)
+                measure = _evaluation(program, env, episodes, mesh)
+            else:
+                advance, measure = _on_host(program, env, seeds, episodes, mesh)
             at = after.step if after is not None and phase == after.phase else 0
             if not at:
                 carry = _start(program, mesh, own, carry, prepared)
@@ -82,6 +89,34 @@ def train(
                 env_steps = done + at * program.env_steps
                 yield Point(phase, at, env_steps, *measured, jax.device_get(metrics), carry)
         done += program.steps * program.env_steps
+
+
+def check_finite(point: Point, programs: Sequence[Program], remedy: str) -> None:
+    """Refuse a point that holds a number that is not finite: training has diverged.
+
+    Raises:
+      ValueError: naming what it is, the seed and the step.
+    """
+    learner = {"params": point.carry.learner.params}
+    named = {
+        "return": point.returns,
+        **point.metrics,
+        **{
+            jax.tree_util.keystr(path): x
+            for path, x in jax.tree_util.tree_leaves_with_path(learner)
+        },
+    }
+    for name, values in named.items():
+        rows = np.asarray(values).reshape(len(point.returns), -1)
+        bad = ~np.isfinite(rows).all(axis=1)
+        if bad.any():
+            seed = int(np.argmax(bad))
+            value = rows[seed][~np.isfinite(rows[seed])][0]
+            raise ValueError(
+                f"{name} of seed {seed} is {value} after step {point.step} of phase "
+                f"{point.phase} ({programs[point.phase].name}): training has diverged; lower the "
+                f"learning rate or the sizes of rewards and observations. {remedy}"
+            )
 
 
 def _mesh(seeds: int) -> Mesh | None:
@@ -151,6 +186,25 @@ def _evaluation(
         return jnp.mean(out.returns), jnp.mean(out.costs)
 
     return _each(one, mesh, (0, 0, None))
+
+
+def _on_host(
+    program: Program, env: Environment, seeds: Sequence[int], episodes: int, mesh: Mesh | None
+) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
+    """What `_advance` and `_evaluation` give, for an environment on the host.
+
+    Raises:
+      ValueError: a policy that sees more than the observation.
+    """
+    if program.algorithm.observe(env) is not env:
+        raise ValueError(
+            f"env={env.name!r} is played on the host, where the history that this algorithm sees "
+            "is not kept; choose an environment in JAX, or another algorithm"
+        )
+    advance = _advance(program, mesh)
+    if program.play is not None:
+        advance = host.advance(program, env, seeds)
+    return advance, host.evaluation(program.algorithm.best, env, seeds, episodes)
 
 
 def shapes(programs: Sequence[Program], *, seeds: Sequence[int], data: Any = None) -> Carry:

@@ -59,7 +59,7 @@ COMMANDS = {
         "recompute a step of a run and compare it bit for bit",
     ),
     "control": (
-        "jaxrl.launch.control_run",
+        "jaxrl.launch.control",
         "train an offline RL or control algorithm over several seeds, or continue",
     ),
     "recipes": ("jaxrl.launch.listing.commands:recipes", "list the algorithms and recipes"),

@@ -36,34 +36,6 @@ def td_target(
 
 
 @checked
-def success_advantage(
-    reached: jax.Array,
-    rewards: jax.Array,
-    terminals: jax.Array,
-    values: jax.Array,
-    next_values: jax.Array,
-) -> jax.Array:
-    """DigiRL's advantage of a step towards a success of 0 or 1.
-
-    The paper weighs the value terms by `1 - gamma^(H - h)`; the authors' code adds them whole.
-
-    Formula: `gamma^(H - h) R + r_h + (1 - d) V(s_(h+1)) - V(s_h)`
-    Paper: Bai et al. 2024, "DigiRL: Training In-The-Wild Device-Control Agents with Autonomous
-      Reinforcement Learning" (as in the authors' code)
-
-    Args:
-      reached: `[...]`, the discounted return to go, where a reward comes at the end alone.
-      rewards, terminals: `[...]`.
-      values, next_values: `[...]`, probabilities of success before and after the step.
-
-    Returns:
-      `[...]`, without gradient.
-    """
-    ahead = jnp.where(jnp.asarray(terminals) >= 1.0, 0.0, next_values)
-    return constant(reached + rewards + ahead - values)
-
-
-@checked
 def soft_actor(logp: jax.Array, q_values: jax.Array, *, temperature: jax.Array) -> jax.Array:
     """SAC's actor: value of its own action, and entropy. The gradient flows through the action.
 
@@ -125,11 +97,18 @@ def advantage_weight(
 
 @checked
 def gumbel_loss(
-    values: jax.Array, targets: jax.Array, *, temperature: float, high: float = 7.0
+    values: jax.Array,
+    targets: jax.Array,
+    *,
+    temperature: float,
+    high: float = 7.0,
+    rescale: bool = False,
 ) -> jax.Array:
     """XQL's Gumbel regression: the value whose expectation is the soft maximum over the data.
 
-    Formula: `exp(z) - z - 1`, `z = min((Q - V) / T, high)`
+    Formula: `exp(z) - z - 1`, `z = min((Q - V) / T, high)`; rescaled, that times `exp(-m)`,
+      `m = max(-1, max z)` over the batch (as in the authors' code), so that no element pulls by
+      more than 1
     Paper: Garg et al. 2023, "Extreme Q-Learning: MaxEnt RL without Entropy"
 
     Args:
@@ -137,12 +116,16 @@ def gumbel_loss(
       targets: `[...]`, Q of the actions in the data.
       temperature: `T`; towards 0 the maximum, large the mean.
       high: bound of the exponent, beyond which an element no longer pulls.
+      rescale: divide by the largest `exp(z)`, at least `exp(-1)`.
 
     Returns:
       `[...]`.
     """
     z = jnp.minimum((constant(targets) - as_float(values)) / temperature, high)
-    return jnp.exp(z) - z - 1.0
+    if not rescale:
+        return jnp.exp(z) - z - 1.0
+    most = constant(jnp.maximum(jnp.max(z), -1.0))
+    return jnp.exp(z - most) - (z + 1.0) * jnp.exp(-most)
 
 
 @checked

@@ -12,7 +12,7 @@ from tests.accelerator.settings import Report, Settings
 
 NEEDED = (
     "jax", "flax", "optax", "orbax.checkpoint", "jaxrl.run.loop", "jaxrl.launch.train",
-    "jaxrl.launch.planning.command", "jaxrl.launch.control_run",
+    "jaxrl.launch.planning.command", "jaxrl.launch.control",
 )  # fmt: skip
 OPTIONAL = {
     "torch": "the peer",

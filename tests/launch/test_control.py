@@ -57,8 +57,7 @@ def tiny(module):
 def where(module):
     """A small environment that the algorithm can act in."""
     discrete = getattr(module, "DISCRETE", False)
-    name = getattr(module, "ENVIRONMENT", "cartpole" if discrete else "point_mass")
-    return environments.get(name, horizon=10)
+    return environments.get("cartpole" if discrete else "point_mass", horizon=10)
 
 
 @pytest.mark.parametrize("name", algorithms.names())
@@ -103,13 +102,19 @@ def test_an_algorithm_fits_on_three_screens(name):
     assert len(source.splitlines()) <= 175, "one algorithm, one file of about 150 lines"
 
 
-@pytest.mark.exact("seeds of a control run trained together equal seeds alone")
-def test_seeds_trained_together_equal_seeds_alone(data):
+@pytest.mark.exact(
+    "seeds of a control run trained together begin as seeds alone do, to rounding, which training "
+    "amplifies"
+)
+@pytest.mark.parametrize("networks", ["small", "default"])
+def test_seeds_trained_together_begin_as_seeds_alone(networks, data):
     env = point_mass.make(horizon=10)
     module = algorithms.load("sac")
+    small = {"steps": 8, "warmup": 16}
+    config = tiny(module) if networks == "small" else module.config()
 
     def last(seeds):
-        programs = module.programs(env, tiny(module))
+        programs = module.programs(env, dataclasses.replace(config, **small))
         *_, point = train.train(programs, env, seeds=seeds, points=2, episodes=2)
         return point
 
@@ -303,6 +308,8 @@ def test_an_interrupted_benchmark_continues_with_the_next_arm(tmp_path, monkeypa
         config = dict(arm.config)
         return {
             "label": arm.label,
+            "algorithm": arm.algorithm,
+            "code": "",
             "config": config,
             "steps": [0, 9],
             "scores": scores,

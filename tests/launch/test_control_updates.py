@@ -41,8 +41,7 @@ def tiny(module):
 
 def where(module):
     discrete = getattr(module, "DISCRETE", False)
-    name = getattr(module, "ENVIRONMENT", "cartpole" if discrete else "point_mass")
-    return environments.get(name, horizon=10)
+    return environments.get("cartpole" if discrete else "point_mass", horizon=10)
 
 
 QUICK = ("mopo", "pa_rl", "sac")
@@ -256,9 +255,10 @@ def test_the_actor_of_fql_takes_the_mean_over_dimensions():
     before, after, metrics = update(fql.make(SPACE, config), {"offline": batch})
     noise = jax.random.normal(jax.random.split(KEY, 4)[3], batch.actions.shape)
     taught = np.float64(policies.flow(after["flow"], batch.observations, noise, steps=10))
-    raw = np.float64(mlp.apply(before["actor"], np.concatenate([batch.observations, noise], -1)))
+    form, inputs = {"activation": jax.nn.gelu}, np.concatenate([batch.observations, noise], -1)
+    raw = np.float64(mlp.apply(before["actor"], inputs, **form))
     acted = np.clip(raw, -1, 1).astype(np.float32)
-    q = np.float64(critics.values(after["critic"], batch.observations, acted)).mean(0)
+    q = np.float64(critics.values(after["critic"], batch.observations, acted, **form)).mean(0)
     expected = 3.0 * ((raw - taught) ** 2).mean() - q.mean() / np.abs(q).mean()
     assert float(metrics["actor_loss"]) == pytest.approx(expected, rel=1e-4)
 

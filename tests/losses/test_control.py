@@ -109,15 +109,6 @@ def test_gumbel_regression_finds_the_soft_maximum(temperature):
     assert slope(jnp.asarray(soft + 0.1)) > 0 > slope(jnp.asarray(soft - 0.1))
 
 
-def test_a_step_towards_success_by_hand():
-    """Two steps from a success, the last one, and one after which nothing follows."""
-    got = control.success_advantage(
-        jnp.array([0.25, 1.0, 0.0]), jnp.array([0.0, 1.0, 0.0]), jnp.array([0.0, 1.0, 1.0]),
-        jnp.array([0.5, 0.75, 0.5]), jnp.array([0.75, jnp.nan, 0.5]),
-    )  # fmt: skip
-    np.testing.assert_allclose(got, [0.5, 1.25, -0.5])
-
-
 def test_targets_carry_no_gradient():
     x = jnp.array([0.3, -0.2])
     for f in (

@@ -16,17 +16,22 @@ def names() -> list[str]:
 
 
 def get(name: str, **args: Any) -> Environment:
-    """The environment `name`; gymnax's and brax's are `gymnax/NAME` and `brax/NAME`.
+    """The environment `name`: gymnax's, brax's and Gymnasium's are `gymnax/NAME`, `brax/NAME` and
+    `gym/NAME`, and `module:function` is your own.
 
     Raises:
       ValueError: no such environment, or an argument that it does not take.
       ModuleNotFoundError: the extra `control` is not installed.
     """
     module, _, inner = name.partition("/")
+    if ":" in module:
+        return importlib.import_module(f"{__name__}.gym").own(name, **args)
     if module not in names():
         raise ValueError(f"environment {name!r} is unknown; {nearest(module, names())}")
     make = importlib.import_module(f"{__name__}.{module}").make
     try:
         return make(inner, **args) if inner else make(**args)
+    except KeyError as error:
+        raise ValueError(f"environment {name!r}: {module} has none named {inner!r}") from error
     except TypeError as error:
         raise ValueError(f"environment {name!r} with {args}: {error}") from error

@@ -8,12 +8,17 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.control.environment import Environment, Space, Step
+from jaxrl.functions import nearest
 
 
 def make(name: str = "CartPole-v1", **kwargs: Any) -> Environment:
     """gymnax's environment `name`, with flat observations; its time limit becomes the horizon."""
     import gymnax
 
+    if name not in gymnax.registered_envs:
+        raise ValueError(
+            f"environment gymnax/{name} is unknown; {nearest(name, list(gymnax.registered_envs))}"
+        )
     env, parameters = gymnax.make(name, **kwargs)
     horizon = int(parameters.max_steps_in_episode)
     actions = env.action_space(parameters)

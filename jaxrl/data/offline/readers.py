@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,19 @@ import numpy as np
 
 from jaxrl.data.offline.transitions import Transitions, check, concatenate, to_unit_box
 
+Convert = Callable[[np.ndarray], np.ndarray]
+"""Actions [N, ...] as the environment has them -> [N, A] in [-1, 1], or [N] whole numbers."""
 
-def read(source: str) -> Transitions:
+
+def read(source: str, convert: Convert | None = None) -> Transitions:
     """A data set by where it lies.
 
     Args:
       source: a D4RL-format `.hdf5` file, a `.npz` file as `write` leaves it or of OGBench,
         `minari:NAME`, or `rlds:NAME[:SPLIT]` of TensorFlow Datasets
         (`d4rl_mujoco_hopper/v2-medium`, `rlu_...`).
+      convert: of the file's actions, where they are not in [-1, 1] already. Not asked for files of
+        `write`, which are, nor for Minari, which knows its own bounds.
 
     Raises:
       ValueError: none of these, or a `.npz` file of neither format.
@@ -37,12 +42,12 @@ def read(source: str) -> Transitions:
         )
     if not path.exists():
         raise FileNotFoundError(f"data={source!r}: no such file; download it first")
-    return npz(path) if path.suffix == ".npz" else d4rl(path)
+    return npz(path, convert) if path.suffix == ".npz" else d4rl(path, convert)
 
 
 def write(path: Path, data: Transitions) -> None:
     """A data set as a `.npz` file that `read` takes: an array for each field, and no `extra`."""
-    np.savez(path, **{name: getattr(data, name) for name in FIELDS})
+    np.savez(path, **{name: getattr(data, name) for name in FIELDS}, scaled=np.True_)
 
 
 FIELDS = Transitions._fields[:-1]
@@ -52,10 +57,11 @@ _OGBENCH = {"observations", "actions", "terminals"}
 _OGBENCH_MORE = {"qpos", "qvel", "button_states", "rewards", "masks"}
 
 
-def npz(path: Path) -> Transitions:
-    """A `.npz` file by the arrays it holds: transitions, or OGBench's.
+def npz(path: Path, convert: Convert | None = None) -> Transitions:
+    """A `.npz` file by the arrays it holds: transitions, D4RL's columns, or OGBench's.
 
-    A file of transitions has all of `FIELDS`. OGBench's has `observations`, `actions` and
+    A file of transitions has all of `FIELDS`. One of columns has `ends` or `timeouts`, or another
+    of the names that `from_columns` reads. OGBench's has `observations`, `actions` and
     `terminals`, perhaps states of the simulator, and either both or none of `rewards` and `masks`.
 
     Raises:
@@ -63,22 +69,32 @@ def npz(path: Path) -> Transitions:
     """
     with np.load(path) as file:
         columns = {name: file[name] for name in file.files}
+    scaled = columns.pop("scaled", None) is not None
+    if convert is not None and not scaled and "actions" in columns:
+        columns["actions"] = convert(columns["actions"])
     missing = [name for name in FIELDS if name not in columns]
     if not missing:
         return check(Transitions(*(columns[name] for name in FIELDS)))
+    named = {_ALIASES.get(name, name) for name in columns}
+    if columns.keys() & _CUTS and named >= set(_D4RL[:4]):
+        return from_columns(columns)
     paired = ("rewards" in columns) == ("masks" in columns)
     known = _OGBENCH <= columns.keys() <= _OGBENCH | _OGBENCH_MORE
     if not (known and paired):
         raise ValueError(
             f"data={str(path)!r} holds {sorted(columns)}: for a file of transitions {missing} are "
-            "missing, and OGBench's holds observations, actions, terminals and either both or none "
+            "missing, one of steps holds observations, actions, rewards, terminals and timeouts or "
+            "ends, and OGBench's holds observations, actions, terminals and either both or none "
             "of rewards and masks; add what is missing, or write it with readers.write"
         )
     return ogbench(columns)
 
 
-def d4rl(path: Path) -> Transitions:
+def d4rl(path: Path, convert: Convert | None = None) -> Transitions:
     """An HDF5 file with `observations`, `actions`, `rewards`, `terminals` and mostly `timeouts`.
+
+    `terminations` and `truncations`, Gymnasium's words, stand for the last two; `ends` for both
+    together.
 
     Without `next_observations` the next row is what follows; the last step of a trajectory that was
     cut off has none and is left out (Fu et al. 2020, "D4RL", `qlearning_dataset`). Without
@@ -86,11 +102,17 @@ def d4rl(path: Path) -> Transitions:
     """
     h5py = _need("h5py")
     with h5py.File(path) as file:
-        columns = {name: np.asarray(file[name]) for name in _D4RL if name in file}
+        names = [name for name in file if name in {*_D4RL, *_CUTS, *_ALIASES}]
+        columns = {name: np.asarray(file[name]) for name in names}
+    if convert is not None and "actions" in columns:
+        columns["actions"] = convert(columns["actions"])
     return from_columns(columns)
 
 
 _D4RL = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
+_ALIASES = {"terminations": "terminals", "truncations": "timeouts"}
+_CUTS = frozenset({"timeouts", "truncations", "ends"})
+"""Columns that say where a trajectory was cut off."""
 
 
 def from_columns(columns: Mapping[str, np.ndarray]) -> Transitions:
@@ -99,24 +121,33 @@ def from_columns(columns: Mapping[str, np.ndarray]) -> Transitions:
     Raises:
       ValueError: a column that is missing.
     """
+    columns = {_ALIASES.get(name, name): values for name, values in columns.items()}
     missing = [name for name in _D4RL[:4] if name not in columns]
     if missing:
         raise ValueError(f"columns {missing} are missing; there are {sorted(columns)}")
     terminals = np.asarray(columns["terminals"], bool)
-    timeouts = np.asarray(columns.get("timeouts", np.zeros_like(terminals)), bool)
-    ends = terminals | timeouts
+    terminals = terminals.reshape(len(terminals))
+    if "ends" in columns:
+        ends = np.asarray(columns["ends"], bool).reshape(len(terminals))
+        timeouts = ends & ~terminals
+    else:
+        timeouts = np.asarray(columns.get("timeouts", np.zeros_like(terminals)), bool)
+        timeouts = timeouts.reshape(len(terminals))
+        ends = terminals | timeouts
     if "next_observations" in columns:
         following, kept = columns["next_observations"], np.ones(len(ends), bool)
     else:
         states = columns["observations"]
         after = np.concatenate([states[1:], states[-1:]])
         # the next row of a terminal is of another trajectory; its own state holds the place
-        following = np.where(terminals[:, None], states, after)
+        over = terminals.reshape(-1, *(1,) * (states.ndim - 1))
+        following = np.where(over, states, after)
         kept = terminals | ~timeouts
         kept[-1] &= terminals[-1]
         # the step before one that is left out becomes the last of its trajectory
         ends = ends | np.append(~kept[1:], True)
-    picked = (columns["observations"], columns["actions"], columns["rewards"], following)
+    rewards = np.asarray(columns["rewards"]).reshape(len(ends))
+    picked = (columns["observations"], columns["actions"], rewards, following)
     return check(Transitions(*(x[kept] for x in picked), terminals[kept], ends[kept]))
 
 

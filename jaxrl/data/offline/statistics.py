@@ -106,3 +106,27 @@ def headroom(data: Transitions) -> float:
 def _pairs(data: Transitions) -> np.ndarray:
     actions = np.asarray(data.actions, np.float32).reshape(len(data.rewards), -1)
     return np.concatenate([np.asarray(data.observations, np.float32), actions], axis=1)
+
+
+def interquartile_mean(scores: np.ndarray) -> np.ndarray:
+    """The mean of the middle half of all entries of the last axis (Agarwal et al. 2021, rliable).
+
+    A quarter of the entries, rounded down, is left out at each end.
+
+    Args:
+      scores: [..., N].
+    """
+    count = scores.shape[-1]
+    edge = count // 4
+    return np.sort(scores, axis=-1)[..., edge : count - edge].mean(axis=-1)
+
+
+def bootstrap_interval(
+    scores: np.ndarray, *, resamples: int = 2000, level: float = 0.95, seed: int = 0
+) -> tuple[float, float]:
+    """The percentile bootstrap's interval of the interquartile mean of `scores` [N] over seeds."""
+    rng = np.random.default_rng(seed)
+    drawn = scores[rng.integers(0, len(scores), (resamples, len(scores)))]
+    edge = (1.0 - level) / 2.0
+    low, high = np.quantile(interquartile_mean(drawn), [edge, 1.0 - edge])
+    return float(low), float(high)

@@ -35,11 +35,15 @@ class Transitions(NamedTuple):
 def check(data: Transitions) -> Transitions:
     """`data` with the dtypes above, its last step marked as an end.
 
-    Next observations that are not finite are allowed at terminals, and replaced by the step's own.
+    A terminal is not made an end: data of one task may go on after its goal was reached. Next
+    observations that are not finite are allowed at terminals, and replaced by the step's own. Whole
+    numbers [N, 1] are choices [N], and observations of several axes are flattened.
 
     Raises:
-      ValueError: lengths that differ, values that are not finite, an action outside the box.
+      ValueError: lengths that differ, values that are not finite, pictures, actions outside the
+        box.
     """
+    data = _plain(data)
     count = len(data.rewards)
     if len(data.next_observations) == len(data.observations) == len(data.terminals) == count:
         over = np.asarray(data.terminals)[:, None] > 0
@@ -60,9 +64,24 @@ def check(data: Transitions) -> Transitions:
     ends = np.asarray(data.ends, np.float32).copy()
     ends[-1:] = 1.0
     plain = [np.asarray(x, np.float32) for x in data[:-1]]
-    checked = Transitions(*plain, dict(data.extra))
-    checked = checked._replace(ends=np.maximum(ends, checked.terminals))
+    checked = Transitions(*plain, dict(data.extra))._replace(ends=ends)
     return checked._replace(actions=actions.astype(np.int32)) if actions.ndim == 1 else checked
+
+
+def _plain(data: Transitions) -> Transitions:
+    """Observations [N, O], and choices [N] for those of shape [N, 1]."""
+    states, following = (np.asarray(x) for x in (data.observations, data.next_observations))
+    if states.ndim > 2 and states.dtype == np.uint8:
+        raise ValueError(
+            f"observations are pictures {list(states.shape)} of uint8, which no network here "
+            "reads; give features [N, O] of them"
+        )
+    if states.ndim != 2:
+        states, following = (x.reshape(len(x), -1) for x in (states, following))
+    actions = np.asarray(data.actions)
+    if actions.ndim == 2 and actions.shape[1] == 1 and actions.dtype.kind in "iu":
+        actions = actions[:, 0]
+    return data._replace(observations=states, next_observations=following, actions=actions)
 
 
 def to_unit_box(actions: Any, low: Any, high: Any) -> np.ndarray:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl import json_file, masks
+from jaxrl.data.offline import statistics
 from jaxrl.launch.report import panels
 from jaxrl.printable import printable
 from jaxrl.record import rundir, runs, storage
@@ -159,8 +160,24 @@ def curves(run: Run) -> dict[str, Json]:
         for name, values in metrics.items()
         if values.dtype.kind in "fib" and not name.startswith("eval/")
     }
-    made |= held_out(run)
+    made |= held_out(run) | over_seeds(steps, metrics)
     return {name: curve for name, curve in made.items() if curve["step"]}
+
+
+def over_seeds(steps: np.ndarray, metrics: Table) -> dict[str, Json]:
+    """The curve of the interquartile mean of a run that trains several seeds at once."""
+    columns = [values for name, values in metrics.items() if name.startswith("return/seed")]
+    if len(columns) < 2:
+        return {}
+    returns = np.stack(columns, axis=1).astype(float)
+    rows = np.isfinite(returns).all(axis=1)
+    steps, returns = steps[rows], returns[rows]
+    curve = _curve(steps, statistics.interquartile_mean(returns))
+    intervals = [statistics.bootstrap_interval(row) for row in returns] if len(rows) < 200 else []
+    bounds = zip(("low", "high"), zip(*intervals, strict=True), strict=False)
+    at = [str(int(step)) for step in steps]
+    named = {name: dict(zip(at, values, strict=True)) for name, values in bounds}
+    return {"return/iqm": curve | named}
 
 
 def _curve(steps: np.ndarray, values: np.ndarray) -> Json:
@@ -258,7 +275,7 @@ def facts(run: Run, series: dict[str, Json]) -> Json:
     """The row of a run in the table that opens the report."""
     metrics, ends = run.metrics, run.summary.get("eval", {})
     steps = metrics.get("step", np.zeros(0))
-    reward = metrics.get("reward/mean", np.zeros(0))[-10:]
+    reward = metrics.get("reward/mean", metrics.get("return", np.zeros(0)))[-10:]
     speed = series.get("throughput", {}).get("value", [])
     return {
         "steps": int(steps[-1]) if len(steps) else 0,
@@ -276,11 +293,16 @@ def facts(run: Run, series: dict[str, Json]) -> Json:
 def _path(config: Json) -> str:
     """The file that a run learns from; empty: it samples."""
     data = config.get("data", {})
+    if isinstance(data, str):  # a control run's: a file, a data set or a tier
+        return data
     return str(data.get("path")) if data.get("kinds") else ""
 
 
 def lineage(config: Json, ancestors: int = 50) -> list[str]:
     """The runs that the policy comes from, from its first weights; at most `ancestors`."""
+    if str(config.get("recipe", "")).startswith("control/"):
+        data = f" with {_path(config)}" if _path(config) else ""
+        return [f"{config['recipe']} in {config.get('env')}{data}, {config.get('seeds')} seeds"]
     model, fork = str(config.get("model", "")), str(config.get("fork", ""))
     where = (fork.rpartition("@")[0] or fork) if fork else model
     known = "://" not in where or where.startswith("gs://")

@@ -22,6 +22,12 @@ class Panel(NamedTuple):
 
 
 PANELS = (
+    Panel(
+        "return",
+        "Return of the evaluated policy",
+        ("return/iqm", "return/seed*"),
+        "Each seed, and the mean of the middle half of them. Bars: 95% interval over seeds.",
+    ),
     Panel("reward", "Reward", ("reward/mean",), "Mean over the step's scored completions."),
     Panel(
         "pass",

@@ -18,10 +18,17 @@ from jaxrl.models.linear import precision
 
 Params = dict[str, Any]
 Activation = Callable[[jax.Array], jax.Array]
+ACTIVATIONS: dict[str, Activation] = {"relu": jax.nn.relu, "tanh": jnp.tanh, "gelu": jax.nn.gelu}
 
 
 def init(
-    key: jax.Array, sizes: Sequence[int], *, norm: bool = False, last: float = 1.0
+    key: jax.Array,
+    sizes: Sequence[int],
+    *,
+    norm: bool = False,
+    norm_after: bool = False,
+    last: float = 1.0,
+    orthogonal: bool = False,
 ) -> tuple[Params, ...]:
     """Fresh fp32 layers: weights and biases uniform in +-1 / sqrt(inputs) (LeCun et al. 1998).
 
@@ -32,7 +39,10 @@ def init(
       key: of the draw.
       sizes: of the input, the hidden layers and the output.
       norm: LayerNorm before each hidden activation (Ball et al. 2023, RLPD).
+      norm_after: LayerNorm after it (Tarasov et al. 2023, ReBRAC; Park et al. 2025, FQL).
       last: gain of the output layer; 0.01 starts a policy near zero.
+      orthogonal: weights orthogonal, with gain sqrt(2) in hidden layers, and biases 0 (Huang et al.
+        2022, "The 37 Implementation Details of PPO").
 
     Returns:
       One dict a layer.
@@ -46,6 +56,12 @@ def init(
         hidden = len(layers) < len(shapes) - 1
         scaled = part.reshape(shape) * (1.0 if hidden else last) * (shape[0] - 1) ** -0.5
         layer = {"weight": scaled[:-1], "bias": scaled[-1]}
+        if orthogonal:
+            turn = jax.nn.initializers.orthogonal(2**0.5 if hidden else last)
+            turned = turn(jax.random.fold_in(key, len(layers)), layer["weight"].shape)
+            layer = {"weight": turned, "bias": jnp.zeros(shape[1])}
+        if norm_after and hidden:
+            layer |= {"after_scale": jnp.ones(shape[1]), "after_shift": jnp.zeros(shape[1])}
         if norm and hidden:
             layer |= {"scale": jnp.ones(shape[1]), "shift": jnp.zeros(shape[1])}
         layers.append(layer)
@@ -75,12 +91,18 @@ def apply(
             kept = jax.random.bernoulli(jax.random.fold_in(key, i), 1.0 - dropout, x.shape)
             x = jnp.where(kept, x / (1.0 - dropout), 0.0)
         if "scale" in layer:
-            centred = x - jnp.mean(x, axis=-1, keepdims=True)
-            spread = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + 1e-6)
-            x = centred * spread * layer["scale"] + layer["shift"]
+            x = _standardised(x) * layer["scale"] + layer["shift"]
         x = activation(x)
+        if "after_scale" in layer:
+            x = _standardised(x) * layer["after_scale"] + layer["after_shift"]
     last = params[-1]
     return jnp.matmul(x, last["weight"], precision=precision(x.dtype)) + last["bias"]
+
+
+def _standardised(x: jax.Array) -> jax.Array:
+    """`x` less its mean over its standard deviation, along the last axis."""
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    return centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + 1e-6)
 
 
 def ensemble(key: jax.Array, members: int, sizes: Sequence[int], **kwargs: Any) -> tuple:

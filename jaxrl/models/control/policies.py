@@ -6,6 +6,7 @@ Each is an `init` and pure functions of `(params, observation)`, with any leadin
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +61,41 @@ def categorical(logits: jax.Array, actions: jax.Array) -> tuple[jax.Array, jax.A
     logp = jax.nn.log_softmax(logits)
     chosen = jnp.take_along_axis(logp, actions[..., None], axis=-1)[..., 0]
     return chosen, -jnp.sum(jnp.exp(logp) * logp, axis=-1)
+
+
+def regression_init(
+    key: jax.Array, observation: int, hidden: tuple[int, ...], action: int
+) -> dict[str, Params]:
+    """A policy that regresses on actions of data: `gaussian`, or the softmax of as many choices."""
+    return gaussian_init(key, observation, hidden, action)
+
+
+def regression_log_prob(
+    params: dict[str, Params], observation: jax.Array, action: jax.Array, *, discrete: bool
+) -> jax.Array:
+    """Log-density [...] of `action`, [..., A] or [...] int, in nats."""
+    if discrete:
+        return categorical(mlp.apply(params["net"], observation), action)[0]
+    return gaussian_log_prob(*gaussian(params, observation), action)
+
+
+def regression_act(discrete: bool) -> Callable[..., jax.Array]:
+    """key, parameters, observation [..., O] -> an action of the policy."""
+    if not discrete:
+        return gaussian_act
+    return lambda key, params, x: jax.random.categorical(key, mlp.apply(params["net"], x))
+
+
+def regression_mode(discrete: bool) -> Callable[..., jax.Array]:
+    """key, parameters, observation [..., O] -> its most likely action."""
+    if not discrete:
+        return gaussian_mode
+    return lambda key, params, x: jnp.argmax(mlp.apply(params["net"], x), axis=-1)
+
+
+def features(action: jax.Array, choices: int, *, discrete: bool) -> jax.Array:
+    """Actions as a critic takes them: [..., A], choices as one-hot vectors."""
+    return jax.nn.one_hot(action, choices) if discrete else action
 
 
 def gaussian_act(key: jax.Array, params: dict[str, Params], observation: jax.Array) -> jax.Array:

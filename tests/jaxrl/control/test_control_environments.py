@@ -257,17 +257,19 @@ def test_a_full_episode_of_gymnax_ends_without_a_terminal():
 @pytest.mark.slow
 def test_gymnasium_on_the_host():
     pytest.importorskip("gymnasium")
-    from jaxrl.control import host
+    from jaxrl.control import train
     from jaxrl.control.algorithms.online import sac
 
-    vector = host.Vector("Pendulum-v1", worlds=2, seed=0)
-    assert vector.space == pendulum.make().space
-    algorithm = sac.make(vector.space, sac.Config(hidden=(8,), batch_size=16))
-    points = list(host.train(algorithm, vector, steps=440, warmup=40, every=200))
-    vector.close()
-    assert [p.env_steps for p in points] == [200, 400, 440]
-    assert sum(len(p.episode_returns) for p in points) == 2  # each world has met its time limit
-    assert all(-2000 < r < 0 for p in points for r in p.episode_returns)
+    env = environments.get("gym/Pendulum-v1")
+    assert (env.space, env.horizon) == (pendulum.make().space, 200)
+    config = sac.Config(hidden=(8,), batch_size=16, steps=400, warmup=40, worlds=2)
+    points = list(train.train(sac.programs(env, config), env, seeds=[0, 1], points=2, episodes=2))
+    assert [p.env_steps for p in points] == [0, 200, 400]
+    ring = points[-1].carry.replay
+    assert np.asarray(ring.count).tolist() == [440, 440]
+    # each of two worlds has met its time limit once, in each seed, and none is a terminal
+    assert np.asarray(ring.data.ends).sum() == 4 and not np.asarray(ring.data.terminals).any()
+    assert all(-2000 < r < 0 for p in points for r in p.returns)
 
 
 def test_steps_to_the_goal_fall_by_one_along_the_compass():

@@ -26,6 +26,9 @@ from jaxrl.data.offline.transitions import Transitions
 from jaxrl.models.control import policies
 from jaxrl.types import TrainState
 
+DISCRETE = None
+"""Either kind of action."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -46,18 +49,18 @@ def config() -> Config:
 
 def make(space: Space, config: Config) -> Algorithm:
     """The algorithm for observations and actions of these sizes."""
-    adam = optax.adam(config.learning_rate)
+    adam, kind = optax.adam(config.learning_rate), {"discrete": space.discrete}
 
     def init(key: jax.Array) -> TrainState:
         sizes = space.observation, config.hidden, space.action
-        return fresh({"actor": policies.gaussian_init(key, *sizes)}, {"actor": adam})
+        return fresh({"actor": policies.regression_init(key, *sizes)}, {"actor": adam})
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         rows = mixed(batch)
 
         def loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            mean, std = policies.gaussian(actor, rows.observations)
-            return -jnp.mean(policies.gaussian_log_prob(mean, std, rows.actions)), {}
+            logp = policies.regression_log_prob(actor, rows.observations, rows.actions, **kind)
+            return -jnp.mean(logp), {}
 
         state, metrics = descend(state, "actor", adam, loss)
         return state.replace(step=state.step + 1), metrics
@@ -65,7 +68,10 @@ def make(space: Space, config: Config) -> Algorithm:
     def prepare(data: Transitions) -> Transitions:
         return transitions.best(data, config.share) if config.share < 1.0 else data
 
-    act, best = of_actor(policies.gaussian_act), of_actor(policies.gaussian_mode)
+    act, best = (
+        of_actor(policy(space.discrete))
+        for policy in (policies.regression_act, policies.regression_mode)
+    )
     return Algorithm(init, update, act, best, config.batch_size, prepare=prepare)
 
 

@@ -17,10 +17,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from jaxrl.control.algorithm import Algorithm
+from jaxrl.control.algorithm import Algorithm, Metrics, descend, extend
 from jaxrl.control.algorithms import shared
-from jaxrl.control.algorithms.online import sac
+from jaxrl.control.algorithms.online import dqn, sac
 from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline_first
@@ -29,6 +30,9 @@ from jaxrl.data.offline.transitions import Transitions
 from jaxrl.losses import control
 from jaxrl.models.control import critics, policies
 from jaxrl.types import TrainState
+
+DISCRETE = None
+"""Either kind of action."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,12 @@ class Config:
     polyak: float = 0.005
     weight: float = 1.0
     """Of the conservative term; the paper's is 5, for values some ten times as large."""
+    lagrange: float = 0.0
+    """Above 0: the term's value that is held, by a factor of the weight that is trained."""
+    backup_actions: int = 1
+    """Actions of each next state, of which the target takes the best; the paper's: of 10."""
+    actor_rate: float | None = None
+    """Learning rate of the actor; the critics' when omitted."""
     samples: int = 2
     """Actions of each of the three kinds; the paper's is 10."""
     calibrate: bool = False
@@ -84,7 +94,13 @@ def make(space: Space, config: Config) -> Algorithm:
         sampled = critics.values(critic, states, actions)
         shown = critics.values(critic, rows.observations, rows.actions)
         term = jax.vmap(lambda q, d: control.sampled_cql(q, density, d, floor=floor))
-        return config.weight * jnp.sum(jnp.mean(term(sampled, shown), axis=1))
+        weighted = config.weight * jnp.mean(term(sampled, shown), axis=1)
+        if not config.lagrange:
+            return jnp.sum(weighted)
+        return factor(state.params["factor"]) * jnp.sum(weighted - config.lagrange)
+
+    def factor(log_factor: jax.Array) -> jax.Array:
+        return jnp.clip(jnp.exp(log_factor), 0.0, 1e6)
 
     def prepare(data: Transitions) -> Transitions:
         if not config.calibrate:
@@ -93,12 +109,42 @@ def make(space: Space, config: Config) -> Algorithm:
         return data._replace(extra={**data.extra, "return_to_go": reached})
 
     own = shared(sac.Config, config, subset=config.members, backup_entropy=False)
-    return sac.make(space, own, critic_term=conservative)._replace(
+    inner = sac.make(space, own, critic_term=conservative)._replace(
         prepare=prepare, returns=config.discount if config.calibrate else None
     )
+    if not config.lagrange:
+        return inner
+    adam = optax.adam(config.learning_rate)
+
+    def init(key: jax.Array) -> TrainState:
+        return extend(inner.init(key), "factor", jnp.zeros(()), adam)
+
+    def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        first = jax.tree.map(lambda x: x[0], batch)
+        term_key, inner_key = jax.random.split(key)
+        now = factor(state.params["factor"])
+        gap = conservative(term_key, state.params["critic"], state, first) / now
+
+        def loss(log_factor: jax.Array) -> tuple[jax.Array, Metrics]:
+            return -factor(log_factor) * gap, {"gap": gap}
+
+        state, metrics = descend(state, "factor", adam, loss)
+        state, others = inner.update(inner_key, state, batch)
+        return state, metrics | others
+
+    return inner._replace(init=init, update=update)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
-    """Offline, and then online if asked."""
-    algorithm = make(env.space, config)
+    """Offline, and then online if asked; on choices, DQN with the term over all of them."""
+    if env.space.discrete:
+        if config.calibrate:
+            raise ValueError(
+                f"algorithm 'cal_ql' takes continuous actions and env={env.name!r} has discrete "
+                "ones; choose cql"
+            )
+        own = shared(dqn.Config, config, conservative=config.weight, epsilon_updates=1)
+        algorithm = dqn.make(env.space, own)
+    else:
+        algorithm = make(env.space, config)
     return offline_first(algorithm, env, steps=config.steps, online_steps=config.online_steps)

@@ -5,6 +5,8 @@ Idea: a causal transformer over (return to go, state, action) predicts the actio
 asked for a high return. No bootstrap and no value.
 Formula: `min |pi(R_1, s_1, a_1, ..., R_t, s_t) - a_t|^2` over windows of K moments.
 Claim: on a par with value-based offline methods; it does not stitch.
+Reading: squares are averaged over the action's dimensions before gradients are clipped at 1/4, as
+in the authors' code. Left out: their dropout and the warm-up of the rate.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ class Config:
     """K, moments that the policy sees."""
     target: float = 50.0
     """Return that an episode is asked for; also the scale of returns."""
+    standardise: bool = True
+    """Whether states are seen less the data's mean, over its standard deviation plus 1e-6."""
     learning_rate: float = 1e-3
     batch_size: int = 64
 
@@ -57,17 +61,30 @@ def make(space: Space, config: Config) -> Algorithm:
 
     def init(key: jax.Array) -> TrainState:
         actor = sequence.init(form, key, space.observation, space.action)
-        return fresh({"actor": actor}, {"actor": adam})
+        moments = {"mean": jnp.zeros(space.observation), "std": jnp.ones(space.observation)}
+        params = {"actor": actor} | ({"moments": moments} if config.standardise else {})
+        return fresh(params, {"actor": adam})
 
-    def predict(actor: Any, seen: History) -> jax.Array:
-        asked = seen.returns_to_go / config.target
-        return sequence.actions(form, actor, asked, seen.observations, seen.actions, seen.clock)
+    def begin(state: TrainState, data: History) -> TrainState:
+        if not config.standardise:
+            return state
+        rows = jnp.asarray(data.observations)
+        moments = {"mean": jnp.mean(rows, axis=0), "std": jnp.std(rows, axis=0) + 1e-6}
+        return state.replace(params=state.params | {"moments": moments})
+
+    def predict(params: Any, actor: Any, seen: History) -> jax.Array:
+        asked, states = seen.returns_to_go / config.target, seen.observations
+        if config.standardise:
+            states = (states - params["moments"]["mean"]) / params["moments"]["std"]
+            states = jnp.where(seen.clock[..., None] >= 0, states, 0.0)
+        return sequence.actions(form, actor, asked, states, seen.actions, seen.clock)
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         seen = batch["offline"]
 
         def loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            error = jnp.sum(jnp.square(predict(actor, seen) - seen.actions), axis=-1)
+            error = jnp.square(predict(state.params, actor, seen) - seen.actions)
+            error = jnp.mean(error, axis=-1)
             valid = seen.clock >= 0
             return jnp.sum(jnp.where(valid, error, 0.0)) / jnp.sum(valid), {}
 
@@ -76,7 +93,7 @@ def make(space: Space, config: Config) -> Algorithm:
 
     def best(key: jax.Array, params: Any, observation: History) -> jax.Array:
         one = jax.tree.map(lambda x: x[None], observation)
-        return predict(params["actor"], one)[0, -1]
+        return predict(params, params["actor"], one)[0, -1]
 
     def prepare(data: Transitions) -> History:
         clock = [np.arange(e.stop - e.start) for e in transitions.episodes(data)]
@@ -95,7 +112,7 @@ def make(space: Space, config: Config) -> Algorithm:
     def observe(env: Environment) -> Environment:
         return wrappers.history(env, config.window, target=config.target)
 
-    more = {"prepare": prepare, "sample": sample, "observe": observe}
+    more = {"prepare": prepare, "begin": begin, "sample": sample, "observe": observe}
     return Algorithm(init, update, best, best, config.batch_size, **more)
 
 

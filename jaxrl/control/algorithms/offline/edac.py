@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrl.control.algorithms import shared
 from jaxrl.control.algorithms.online import sac
 from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment
@@ -35,6 +36,9 @@ class Config:
     """Weight of the term; 0 is SAC-N. The paper's is 1, for values some ten times as large, whose
     squared errors outweigh it a hundred times as much."""
     hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    discount: float = 0.99
+    polyak: float = 0.005
     batch_size: int = 128
 
 
@@ -57,7 +61,6 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
         slopes = jax.vmap(slope)(critic)
         return config.diversity * jnp.mean(control.gradient_diversity(slopes))
 
-    shared = {"hidden": config.hidden, "batch_size": config.batch_size}
-    own = sac.Config(members=config.members, subset=config.members, **shared)
+    own = shared(sac.Config, config, subset=config.members)
     algorithm = sac.make(env.space, own, critic_term=apart if config.diversity else None)
     return (offline(algorithm, steps=config.steps),)

@@ -28,6 +28,9 @@ from jaxrl.losses import control, value
 from jaxrl.models.control import critics, policies
 from jaxrl.types import TrainState
 
+DISCRETE = None
+"""Either kind of action."""
+
 Fit = Callable[[jax.Array, jax.Array], jax.Array]
 """V, Q of the data -> the loss of V."""
 Pool = Callable[[jax.Array], jax.Array]
@@ -78,7 +81,7 @@ def make(
       regress: what Q is fitted to; squares of the Bellman error when omitted.
     """
     fit = fit or functools.partial(value.expectile_loss, tau=config.expectile)
-    adam = optax.adam(config.learning_rate)
+    adam, kind = optax.adam(config.learning_rate), {"discrete": space.discrete}
 
     def bellman(q: jax.Array, ahead: jax.Array, batch: Transitions) -> tuple[jax.Array, Metrics]:
         target = control.td_target(batch.rewards, batch.terminals, ahead, discount=config.discount)
@@ -89,13 +92,14 @@ def make(
         inputs = space.observation + space.action
         critic = critics.init(q_key, inputs, config.hidden, members=config.members)
         v = critics.init(v_key, space.observation, config.hidden, members=1)
-        actor = policies.gaussian_init(actor_key, space.observation, config.hidden, space.action)
+        actor = policies.regression_init(actor_key, space.observation, config.hidden, space.action)
         params = {"value": v, "critic": critic, "target": critic, "actor": actor}
         return fresh(params, dict.fromkeys(("value", "critic", "actor"), adam))
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         rows = mixed(batch)
-        seen = critics.values(state.params["target"], rows.observations, rows.actions)
+        actions = policies.features(rows.actions, space.action, **kind)
+        seen = critics.values(state.params["target"], rows.observations, actions)
         q_data = pool(seen)
 
         def value_loss(v: Any) -> tuple[jax.Array, Metrics]:
@@ -110,13 +114,12 @@ def make(
         weight = control.advantage_weight(q_data - here, temperature=config.temperature)
 
         def critic_loss(critic: Any) -> tuple[jax.Array, Metrics]:
-            q = critics.values(critic, rows.observations, rows.actions)
+            q = critics.values(critic, rows.observations, actions)
             each, metrics = (regress or bellman)(q, ahead, rows)
             return jnp.sum(jnp.mean(each, axis=1)), metrics
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            mean, std = policies.gaussian(actor, rows.observations)
-            logp = policies.gaussian_log_prob(mean, std, rows.actions)
+            logp = policies.regression_log_prob(actor, rows.observations, rows.actions, **kind)
             return -jnp.mean(weight * logp), {"weight": jnp.mean(weight)}
 
         state, critic_metrics = descend(state, "critic", adam, critic_loss)
@@ -125,7 +128,10 @@ def make(
         state = state.replace(params=state.params | {"target": moved}, step=state.step + 1)
         return state, value_metrics | critic_metrics | actor_metrics
 
-    act, best = of_actor(policies.gaussian_act), of_actor(policies.gaussian_mode)
+    act, best = (
+        of_actor(policy(space.discrete))
+        for policy in (policies.regression_act, policies.regression_mode)
+    )
     return Algorithm(init, update, act, best, config.batch_size)
 
 

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, extend
+from jaxrl.control.algorithms import shared
 from jaxrl.control.algorithms.offline import dt
 from jaxrl.control.batches import Batch
 from jaxrl.control.environment import Environment, Space
@@ -40,6 +41,11 @@ class Config:
     context: int = 8
     """Size of z."""
     hidden: tuple[int, ...] = (64, 64)
+    """Of the world model."""
+    width: int = 32
+    layers: int = 2
+    heads: int = 2
+    learning_rate: float = 1e-3
     window: int = 16
     target: float = 40.0
     batch_size: int = 64
@@ -52,10 +58,9 @@ def config() -> Config:
 
 def make(space: Space, config: Config) -> tuple[Algorithm, Algorithm]:
     """What learns the world model, and what learns the policy; both hold the networks of both."""
-    adam = optax.adam(1e-3)
+    adam = optax.adam(config.learning_rate)
     wide = space._replace(observation=space.observation + config.context)
-    sizes = {"window": config.window, "target": config.target, "batch_size": config.batch_size}
-    inner = dt.make(wide, dt.Config(**sizes))
+    inner = dt.make(wide, shared(dt.Config, config, standardise=False))
 
     def outcomes(seen: History) -> tuple[jax.Array, jax.Array]:
         """`(r_t, s_(t+1) - s_t)` [..., K - 1, 1 + O] of all moments but the last, and a mask."""

@@ -18,4 +18,4 @@ __all__ = ["config", "programs"]
 
 def config() -> Config:
     """Penalties from the middle of the paper's range."""
-    return Config(steps=2000, actor_penalty=0.1, critic_penalty=0.01, norm=True, least=True)
+    return Config(steps=2000, actor_penalty=0.1, critic_penalty=0.01, norm_after=True, least=True)

@@ -19,12 +19,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.control.algorithms import shared
 from jaxrl.control.algorithms.offline import bc, iql
 from jaxrl.control.batches import Batch
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program, offline
 from jaxrl.data.offline import transitions
 from jaxrl.data.offline.transitions import Transitions
+
+DISCRETE = None
+"""Either kind of action."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,9 @@ class Config:
     steps: int = 3000
     alpha: float = 0.1
     hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    discount: float = 0.99
+    polyak: float = 0.005
     batch_size: int = 128
 
 
@@ -62,7 +69,7 @@ def weights(data: Transitions, kind: str, alpha: float) -> np.ndarray:
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """Offline."""
     module = {"iql": iql, "bc": bc}[config.algorithm]
-    own = module.Config(hidden=config.hidden, batch_size=config.batch_size)
+    own = shared(module.Config, config)
 
     def prepare(data: Transitions) -> Transitions:
         cumulative = np.cumsum(weights(data, config.weighting, config.alpha))

@@ -18,6 +18,9 @@ from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program
 from jaxrl.losses import control
 
+DISCRETE = None
+"""Either kind of action."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -33,6 +36,8 @@ class Config:
     polyak: float = 0.005
     temperature: float = 0.3
     """Of the value and of the advantage weights."""
+    rescale: bool = True
+    """Whether the batch's loss is divided by its largest exponential, as in the authors' code."""
     members: int = 2
     """Critics."""
 
@@ -44,5 +49,7 @@ def config() -> Config:
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """IQL's phases, with Gumbel regression."""
-    fit = functools.partial(control.gumbel_loss, temperature=config.temperature)
+    fit = functools.partial(
+        control.gumbel_loss, temperature=config.temperature, rescale=config.rescale
+    )
     return iql.programs(env, shared(iql.Config, config), fit)

@@ -22,6 +22,7 @@ import optax
 
 from jaxrl.control import environments
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, extend
+from jaxrl.control.algorithms import shared
 from jaxrl.control.algorithms.online import sac
 from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space
@@ -41,6 +42,9 @@ class Config:
     simulator: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the environment that make it the simulator, such as `{"gravity": 15.0}`."""
     hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    discount: float = 0.99
+    polyak: float = 0.005
     batch_size: int = 256
     """Half real, half simulated."""
     penalty: float = 0.01
@@ -58,7 +62,7 @@ def config() -> Config:
 
 def make(space: Space, config: Config) -> Algorithm:
     """SAC on batches whose part `offline` is real and whose part `online` is simulated."""
-    adam = optax.adam(1e-3)
+    adam = optax.adam(config.learning_rate)
 
     def push(key: jax.Array, critic: Any, state: TrainState, batch: Batch) -> jax.Array:
         real, simulated = (
@@ -68,7 +72,7 @@ def make(space: Space, config: Config) -> Algorithm:
         term = control.dynamics_gap(simulated, batch["online"].extra["gap"], real)
         return config.penalty * jnp.sum(term)
 
-    own = sac.Config(hidden=config.hidden, batch_size=config.batch_size)
+    own = shared(sac.Config, config)
     base = sac.make(space, own, critic_term=push if config.aware else None)
 
     def init(key: jax.Array) -> TrainState:

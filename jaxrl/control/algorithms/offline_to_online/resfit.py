@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.control.algorithm import Algorithm, Metrics
+from jaxrl.control.algorithms import shared
 from jaxrl.control.algorithms.offline import bc
 from jaxrl.control.algorithms.online import td3
 from jaxrl.control.batches import Batch
@@ -38,6 +39,9 @@ class Config:
     online_steps: int = 3000
     warmup: int = 500
     hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    discount: float = 0.99
+    polyak: float = 0.005
     batch_size: int = 128
     bound: float = 0.5
     """c, of what is added in each dimension; the authors' is 0.1 to 0.2."""
@@ -53,12 +57,11 @@ def config() -> Config:
 def make(space: Space, config: Config) -> Algorithm:
     """TD3 on what is added, seeing the base's action beside the state."""
     wide = space._replace(observation=space.observation + space.action)
-    sizes = {"hidden": config.hidden, "batch_size": config.batch_size}
 
     def executed(seen: jax.Array, added: jax.Array) -> jax.Array:
         return jnp.clip(seen[..., space.observation :] + config.bound * added, -1.0, 1.0)
 
-    own = td3.Config(norm=True, delay=config.critic_updates, **sizes)
+    own = shared(td3.Config, config, norm=True, delay=config.critic_updates)
     inner = td3.make(wide, own, executed=executed)
 
     def seen(base: Any, states: jax.Array) -> jax.Array:
@@ -66,7 +69,7 @@ def make(space: Space, config: Config) -> Algorithm:
 
     def init(key: jax.Array) -> TrainState:
         state = inner.init(key)
-        base = bc.make(space, bc.Config(**sizes)).init(key).params["actor"]
+        base = bc.make(space, shared(bc.Config, config)).init(key).params["actor"]
         return state.replace(params=state.params | {"base": base})
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -91,7 +94,7 @@ def make(space: Space, config: Config) -> Algorithm:
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """BC, then its correction online."""
-    clone = bc.make(env.space, bc.Config(hidden=config.hidden, batch_size=config.batch_size))
+    clone = bc.make(env.space, shared(bc.Config, config))
     algorithm = make(env.space, config)
 
     def adopt(before: TrainState, fresh: TrainState) -> TrainState:

@@ -17,7 +17,7 @@ from jaxrl.control.program import Program
 
 def config() -> Config:
     """Half the paper's ensemble and a fifth of its updates, for small tasks."""
-    return Config(members=5, subset=2, critic_updates=4, norm=True)
+    return Config(members=5, subset=2, critic_updates=4, norm=True, target_entropy=-0.5)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxrl.control.algorithms import shared
 from jaxrl.control.algorithms.online import sac
 from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment
@@ -36,6 +37,9 @@ class Config:
     online_steps: int = 0
     """Steps of the environment after the offline phase, with the data kept in half of a batch."""
     hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    discount: float = 0.99
+    polyak: float = 0.005
     batch_size: int = 128
     members: int = 10
     radius: float = 0.02
@@ -85,7 +89,6 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
         there = policies.squashed(actor, near(key, states))
         return config.smooth_policy * jnp.mean(jnp.max(policies.gaussian_kl(*here, *there), axis=0))
 
-    shared = {"hidden": config.hidden, "batch_size": config.batch_size}
-    own = sac.Config(members=config.members, subset=config.members, **shared)
+    own = shared(sac.Config, config, subset=config.members)
     algorithm = sac.make(env.space, own, critic_term=steady_critic, actor_term=steady_actor)
     return offline_first(algorithm, env, steps=config.steps, online_steps=config.online_steps)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jaxrl.control.algorithms import shared
 from jaxrl.control.algorithms.offline import cql
 from jaxrl.control.algorithms.online import sac
 from jaxrl.control.environment import Environment
@@ -30,6 +31,9 @@ class Config:
     prior: float = 0.0
     """Share of offline data kept in a minibatch: 0 is WSRL, 1/2 what it is compared with."""
     hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    discount: float = 0.99
+    polyak: float = 0.005
     batch_size: int = 128
     members: int = 5
     critic_updates: int = 4
@@ -42,16 +46,8 @@ def config() -> Config:
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """Cal-QL, then SAC from its networks and optimizers."""
-    shared = {
-        "hidden": config.hidden,
-        "batch_size": config.batch_size,
-        "members": config.members,
-        "norm": True,
-    }
-    before = cql.make(env.space, cql.Config(calibrate=True, **shared))
-    after = sac.make(
-        env.space, sac.Config(subset=2, critic_updates=config.critic_updates, **shared)
-    )
+    before = cql.make(env.space, shared(cql.Config, config, calibrate=True, norm=True))
+    after = sac.make(env.space, shared(sac.Config, config, subset=2, norm=True))
     return (
         offline(before, steps=config.steps),
         online(

@@ -23,7 +23,7 @@ import rlax
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh
 from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space, random_action
-from jaxrl.control.program import Program, online
+from jaxrl.control.program import Program, offline, online
 from jaxrl.losses import control, value
 from jaxrl.models.control import critics
 from jaxrl.types import TrainState
@@ -37,6 +37,10 @@ class Config:
 
     critic: Literal["scalar", "c51", "hl_gauss"] = "scalar"
     steps: int = 20_000
+    offline_steps: int = 0
+    """Updates on a data set; above 0, none but they are made."""
+    conservative: float = 0.0
+    """Weight of CQL's term, for data."""
     worlds: int = 1
     every: int = 2
     """Steps of each world before updates."""
@@ -116,10 +120,16 @@ def make(space: Space, config: Config, network: Network | None = None) -> Algori
             encoded = value.hl_gauss(target, centers)
 
         def loss(critic: Any) -> tuple[jax.Array, Metrics]:
-            out = outputs(critic, rows.observations)[at, rows.actions]
+            every = outputs(critic, rows.observations)
+            out = every[at, rows.actions]
+            low = 0.0
+            if config.conservative:
+                low = config.conservative * jnp.mean(value.cql_term(values(every), rows.actions))
             if atoms == 1:
-                return jnp.mean(control.huber(out[:, 0], target)), {"q": jnp.mean(out)}
-            return jnp.mean(value.categorical_loss(out, encoded)), {"q": jnp.mean(target)}
+                error = control.huber(out[:, 0], target)
+                return jnp.mean(error) + low, {"q": jnp.mean(out)}
+            error = value.categorical_loss(out, encoded)
+            return jnp.mean(error) + low, {"q": jnp.mean(target)}
 
         state, metrics = descend(state, "critic", adam, loss)
         rate = config.polyak * ((state.step + 1) % config.target_every == 0)
@@ -142,7 +152,9 @@ def make(space: Space, config: Config, network: Network | None = None) -> Algori
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
-    """Online, from nothing."""
+    """Online, from nothing, or on data alone."""
     names = "steps", "worlds", "every", "updates", "warmup"
     given = {name: getattr(config, name) for name in names}
+    if config.offline_steps:
+        return (offline(make(env.space, config), steps=config.offline_steps),)
     return (online(make(env.space, config), env, **given),)

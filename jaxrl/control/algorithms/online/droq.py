@@ -16,4 +16,4 @@ __all__ = ["config", "programs"]
 
 def config() -> Config:
     """A fifth of the paper's G, for small tasks."""
-    return Config(norm=True, dropout=0.01, critic_updates=4)
+    return Config(norm=True, dropout=0.01, critic_updates=4, target_entropy=-0.5)

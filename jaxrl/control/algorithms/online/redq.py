@@ -16,4 +16,4 @@ __all__ = ["config", "programs"]
 
 def config() -> Config:
     """Half the paper's N and a fifth of its G, for small tasks."""
-    return Config(members=5, subset=2, critic_updates=4)
+    return Config(members=5, subset=2, critic_updates=4, target_entropy=-0.5)

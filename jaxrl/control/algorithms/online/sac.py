@@ -56,6 +56,12 @@ class Config:
     members' mean."""
     temperature: float = 1.0
     """At the start."""
+    target_entropy: float = -1.0
+    """Of the policy, for each dimension of the action, in nats; RLPD's authors have -1/2."""
+    backup_actions: int = 1
+    """Actions of each next state, of which the target takes the best (CQL's maximum: 10)."""
+    actor_rate: float | None = None
+    """Learning rate of the actor; the critics' when omitted."""
     backup_entropy: bool = True
     """Whether the target counts the next action's entropy."""
 
@@ -78,7 +84,8 @@ def make(
     Parts whose `extra` hold a `weight` [rows] weigh their Bellman errors by it.
     """
     adam = optax.adam(config.learning_rate)
-    parts = {"critic": adam, "actor": adam, "temperature": adam}
+    slow = optax.adam(config.actor_rate or config.learning_rate)
+    parts = {"critic": adam, "actor": slow, "temperature": adam}
 
     def init(key: jax.Array) -> TrainState:
         critic_key, actor_key = jax.random.split(key)
@@ -98,14 +105,20 @@ def make(
             (act_key, pick_key, drop_key, target_key, term_key), minibatch = given
             rows = mixed(minibatch)
             ahead = policies.squashed(state.params["actor"], rows.next_observations)
+            states = rows.next_observations
+            if config.backup_actions > 1:
+                lead = (config.backup_actions, *rows.rewards.shape)
+                states = jnp.broadcast_to(states, (*lead, states.shape[-1]))
+                ahead = tuple(jnp.broadcast_to(x, (*lead, space.action)) for x in ahead)
             actions, logp = policies.squashed_sample(act_key, *ahead)
             chosen = state.params["target"]
             if config.subset < config.members:
                 pick = jax.random.choice(pick_key, config.members, (config.subset,), replace=False)
                 chosen = jax.tree.map(lambda x: x[pick], chosen)
             drop = {"dropout": config.dropout, "key": target_key} if config.dropout else {}
-            q_next = critics.values(chosen, rows.next_observations, actions, **drop)
+            q_next = critics.values(chosen, states, actions, **drop)
             v_next = value.ensemble_target(q_next) - config.backup_entropy * alpha * logp
+            v_next = jnp.max(v_next, axis=0) if config.backup_actions > 1 else v_next
             target = control.td_target(
                 rows.rewards, rows.terminals, v_next, discount=config.discount
             )
@@ -136,8 +149,10 @@ def make(
             more = actor_term(own_keys[1], actor, state, last) if actor_term else 0.0
             return loss + more, {"logp": logp}
 
-        state, actor_metrics = descend(state, "actor", adam, actor_loss)
-        state, temperature_metrics = temper(state, adam, actor_metrics.pop("logp"), space)
+        state, actor_metrics = descend(state, "actor", slow, actor_loss)
+        state, temperature_metrics = temper(
+            state, adam, actor_metrics.pop("logp"), space, config.target_entropy
+        )
         metrics = jax.tree.map(jnp.mean, metrics | actor_metrics | temperature_metrics)
         return state.replace(step=state.step + 1), metrics
 

@@ -58,7 +58,9 @@ class Config:
     standardise: bool = False
     """Whether states are seen less the data's mean, over its standard deviation."""
     norm: bool = False
-    """LayerNorm in the critics."""
+    """LayerNorm in the critics, before the activation."""
+    norm_after: bool = False
+    """The same after it, as ReBRAC's authors have it."""
 
 
 def config() -> Config:
@@ -87,7 +89,8 @@ def make(
     def init(key: jax.Array) -> TrainState:
         critic_key, actor_key = jax.random.split(key)
         inputs = space.observation + space.action
-        critic = critics.init(critic_key, inputs, config.hidden, norm=config.norm)
+        norms = {"norm": config.norm, "norm_after": config.norm_after}
+        critic = critics.init(critic_key, inputs, config.hidden, **norms)
         sizes = (space.observation, *config.hidden, space.action)
         actor = mlp.init(actor_key, sizes, last=0.01)
         params = {"critic": critic, "actor": actor, "target": {"critic": critic, "actor": actor}}

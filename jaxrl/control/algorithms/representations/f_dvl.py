@@ -20,6 +20,9 @@ from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program
 from jaxrl.losses import value
 
+DISCRETE = None
+"""Either kind of action."""
+
 
 @dataclass(frozen=True)
 class Config:

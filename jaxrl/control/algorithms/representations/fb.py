@@ -5,6 +5,8 @@ Idea: F(s, a, z) . B(s') is learnt as the density of future states under the pol
 maximises F . z; for any reward the vector `E_D[r B(s')]` names its optimal policy.
 Formula: `E[(F . B(s_j) - gamma F' . B'(s_j))^2] / 2 - E[F . B(s')]`, `z_r = E_D[r B(s')]`,
 `pi_z = argmax_a F(s, a, z) . z`.
+Networks: F reads (s, a) and (s, z), and the policy s and (s, z), through preprocessors of their
+own, as in Touati et al. 2023, "Does Zero-Shot Reinforcement Learning Exist?".
 Claim: zero-shot policies near those trained for each reward. The rewards of the data serve for z_r
 alone; F, B and the policies never see one. For a terminal step, whose next state is never read, its
 own state stands.
@@ -41,6 +43,8 @@ class Config:
     batch_size: int = 128
     discount: float = 0.95
     polyak: float = 0.01
+    max_norm: float = 1.0
+    """Of the gradients of each network."""
     orthonormality: float = 1.0
     mixed: float = 0.5
     """Share of the task vectors that are B of a state in the data; the rest are uniform."""
@@ -53,7 +57,7 @@ def config() -> Config:
 
 def make(space: Space, config: Config) -> Algorithm:
     """The algorithm for observations and actions of these sizes."""
-    adam = optax.adam(config.learning_rate)
+    adam = optax.chain(optax.clip_by_global_norm(config.max_norm), optax.adam(config.learning_rate))
     radius = config.features**0.5
 
     def on_sphere(x: jax.Array) -> jax.Array:
@@ -62,24 +66,43 @@ def make(space: Space, config: Config) -> Algorithm:
     def backward(params: Any, states: jax.Array) -> jax.Array:
         return on_sphere(mlp.apply(params, states))
 
-    def chosen(actor: Any, states: jax.Array, z: jax.Array) -> jax.Array:
-        return policies.deterministic(actor, jnp.concatenate([states, z / radius], axis=-1))
+    def read(params: Any, *inputs: jax.Array) -> jax.Array:
+        """What a preprocessor makes of its inputs: linear, LayerNorm, tanh, linear, ReLU."""
+        return jax.nn.relu(mlp.apply(params, jnp.concatenate(inputs, -1), activation=jnp.tanh))
 
     def forward(params: Any, states: jax.Array, actions: jax.Array, z: jax.Array) -> jax.Array:
-        return critics.outputs(params, states, actions, z / radius)
+        of_action, of_task = params["of_action"], params["of_task"]
+        parts = read(of_action, states, actions), read(of_task, states, z / radius)
+        return critics.outputs(params["head"], *parts)
+
+    def chosen(actor: Any, states: jax.Array, z: jax.Array) -> jax.Array:
+        parts = read(actor["of_state"], states), read(actor["of_task"], states, z / radius)
+        return policies.deterministic(actor["head"], jnp.concatenate(parts, axis=-1))
 
     def init(key: jax.Array) -> TrainState:
-        forward_key, backward_key, actor_key = jax.random.split(key, 3)
-        wide = space.observation + config.features
+        forward_key, backward_key, actor_key, *keys = jax.random.split(key, 7)
+        wide, width = space.observation + config.features, config.hidden[0]
+
+        def reader(key: jax.Array, inputs: int) -> Any:
+            return mlp.init(key, (inputs, width, width), norm=True)
+
         maps = {
-            "forward": critics.init(
-                forward_key, wide + space.action, config.hidden, outputs=config.features
-            ),
+            "forward": {
+                "of_action": reader(keys[0], space.observation + space.action),
+                "of_task": reader(keys[1], wide),
+                "head": critics.init(
+                    forward_key, 2 * width, config.hidden, outputs=config.features
+                ),
+            },
             "backward": mlp.init(
                 backward_key, (space.observation, *config.hidden, config.features)
             ),
         }
-        actor = mlp.init(actor_key, (wide, *config.hidden, space.action), last=0.01)
+        actor = {
+            "of_state": reader(keys[2], space.observation),
+            "of_task": reader(keys[3], wide),
+            "head": mlp.init(actor_key, (2 * width, *config.hidden, space.action), last=0.01),
+        }
         params = {"maps": maps, "target": maps, "actor": actor, "task": jnp.zeros(config.features)}
         return fresh(params, {"maps": adam, "actor": adam})
 

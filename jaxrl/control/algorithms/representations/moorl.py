@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.control.algorithm import Algorithm, Metrics
+from jaxrl.control.algorithms import shared
 from jaxrl.control.algorithms.online import sac
 from jaxrl.control.batches import Batch
 from jaxrl.control.environment import Environment, Space
@@ -32,6 +33,9 @@ class Config:
     steps: int = 3000
     warmup: int = 500
     hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    discount: float = 0.99
+    polyak: float = 0.005
     batch_size: int = 128
     """Of each step on each source."""
     inner: int = 2
@@ -47,7 +51,7 @@ def config() -> Config:
 
 def make(space: Space, config: Config) -> Algorithm:
     """SAC, whose batch holds minibatches of offline and of online steps."""
-    base = sac.make(space, sac.Config(hidden=config.hidden, batch_size=config.batch_size))
+    base = sac.make(space, shared(sac.Config, config))
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         sources = jax.tree.map(lambda *xs: jnp.stack(xs), batch["offline"], batch["online"])

@@ -25,6 +25,7 @@ import optax
 
 from jaxrl.control import replay
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, extend
+from jaxrl.control.algorithms import shared
 from jaxrl.control.algorithms.online import sac
 from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space
@@ -52,6 +53,9 @@ class Config:
     conservative: float = 0.0
     """b, on values of modelled steps."""
     hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    discount: float = 0.99
+    polyak: float = 0.005
     batch_size: int = 128
 
 
@@ -62,7 +66,7 @@ def config() -> Config:
 
 def make(space: Space, config: Config) -> tuple[Algorithm, Algorithm]:
     """What learns the model, and what learns from it; both hold the networks of both."""
-    adam = optax.adam(1e-3)
+    adam = optax.adam(config.learning_rate)
     kept = round(config.real * config.batch_size)
     starts = (config.batch_size - kept) // config.length
 
@@ -73,7 +77,8 @@ def make(space: Space, config: Config) -> tuple[Algorithm, Algorithm]:
         )
         return config.conservative * jnp.sum(modelled - real)
 
-    own = sac.Config(hidden=config.hidden, batch_size=kept + starts * config.length)
+    size = kept + starts * config.length
+    own = shared(sac.Config, config, members=sac.Config.members, batch_size=size)
     base = sac.make(space, own, critic_term=apart if config.conservative else None)
 
     def init(key: jax.Array) -> TrainState:

@@ -25,6 +25,7 @@ import optax
 
 from jaxrl.control import replay
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, extend
+from jaxrl.control.algorithms import shared
 from jaxrl.control.algorithms.online import sac
 from jaxrl.control.batches import Batch
 from jaxrl.control.environment import Environment, Space
@@ -42,6 +43,9 @@ class Config:
     steps: int = 6000
     warmup: int = 500
     hidden: tuple[int, ...] = (64, 64)
+    learning_rate: float = 1e-3
+    discount: float = 0.99
+    polyak: float = 0.005
     batch_size: int = 128
     weight: float = 1.0
     """b; 0 leaves the task's reward alone."""
@@ -78,9 +82,8 @@ def annotator(env: Environment) -> Callable[[jax.Array], jax.Array]:
 
 def make(space: Space, config: Config, score: Callable[[jax.Array], jax.Array]) -> Algorithm:
     """SAC on a reward that is learnt beside it; `score` is the annotator's."""
-    adam = optax.adam(1e-3)
-    kept = {"hidden": config.hidden, "batch_size": config.batch_size}
-    base = sac.make(space, sac.Config(**kept, backup_entropy=False))
+    adam = optax.adam(config.learning_rate)
+    base = sac.make(space, shared(sac.Config, config, backup_entropy=False))
 
     def reward(params: Any, states: jax.Array) -> jax.Array:
         return mlp.apply(params, states)[..., 0]

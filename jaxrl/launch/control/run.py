@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxrl.config import CheckpointConfig
-from jaxrl.control import algorithms, environments, train
+from jaxrl.control import algorithms, environments, policy, settings, spaces, train
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program
 from jaxrl.launch import offline_sets
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.settings import flags
-from jaxrl.record import checkpoint, metrics, rundir
+from jaxrl.record import account, checkpoint, metrics, rundir
 from jaxrl.record.writer import Writer
 from jaxrl.types import TrainState
 
@@ -28,8 +30,12 @@ from jaxrl.types import TrainState
 class Run:
     """Settings of a control run; the algorithm's own settings are under `algorithm`."""
 
+    preset: str = ""
+    """Authors' values of the algorithm's settings, by name; further flags change them."""
+
     env: str = "point_mass"
-    """Environment: a module of jaxrl/control/environments, gymnax/NAME or brax/NAME."""
+    """Environment: a module of jaxrl/control/environments, gymnax/NAME, brax/NAME, gym/NAME
+    (Gymnasium's), or MODULE:FUNCTION, a function of yours that gives a gymnasium.Env."""
     env_args: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Parameters of the environment."""
     data: str = ""
@@ -52,13 +58,12 @@ def main(argv: list[str]) -> int:
     name, rest = argv[0], argv[1:]
     try:
         module = algorithms.load(name)
-        settings = dataclasses.make_dataclass(
-            "ControlRun",
-            [("algorithm", type(module.config()), dataclasses.field(default=module.config()))],
-            bases=(Run,),
-            frozen=True,
-        )
-        run = flags.parse(settings(), rest, prog=f"jaxrl control {name}")
+        start = _preset(name, module, flags.value_of("--preset", rest) or "")
+        field = ("algorithm", type(start), dataclasses.field(default=start))
+        made = dataclasses.make_dataclass("ControlRun", [field], bases=(Run,), frozen=True)
+        run = flags.parse(made(), rest, prog=f"jaxrl control {name}")
+        settings.check(run, "")
+        settings.check(run.algorithm)
         env = environments.get(run.env, **run.env_args)
         _acts(name, module, env)
         programs = module.programs(env, run.algorithm)
@@ -67,17 +72,19 @@ def main(argv: list[str]) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         with rundir.locked(directory):
             _same(directory, name, run)
+            if ":" in run.env:
+                account.remember(directory, [run.env])
             data = _data(env, run) if run.data else None
             if data is not None:
                 _fits(env, data)
-            follow(directory, programs, env, run, data)
+            follow(directory, name, programs, env, run, data)
     except REFUSALS as error:
         return refused(error)
     return 0
 
 
 def follow(
-    directory: Path, programs: Sequence[Program], env: Environment, run: Any, data: Any
+    directory: Path, name: str, programs: Sequence[Program], env: Environment, run: Any, data: Any
 ) -> None:
     """Train in `directory`: a row of metrics and a checkpoint a point, a summary at the end."""
     console = Console()
@@ -89,9 +96,11 @@ def follow(
         given = {"seeds": range(run.seeds), "points": run.points, "episodes": run.episodes}
         for point in train.train(programs, env, data=data, after=after, **given):
             step = _total(programs, point)
+            train.check_finite(point, programs, f"the point before it stays in {directory}")
             log.write(step, _row(point))
             state, host = _pack(point)
             writer.save(step, state, host)
+            policy.save(directory, _described(name, env, run, point), point.carry.learner.params)
             shown = f"return {point.returns.mean():.4g} (seeds {_span(point.returns)})"
             console.print(f"{programs[point.phase].name} {point.step}  {shown}", highlight=False)
         if point is not None:
@@ -101,6 +110,22 @@ def follow(
             rundir.write_json(directory / "summary.json", summary | rundir.environment())
     log.close()
     console.print(f"everything is in {directory}", highlight=False)
+
+
+def _described(name: str, env: Environment, run: Any, point: train.Point) -> dict[str, Any]:
+    """What `policy.load` must know of a run."""
+    return {
+        "algorithm": name,
+        "config": dataclasses.asdict(run.algorithm),
+        "phase": point.phase,
+        "step": point.step,
+        "env": run.env,
+        "env_args": run.env_args,
+        "horizon": env.horizon,
+        "space": env.space._asdict(),
+        "layouts": dict(env.layouts),
+        "seeds": run.seeds,
+    }
 
 
 def _pack(point: train.Point) -> tuple[TrainState, dict[str, Any]]:
@@ -122,7 +147,8 @@ def _restore(
     saved = checkpoint.restore(directory, step, _pack(like)[0])
     opt_state, rest = saved.state.opt_state
     learner = TrainState(saved.state.params, opt_state, saved.state.step)
-    note(f"continuing {directory} after step {step}")
+    fresh = ", with fresh episodes" if env.host is not None else ""
+    note(f"continuing {directory} after step {step}{fresh}")
     none = np.full(run.seeds, np.nan)
     carry = rest._replace(learner=learner)
     return train.Point(host["phase"], host["step"], host["env_steps"], none, none, {}, carry)
@@ -147,7 +173,9 @@ def _data(env: Environment, run: Any) -> Any:
         return offline_sets.tiers(env).sets[run.data]
     from jaxrl.data.offline import readers
 
-    return readers.read(run.data)
+    form = env.layouts.get("action")
+    convert = functools.partial(spaces.from_environment, form) if form else None
+    return readers.read(run.data, convert)
 
 
 def _learns(name: str, programs: Sequence[Program], data: str) -> None:
@@ -188,18 +216,12 @@ def _fits(env: Environment, data: Any) -> None:
 
 
 def _acts(name: str, module: Any, env: Environment) -> None:
-    """Refuse an environment whose kind of actions the algorithm does not have, or another than its
-    own where it is made for one.
+    """Refuse an environment whose kind of actions the algorithm does not have.
 
     Raises:
       ValueError: with the environments that it can act in.
     """
     discrete = getattr(module, "DISCRETE", False)
-    only = getattr(module, "ENVIRONMENT", env.name)
-    if env.name != only:
-        raise ValueError(
-            f"algorithm {name!r} is made for env={only!r}, not {env.name!r}; choose that"
-        )
     if discrete in (None, env.space.discrete):
         return
     kinds = ("continuous", "discrete")
@@ -230,6 +252,21 @@ def _same(directory: Path, name: str, run: Any) -> None:
             f"run_dir={str(directory)!r} holds a run of another config (differs in "
             f"{', '.join(differs)}); choose another directory with --run-dir, or the same values"
         )
+
+
+def _preset(name: str, module: ModuleType, preset: str) -> Any:
+    """The config that flags change.
+
+    Raises:
+      ValueError: a preset that the algorithm does not have.
+    """
+    presets = getattr(module, "PRESETS", {})
+    if preset and preset not in presets:
+        raise ValueError(
+            f"preset={preset!r}: algorithm {name!r} has {', '.join(presets) or 'none'}; leave "
+            "--preset out for its defaults"
+        )
+    return presets[preset] if preset else module.config()
 
 
 def _list() -> int:

@@ -1,1 +1,0 @@
-"""Algorithms for devices and web forms, in text."""

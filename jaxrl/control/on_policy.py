@@ -1,0 +1,134 @@
+"""Rounds of an on-policy method: a segment of all worlds, then epochs of minibatches over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.control import replay
+from jaxrl.control.algorithm import Algorithm, Metrics
+from jaxrl.control.batches import Batch
+from jaxrl.control.environment import Environment
+from jaxrl.control.program import Carry, Play, Program, playing
+from jaxrl.data.offline.transitions import Transitions
+from jaxrl.losses.advantages import returns
+from jaxrl.models.control import running
+from jaxrl.types import TrainState
+
+Annotate = Callable[[Any, Transitions], Transitions]
+"""parameters, steps [W, T, ...] -> the steps, with what updates need of the policy that took
+them."""
+
+
+def advantages(
+    steps: Transitions, values: jax.Array, after: jax.Array, *, discount: float, mixing: float
+) -> tuple[jax.Array, jax.Array]:
+    """GAE's advantages and value targets [W, T] of segments that hold ends of episodes.
+
+    An episode that was cut off is worth what its last state promises; one that ended by itself is
+    worth nothing more.
+
+    Args:
+      steps: [W, T, ...].
+      values, after: [W, T], of the observations and of what followed the actions.
+      discount: gamma.
+      mixing: lambda.
+    """
+    cut = steps.ends * (1.0 - steps.terminals) * after
+    return returns.gae(
+        steps.rewards + discount * cut,
+        values,
+        mask=jnp.ones_like(cut, bool),
+        discount=discount * (1.0 - steps.ends),
+        mixing=mixing,
+        last_value=after[:, -1],
+    )
+
+
+def moments(observation: int, worlds: int) -> dict[str, Any]:
+    """What normalisation keeps: moments of observations and of returns, and the returns so far."""
+    return {
+        "observation": running.start((observation,)),
+        "return": running.start(()),
+        "total": jnp.zeros(worlds),
+    }
+
+
+def count_observations(held: dict[str, Any], observations: jax.Array) -> dict[str, Any]:
+    """The moments with observations [W, T, O]."""
+    flat = observations.reshape(-1, observations.shape[-1])
+    return held | {"observation": running.update(held["observation"], flat)}
+
+
+def scale_rewards(
+    held: dict[str, Any], steps: Transitions, discount: float
+) -> tuple[dict[str, Any], Transitions]:
+    """The moments with the returns of steps [W, T], and the steps with scaled rewards.
+
+    Formula: `r / std(R)`, at most 10 in size; `R_t = r_t + gamma R_(t-1)`, 0 before an episode.
+    """
+
+    def add(total: jax.Array, step: tuple) -> tuple[jax.Array, jax.Array]:
+        reward, end = step
+        total = reward + discount * total
+        return total * (1.0 - end), total
+
+    total, reached = jax.lax.scan(add, held["total"], (steps.rewards.T, steps.ends.T))
+    held = held | {"return": running.update(held["return"], reached.ravel()), "total": total}
+    scaled = steps.rewards / jnp.sqrt(held["return"]["variance"] + 1e-8)
+    return held, steps._replace(rewards=jnp.clip(scaled, -10.0, 10.0))
+
+
+def rounds(algorithm: Algorithm, env: Environment, annotate: Annotate, config: Any) -> Program:
+    """The phase.
+
+    Args:
+      algorithm: whose `update` takes a minibatch, and whose parameters have a part `moments`.
+      env: where it plays.
+      annotate: see `Annotate`.
+      config: with `steps`, `worlds`, `segment`, `epochs`, `minibatches`, `discount`,
+        `normalise_observations` and `normalise_rewards`.
+    """
+    count = config.worlds * config.segment
+
+    def start(key: jax.Array, learner: TrainState, data: Any, example: Transitions) -> Carry:
+        return Carry(learner, key, replay=replay.empty(example, count))
+
+    def absorb(carry: Carry, clock: jax.Array, played: Transitions) -> Carry:
+        return carry._replace(replay=replay.add(carry.replay, played))
+
+    def segment(carry: Carry) -> tuple[TrainState, Transitions, Batch]:
+        """The learner that has counted its rewards, the steps [W, T, ...], and their rows."""
+        shape = (config.segment, config.worlds)
+        steps = jax.tree.map(
+            lambda x: jnp.swapaxes(x.reshape(*shape, *x.shape[1:]), 0, 1), carry.replay.data
+        )
+        learner = carry.learner
+        if config.normalise_rewards:
+            held, steps = scale_rewards(learner.params["moments"], steps, config.discount)
+            learner = learner.replace(params=learner.params | {"moments": held})
+        rows = annotate(learner.params, steps)
+        flat = jax.tree.map(lambda x: x.reshape(count, *x.shape[2:]), rows)
+        return learner, steps, {"online": flat}
+
+    def learn(carry: Carry, key: jax.Array, data: Any) -> tuple[Carry, Metrics]:
+        learner, steps, flat = segment(carry)
+
+        def epoch(learner: TrainState, key: jax.Array) -> tuple[TrainState, Metrics]:
+            order = jax.random.permutation(key, count).reshape(config.minibatches, -1)
+            parts = jax.tree.map(lambda x: x[order], flat)
+            return jax.lax.scan(lambda s, rows: algorithm.update(key, s, rows), learner, parts)
+
+        learner, metrics = jax.lax.scan(epoch, learner, jax.random.split(key, config.epochs))
+        if config.normalise_observations:
+            # only now: the round's densities are of what the policy saw as it played
+            held = count_observations(learner.params["moments"], steps.observations)
+            learner = learner.replace(params=learner.params | {"moments": held})
+        return carry._replace(learner=learner), jax.tree.map(jnp.mean, metrics)
+
+    parts = Play(config.worlds, config.segment, 0, algorithm.act, start, absorb, learn)
+    draw = lambda key, carry, data: segment(carry)[2]  # noqa: E731
+    return playing(algorithm, env, parts, steps=-(-config.steps // count), draw=draw)

@@ -1,0 +1,201 @@
+"""A trained policy as a thing of its own: loaded without its data, its environment or a command.
+
+A control run keeps two files for it: `policy.json`, with the algorithm, its settings, the sizes and
+the layouts of the environment, and `policy.npz`, with the parameters of every seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl.control import algorithms, spaces
+from jaxrl.control.environment import Environment, Space
+
+NAMES = ("policy.json", "policy.npz")
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """A policy of one seed of a run, in the terms of its environment.
+
+    `policy(observation)` is the action for one observation, or for a batch of them with a leading
+    axis [N] on every part. With Gymnasium both are as the environment has them; with an environment
+    in JAX they are [O] and [A] in [-1, 1], or a number.
+    """
+
+    description: Mapping[str, Any]
+    """What `policy.json` holds."""
+    params: Any
+    seed: int
+    """Which of the run's seeds."""
+
+    @functools.cached_property
+    def best(self) -> Any:
+        """key, parameters, observation [O] -> the action of the evaluated policy, inside jit."""
+        env = stand_in(self.description)
+        module = algorithms.load(self.description["algorithm"])
+        config = rebuilt(module.config(), self.description["config"])
+        algorithm = module.programs(env, config)[self.description["phase"]].algorithm
+        if algorithm.observe(env) is not env:
+            raise ValueError(
+                f"algorithm {self.description['algorithm']!r} sees a history, which a loaded "
+                "policy does not keep; play it with `jaxrl control play`"
+            )
+        return algorithm.best
+
+    @functools.cached_property
+    def compiled(self) -> Any:
+        """key, observations [N, O] -> actions [N, ...]."""
+
+        def every(key: jax.Array, params: Any, observations: jax.Array) -> jax.Array:
+            keys = jax.random.split(key, len(observations))
+            return jax.vmap(self.best, (0, None, 0))(keys, params, observations)
+
+        return jax.jit(every)
+
+    def __call__(self, observation: Any, key: jax.Array | None = None) -> Any:
+        """The action for an observation, or actions [N, ...] for a batch.
+
+        Args:
+          observation: one, or a batch.
+          key: of the noise of a policy that draws some; the same at each call when omitted.
+
+        Raises:
+          ValueError: an observation of another size.
+        """
+        layouts, space = self.description["layouts"], self.description["space"]
+        form = layouts.get("observation") or {"kind": "box", "shape": [space["observation"]]}
+        single = spaces.extra_axes(form, observation) == 0
+        batch = spaces.as_batch(form, observation) if single else observation
+        flat = spaces.flatten(form, batch)
+        if flat.shape[1] != space["observation"]:
+            raise ValueError(
+                f"an observation has {flat.shape[1]} numbers and the policy was trained on "
+                f"{space['observation']}; give those of env={self.description['env']!r}"
+            )
+        key = jax.random.PRNGKey(0) if key is None else key
+        actions = np.asarray(self.compiled(key, self.params, jnp.asarray(flat)))
+        if layouts:
+            actions = spaces.to_environment(layouts["action"], actions)
+        return actions[0] if single else actions
+
+
+def load(run: str | Path, seed: int = 0) -> Policy:
+    """The policy of a control run: of the point that it last came to.
+
+    Args:
+      run: its directory.
+      seed: which of its seeds.
+
+    Raises:
+      FileNotFoundError: no control run, or one that has come to no point yet.
+      ValueError: no such seed.
+    """
+    description_path, params_path = (Path(run) / name for name in NAMES)
+    for path in (description_path, params_path):
+        if not path.exists():
+            raise FileNotFoundError(
+                f"run={str(run)!r} has no {path.name}; give the directory of a run of `jaxrl "
+                "control` that has come to its first point"
+            )
+    description = json.loads(description_path.read_text())
+    if not 0 <= seed < description["seeds"]:
+        raise ValueError(
+            f"seed={seed}: the run has {description['seeds']} seeds; choose 0 to "
+            f"{description['seeds'] - 1}"
+        )
+    with np.load(params_path) as file:
+        leaves = [file[f"leaf{i}"][seed] for i in range(len(file.files))]
+    params = _unpacked(description["tree"], [jnp.asarray(leaf) for leaf in leaves])
+    return Policy(description, params, seed)
+
+
+def save(run: Path, description: Mapping[str, Any], params: Any) -> None:
+    """Write the two files of a policy, one after the other and each at once.
+
+    Args:
+      run: the run directory.
+      description: `algorithm`, `config`, `phase`, `env`, `horizon`, `space`, `layouts`, `seeds`.
+      params: leaves [seeds, ...].
+    """
+    leaves: list[np.ndarray] = []
+    tree = _packed(jax.device_get(params), leaves)
+    for name in NAMES:
+        temporary = run / f".{name}.part"
+        if name.endswith(".json"):
+            text = json.dumps({**description, "tree": tree}, indent=1)
+            temporary.write_text(text, encoding="utf-8")
+        else:
+            with temporary.open("wb") as file:
+                np.savez(file, **{f"leaf{i}": leaf for i, leaf in enumerate(leaves)})
+        os.replace(temporary, run / name)
+
+
+def stand_in(description: Mapping[str, Any]) -> Environment:
+    """An environment of the policy's sizes that cannot be played."""
+
+    def refuse(*args: Any) -> Any:
+        raise ValueError("a loaded policy has no environment to play in; make one")
+
+    space = Space(**description["space"])
+    return Environment(description["env"], space, description["horizon"], refuse, refuse)
+
+
+def rebuilt(default: Any, values: Mapping[str, Any]) -> Any:
+    """A config from its JSON: `default` with `values`, lists as tuples.
+
+    Raises:
+      ValueError: a field that this version does not have.
+    """
+    fields = {field.name for field in dataclasses.fields(default)}
+    unknown = sorted(values.keys() - fields)
+    if unknown:
+        raise ValueError(
+            f"the settings of the policy have {', '.join(unknown)}, which this version does not "
+            "have; load it with the version that wrote it"
+        )
+    plain = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    return dataclasses.replace(default, **plain)
+
+
+def _packed(tree: Any, leaves: list[np.ndarray]) -> Any:
+    """The shape of nested dicts and tuples as JSON, whose arrays go to `leaves`."""
+    if isinstance(tree, Mapping):
+        return {"dict": {name: _packed(tree[name], leaves) for name in sorted(tree)}}
+    if isinstance(tree, (tuple, list)):
+        parts = [_packed(part, leaves) for part in tree]
+        kind = type(tree)
+        named = hasattr(tree, "_fields")
+        where = f"{kind.__module__}:{kind.__qualname__}" if named else ""
+        return {"tuple": parts, "type": where}
+    leaves.append(np.asarray(tree))
+    return len(leaves) - 1
+
+
+def _unpacked(tree: Any, leaves: list[jax.Array]) -> Any:
+    """The inverse of `_packed`. A named tuple is one of jaxrl's or refused."""
+    if isinstance(tree, int):
+        return leaves[tree]
+    if "dict" in tree:
+        return {name: _unpacked(part, leaves) for name, part in tree["dict"].items()}
+    parts = tuple(_unpacked(part, leaves) for part in tree["tuple"])
+    if not tree["type"]:
+        return parts
+    module, _, name = tree["type"].partition(":")
+    kind = getattr(importlib.import_module(module), name) if module.startswith("jaxrl.") else None
+    if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        raise ValueError(
+            f"policy.json names {tree['type']!r}, which is no type of a policy's parts"
+        )
+    return kind(*parts)

@@ -1,0 +1,181 @@
+"""Spaces of Gymnasium as plain values: what a policy sees of them, and the actions it gives back.
+
+A layout is JSON: `{"kind": "box", "shape", "low", "high"}`, `{"kind": "discrete", "n", "start"}`,
+`{"kind": "multi", "n": [...], "one_hot"}`, `{"kind": "dict", "parts": {name: layout}}` or
+`{"kind": "tuple", "parts": [layout, ...]}`. A run keeps the layouts of its environment, so that
+its policy can be played without one. Observations are flattened to [O] float32, numbers as
+one-hot vectors and parts of a dict in the order of their names; actions of a box are scaled to
+[-1, 1]^A, and several numbers become one of all their combinations.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from jaxrl.control.environment import Space
+from jaxrl.data.offline.transitions import from_unit_box, to_unit_box
+
+Layout = dict[str, Any]
+COMBINATIONS = 1024
+"""Most combinations of several discrete actions."""
+
+
+def layout(space: Any, where: str) -> Layout:
+    """The layout of a space of Gymnasium.
+
+    Args:
+      space: Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple of these.
+      where: what a message calls it, such as `the observations of 'Name-v0'`.
+
+    Raises:
+      ValueError: any other space, such as Text, Graph or Sequence, or pictures.
+    """
+    kind = type(space).__name__
+    if kind == "Box":
+        if space.dtype == np.uint8 and len(space.shape) >= 2:
+            raise ValueError(
+                f"{where} are pictures {space}, which no network here reads; give features with a "
+                "gymnasium.ObservationWrapper"
+            )
+        low, high = (np.asarray(x, np.float64).ravel().tolist() for x in (space.low, space.high))
+        finite = [x if math.isfinite(x) else None for x in (*low, *high)]
+        size = len(low)
+        box = {"low": finite[:size], "high": finite[size:]}
+        return {"kind": "box", "shape": list(space.shape), "dtype": str(space.dtype), **box}
+    if kind == "Discrete":
+        return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
+    if kind == "MultiDiscrete":
+        return {"kind": "multi", "n": np.asarray(space.nvec).ravel().tolist(), "one_hot": True}
+    if kind == "MultiBinary":
+        return {"kind": "multi", "n": [2] * int(np.prod(space.shape)), "one_hot": False}
+    if kind == "Dict":
+        parts = {name: layout(space.spaces[name], where) for name in sorted(space.spaces)}
+        return {"kind": "dict", "parts": parts}
+    if kind == "Tuple":
+        return {"kind": "tuple", "parts": [layout(part, where) for part in space.spaces]}
+    raise ValueError(
+        f"{where} are of the space {kind} ({space}), which no network here reads; change it to "
+        "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple with a wrapper of Gymnasium"
+    )
+
+
+def size(form: Layout) -> int:
+    """O, numbers of an observation of this layout."""
+    if form["kind"] == "box":
+        return math.prod(form["shape"])
+    if form["kind"] == "discrete":
+        return form["n"]
+    if form["kind"] == "multi":
+        return sum(form["n"]) if form["one_hot"] else len(form["n"])
+    parts = form["parts"].values() if form["kind"] == "dict" else form["parts"]
+    return sum(size(part) for part in parts)
+
+
+def flatten(form: Layout, observations: Any) -> np.ndarray:
+    """Observations of a layout, a batch of N, as [N, O] float32."""
+    if form["kind"] == "box":
+        array = np.asarray(observations, np.float32)
+        return array.reshape(len(array), -1)
+    if form["kind"] == "discrete":
+        numbers = np.asarray(observations).reshape(-1, 1) - form["start"]
+        return (numbers == np.arange(form["n"])).astype(np.float32)
+    if form["kind"] == "multi":
+        numbers = np.asarray(observations).reshape(-1, len(form["n"]))
+        if not form["one_hot"]:
+            return numbers.astype(np.float32)
+        hot = [(numbers[:, i, None] == np.arange(n)) for i, n in enumerate(form["n"])]
+        return np.concatenate(hot, axis=1).astype(np.float32)
+    if form["kind"] == "dict":
+        parts = [flatten(part, observations[name]) for name, part in form["parts"].items()]
+    else:
+        parts = [flatten(f, x) for f, x in zip(form["parts"], observations, strict=True)]
+    return np.concatenate(parts, axis=1)
+
+
+def extra_axes(form: Layout, observation: Any) -> int:
+    """Leading axes of an observation of this layout: 0 for one, 1 for a batch."""
+    if form["kind"] in ("dict", "tuple"):
+        name = min(form["parts"]) if form["kind"] == "dict" else 0
+        return extra_axes(form["parts"][name], observation[name])
+    rank = {"box": len(form.get("shape", ())), "discrete": 0, "multi": 1}[form["kind"]]
+    return np.ndim(observation) - rank
+
+
+def as_batch(form: Layout, observation: Any) -> Any:
+    """One observation as a batch of one."""
+    if form["kind"] == "dict":
+        return {name: as_batch(part, observation[name]) for name, part in form["parts"].items()}
+    if form["kind"] == "tuple":
+        return [as_batch(part, observation[i]) for i, part in enumerate(form["parts"])]
+    return np.asarray(observation)[None]
+
+
+def space_of(observation: Layout, action: Layout, where: str) -> Space:
+    """The sizes of networks for these layouts.
+
+    Raises:
+      ValueError: actions without finite bounds, a dict of actions, or too many combinations.
+    """
+    sizes = size(observation)
+    if action["kind"] == "discrete":
+        return Space(sizes, action["n"], discrete=True)
+    if action["kind"] == "multi":
+        count = math.prod(action["n"])
+        if count > COMBINATIONS:
+            raise ValueError(
+                f"the actions of {where} have {count} combinations, and at most {COMBINATIONS} are "
+                "played as one choice; wrap it to fewer"
+            )
+        return Space(sizes, count, discrete=True)
+    if action["kind"] != "box":
+        raise ValueError(
+            f"the actions of {where} are a {action['kind']}; wrap it "
+            "(gymnasium.wrappers.TransformAction) to a Box or Discrete"
+        )
+    if None in (*action["low"], *action["high"]):
+        raise ValueError(
+            f"the actions of {where} are without bounds; give finite ones with "
+            "gymnasium.wrappers.RescaleAction or a wrapper of your own"
+        )
+    return Space(sizes, size(action))
+
+
+def to_environment(form: Layout, actions: np.ndarray) -> np.ndarray:
+    """Actions of a policy, [N, A] in [-1, 1] or [N] int, as the environment takes them."""
+    if form["kind"] == "discrete":
+        return np.asarray(actions) + form["start"]
+    if form["kind"] == "multi":
+        table = np.array(list(itertools.product(*(range(n) for n in form["n"]))))
+        return table[np.asarray(actions)]
+    scaled = from_unit_box(np.clip(actions, -1.0, 1.0), form["low"], form["high"])
+    return scaled.astype(form["dtype"]).reshape(len(actions), *form["shape"])
+
+
+def from_environment(form: Layout, actions: Any) -> np.ndarray:
+    """The inverse of `to_environment`, for actions [N, ...] of a file.
+
+    Raises:
+      ValueError: an action outside of the space.
+    """
+    array = np.asarray(actions)
+    if form["kind"] == "box":
+        return to_unit_box(array.reshape(len(array), -1), form["low"], form["high"])
+    if form["kind"] == "discrete":
+        numbers = array.reshape(len(array)).astype(np.int64) - form["start"]
+        limit = form["n"]
+    else:
+        digits = array.reshape(len(array), len(form["n"])).astype(np.int64)
+        numbers = np.zeros(len(array), np.int64)
+        for digit, n in zip(digits.T, form["n"], strict=True):
+            numbers = numbers * n + digit
+        limit = math.prod(form["n"])
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < limit:
+        raise ValueError(
+            f"actions of the data reach {numbers.min()} to {numbers.max()}, and the environment "
+            f"has 0 to {limit - 1}; choose the environment that the data are of"
+        )
+    return numbers.astype(np.int32)

@@ -1,0 +1,67 @@
+"""A policy and a value of states side by side, for on-policy methods; any leading axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.models.control import critics, mlp, policies
+
+
+def init(
+    key: jax.Array,
+    observation: int,
+    hidden: tuple[int, ...],
+    action: int,
+    *,
+    log_std: float,
+    orthogonal: bool,
+) -> dict[str, Any]:
+    """Parameters `actor` and `critic`; `log_std` is what a continuous policy begins with."""
+    actor_key, critic_key = jax.random.split(key)
+    form = {"orthogonal": orthogonal}
+    net = mlp.init(actor_key, (observation, *hidden, action), last=0.01, **form)
+    actor = {"net": net, "log_std": jnp.full(action, log_std, jnp.float32)}
+    return {
+        "actor": actor,
+        "critic": critics.init(critic_key, observation, hidden, members=1, **form),
+    }
+
+
+def value(both: Any, observations: jax.Array, *, activation: str) -> jax.Array:
+    """V [...] of observations [..., O]."""
+    function = mlp.ACTIVATIONS[activation]
+    return critics.values(both["critic"], observations, activation=function)[0]
+
+
+def density(
+    both: Any, observations: jax.Array, actions: jax.Array, *, activation: str, discrete: bool
+) -> tuple[jax.Array, jax.Array]:
+    """Log-density [...] of the actions and entropy [...] of the policy, in nats.
+
+    The actions are those that were drawn, before they are cut to the box.
+    """
+    out = mlp.apply(both["actor"]["net"], observations, activation=mlp.ACTIVATIONS[activation])
+    if discrete:
+        return policies.categorical(out, actions)
+    std = jnp.exp(both["actor"]["log_std"])
+    logp = policies.gaussian_log_prob(out, std, actions)
+    return logp, jnp.broadcast_to(policies.gaussian_entropy(std), logp.shape)
+
+
+def sample(
+    key: jax.Array, both: Any, observations: jax.Array, *, activation: str, discrete: bool
+) -> jax.Array:
+    """An action of the policy, [..., A] and not cut to the box, or [...] int."""
+    out = mlp.apply(both["actor"]["net"], observations, activation=mlp.ACTIVATIONS[activation])
+    if discrete:
+        return jax.random.categorical(key, out)
+    return out + jnp.exp(both["actor"]["log_std"]) * jax.random.normal(key, out.shape)
+
+
+def mode(both: Any, observations: jax.Array, *, activation: str, discrete: bool) -> jax.Array:
+    """The most likely action, [..., A] inside the box, or [...] int."""
+    out = mlp.apply(both["actor"]["net"], observations, activation=mlp.ACTIVATIONS[activation])
+    return jnp.argmax(out, axis=-1) if discrete else jnp.clip(out, -1.0, 1.0)

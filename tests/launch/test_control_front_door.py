@@ -1,0 +1,330 @@
+"""A user's environment and data, from a file to a policy that plays without jaxrl's commands."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl import control
+from jaxrl.control import algorithms, environments, host, numpy_policy, spaces
+from jaxrl.control.environments import point_mass
+from jaxrl.data.offline import readers
+from jaxrl.launch import cli
+
+gymnasium = pytest.importorskip("gymnasium")
+FEW = ["--seeds", "2", "--points", "1", "--episodes", "1"]
+FEW += ["--algorithm.steps", "6", "--algorithm.hidden", "8"]
+
+
+def collected(name, steps=60):
+    """Columns of a random policy in an environment, as a user would write them down."""
+    env = gymnasium.make(name, max_episode_steps=25)
+    env.action_space.seed(0)
+    names = ("observations", "actions", "rewards", "terminals", "timeouts")
+    columns = {column: [] for column in names}
+    observation, _ = env.reset(seed=0)
+    for _ in range(steps):
+        action = env.action_space.sample()
+        after, reward, terminal, cut, _ = env.step(action)
+        for column, x in zip(columns, (observation, action, reward, terminal, cut), strict=True):
+            columns[column].append(x)
+        observation = env.reset()[0] if terminal or cut else after
+    return {column: np.array(values) for column, values in columns.items()}
+
+
+def own_environment(size=3):
+    """A user's function: walk to the right by two switches; observations are a dict."""
+
+    class Walk(gymnasium.Env):
+        observation_space = gymnasium.spaces.Dict(
+            {
+                "place": gymnasium.spaces.Box(-9.0, 9.0, (size,)),
+                "door": gymnasium.spaces.Discrete(2),
+            }
+        )
+        action_space = gymnasium.spaces.MultiDiscrete([2, 3])
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.place = np.zeros(size, np.float32)
+            return self.seen(), {}
+
+        def seen(self):
+            return {"place": self.place, "door": int(self.place[0] > 1)}
+
+        def step(self, action):
+            assert self.action_space.contains(action)
+            self.place = np.clip(self.place + float(action[0]) - 0.5, -9.0, 9.0).astype(np.float32)
+            return self.seen(), float(action[1]), bool(self.place[0] > 2), False, {}
+
+    return Walk()
+
+
+def run(argv, capsys):
+    """The exit status of a command and what it printed."""
+    status = cli.main(["control", *map(str, argv)])
+    said = capsys.readouterr()
+    return status, said.out, " ".join(said.err.split())
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "npz"])
+def test_ones_own_data_in_gymnasium_from_file_to_exported_policy(kind, tmp_path, capsys):
+    """Pendulum's actions reach 2, which the environment's bounds scale; nothing is done by hand."""
+    columns, path, out = collected("Pendulum-v1"), tmp_path / f"data.{kind}", tmp_path / "run"
+    if kind == "npz":
+        np.savez(path, **columns)
+    else:
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(path, "w") as file:
+            for name, values in columns.items():
+                file[name] = values
+    env = ["--env", "gym/Pendulum-v1", "--env-args.max_episode_steps", "25"]
+    status, said, _ = run(["data", path, "--json"], capsys)
+    facts = json.loads(said)
+    # a trajectory's last observation is not in the file, so the row that was cut off is left out
+    assert status == 0 and facts["episodes"] == 3 and facts["cut off"] == 3
+    assert facts["steps"] == 60 - 3 and "-1.98" in facts["actions"]
+    given = ["iql", *env, "--data", path, *FEW, "--algorithm.batch-size", "8", "--run-dir", out]
+    assert run(given, capsys)[0] == 0
+    status, said, _ = run(["play", out, "--episodes", "3", "--json"], capsys)
+    returns = json.loads(said)["returns"]
+    assert status == 0 and len(returns) == 3 and all(-600 < r < 0 for r in returns)
+    policy = control.load(out, seed=1)
+    observations = columns["observations"].astype(np.float32)
+    actions = policy(observations)
+    assert actions.shape == (60, 1) and np.abs(actions).max() <= 2.0
+    np.testing.assert_allclose(policy(observations[0]), actions[0], atol=1e-6)
+    assert run(["export", out, tmp_path / "out", "--seed", "1"], capsys)[0] == 0
+    exported = module_at(tmp_path / "out" / "policy.py")
+    alone = np.stack([exported.policy(x) for x in observations])
+    np.testing.assert_allclose(alone, actions, atol=2e-6)
+
+
+def module_at(path):
+    spec = importlib.util.spec_from_file_location("exported", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["bc", "iql", "xql", "f_dvl", "weighted", "cql", "dqn"])
+def test_choices_are_learned_from_data(name, tmp_path, capsys):
+    columns, path = collected("CartPole-v1"), tmp_path / "data.npz"
+    columns["actions"] = columns["actions"][:, None]  # [N, 1] whole numbers are choices
+    np.savez(path, **columns)
+    out = tmp_path / "run"
+    given = [name, "--env", "gym/CartPole-v1", "--data", path, *FEW, "--run-dir", out]
+    given += ["--algorithm.batch-size", "8"]
+    given += ["--algorithm.offline-steps", "6"] if name == "dqn" else []
+    assert run(given, capsys)[0] == 0
+    actions = control.load(out)(columns["observations"])
+    assert set(np.unique(actions)) <= {0, 1} and actions.dtype.kind == "i"
+    assert json.loads(run(["play", out, "--episodes", "2", "--json"], capsys)[1])["returns"]
+
+
+def test_ones_own_environment_of_parts_and_switches(tmp_path, capsys):
+    """Online in Gymnasium, by module:function, loaded where jaxrl.launch cannot be imported."""
+    out, where = tmp_path / "run", f"{__name__}:own_environment"
+    given = ["dqn", "--env", where, *FEW, "--algorithm.warmup", "8", "--env-args.horizon", "6"]
+    status, _, said = run([*given, "--algorithm.batch-size", "8", "--run-dir", out], capsys)
+    assert status == 0, said
+    env = own_environment()
+    observation, _ = env.reset(seed=0)
+    assert env.action_space.contains(control.load(out)(observation))
+    status, shown, _ = run(["play", out, "--episodes", "2", "--json"], capsys)
+    assert status == 0 and len(json.loads(shown)["returns"]) == 2
+    assert run(["export", out, tmp_path / "out"], capsys)[0] == 0
+    exported = module_at(tmp_path / "out" / "policy.py")
+    np.testing.assert_array_equal(exported.policy(observation), control.load(out)(observation))
+    script = f"""
+import sys
+sys.modules["jaxrl.launch"] = None
+from jaxrl import control
+print(control.load({str(out)!r})({{"place": [0.0, 0.0, 0.0], "door": 1}}))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["sac", "ppo"])
+def test_a_run_in_gymnasium_continues(name, tmp_path, capsys):
+    env = "gym/Pendulum-v1" if name == "sac" else "gym/CartPole-v1"
+    out = tmp_path / "run"
+    given = [name, "--env", env, "--env-args.max_episode_steps", "12", *FEW, "--run-dir", out]
+    if name == "sac":
+        given += ["--algorithm.warmup", "16", "--algorithm.batch-size", "8"]
+    else:
+        given += ["--algorithm.worlds", "2", "--algorithm.segment", "8"]
+        given += ["--algorithm.minibatches", "2", "--algorithm.epochs", "1"]
+    assert run(given, capsys)[0] == 0
+    status, said, _ = run(given, capsys)
+    assert status == 0 and "with fresh episodes" in said
+    first, second = (control.load(out, seed=s).params for s in (0, 1))
+    pairs = zip(*map(jax.tree.leaves, (first, second)), strict=True)
+    assert any(np.any(a != b) for a, b in pairs)
+
+
+def test_a_seed_plays_the_same_episodes_alone_and_beside_others():
+    env = environments.get("gym/Pendulum-v1", max_episode_steps=5)
+    act = lambda t, seen: np.zeros((*seen.shape[:-1], 1), np.float32)  # noqa: E731
+    both = host.play(env, act, [host.hash_seed(s, 0) for s in (0, 1)], (2, 1))
+    alone = host.play(env, act, [host.hash_seed(1, 0)], (1, 1))
+    np.testing.assert_allclose(both[:, 1], alone[:, 0])
+
+
+def test_gymnasiums_cart_pole_is_ours():
+    theirs, ours = environments.get("gym/CartPole-v1"), environments.get("cartpole")
+    assert (theirs.space, theirs.horizon) == (ours.space, ours.horizon)
+    vector = theirs.host([3])
+    state, rng = vector.observations[0], np.random.default_rng(0)
+    for _ in range(40):
+        action = rng.integers(0, 2, 1)
+        steps, _ = vector.step(action)
+        step = ours.step(jax.random.PRNGKey(0), state, action[0])
+        np.testing.assert_allclose(steps.next_observations[0], step.observation, atol=1e-4)
+        assert bool(steps.terminals[0]) == bool(step.terminal)
+        state = vector.observations[0]
+
+
+S = gymnasium.spaces
+BOX = S.Box(-1.0, 2.0, (2, 2))
+
+
+@pytest.mark.parametrize(
+    "space", [
+        BOX, S.Discrete(4, start=2), S.MultiDiscrete([2, 3]), S.MultiBinary(3),
+        S.Dict({"b": BOX, "a": S.Discrete(3)}), S.Tuple((S.Discrete(2), S.Dict({"z": BOX}))),
+    ],
+)  # fmt: skip
+def test_observations_are_flattened_as_gymnasium_does(space):
+    form = json.loads(json.dumps(spaces.layout(space, "it")))
+    space.seed(0)
+    samples = [space.sample() for _ in range(5)]
+    batch = gymnasium.vector.utils.concatenate(
+        space, samples, gymnasium.vector.utils.create_empty_array(space, 5)
+    )
+    expected = np.stack([S.flatten(space, x) for x in samples]).astype(np.float32)
+    np.testing.assert_allclose(spaces.flatten(form, batch), expected)
+    assert spaces.size(form) == S.flatdim(space)
+
+
+@pytest.mark.parametrize(
+    "space", [S.Box(-1.0, 3.0, (2, 2)), S.Discrete(4, start=2), S.MultiDiscrete([2, 3, 4])]
+)
+def test_actions_come_back_as_they_were(space):
+    form = spaces.layout(space, "it")
+    space.seed(1)
+    actions = np.stack([space.sample() for _ in range(20)])
+    policys = spaces.from_environment(form, actions)
+    np.testing.assert_allclose(spaces.to_environment(form, policys), actions, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "observation,action,said",
+    [
+        (S.Text(3), S.Discrete(2), "Text"),
+        (S.Sequence(S.Discrete(2)), S.Discrete(2), "Sequence"),
+        (S.Graph(S.Discrete(2), None), S.Discrete(2), "Graph"),
+        (S.Box(0, 255, (8, 8, 3), np.uint8), S.Discrete(2), "pictures"),
+        (S.Discrete(2), S.Box(-np.inf, np.inf, (2,)), "without bounds"),
+        (S.Discrete(2), S.MultiDiscrete([40, 40]), "1600 combinations"),
+        (S.Discrete(2), S.Dict({"a": S.Discrete(2)}), "dict"),
+    ],
+)
+def test_spaces_that_no_policy_plays_are_refused_by_name(observation, action, said):
+    with pytest.raises(ValueError, match=said):
+        forms = spaces.layout(observation, "them"), spaces.layout(action, "them")
+        spaces.space_of(*forms, "it")
+
+
+@pytest.mark.parametrize(
+    "given,said",
+    [
+        (["sac", "--env", "gym/Pendulumm-v1"], "did you mean"),
+        (["sac", "--env", "no_such_module:make"], "can be imported"),
+        (["sac", "--env", "json:dumps"], "--env-args.NAME"),
+        (["sac", "--env", "json:JSONDecoder"], "give a gymnasium.Env"),
+        (["dt", "--env", "gym/Pendulum-v1", "--data", "DATA"], "history"),
+        (["play", "NOWHERE"], "policy.json"),
+        (["export", "NOWHERE", "OUT"], "policy.json"),
+        (["data", "nothing.hdf5"], "no such file"),
+    ],
+)
+def test_what_cannot_be_is_refused(given, said, tmp_path, capsys):
+    np.savez(tmp_path / "DATA.npz", **collected("Pendulum-v1"))
+    words = {"DATA": tmp_path / "DATA.npz", "NOWHERE": tmp_path, "OUT": tmp_path / "out"}
+    more = ["--run-dir", tmp_path / "run"] if given[0] in ("sac", "dt") else []
+    status, _, error = run([*(words.get(word, word) for word in given), *more], capsys)
+    assert status == 2 and said in error, error
+
+
+def test_a_copied_run_needs_trust_for_a_function(tmp_path, capsys):
+    out, where = tmp_path / "run", f"{__name__}:own_environment"
+    given = ["dqn", "--env", where, *FEW, "--algorithm.warmup", "8", "--env-args.horizon", "6"]
+    assert run([*given, "--algorithm.batch-size", "8", "--run-dir", out], capsys)[0] == 0
+    (tmp_path / "run").rename(tmp_path / "other")
+    status, _, error = run(["play", tmp_path / "other", "--episodes", "1"], capsys)
+    assert status == 2 and "--trust" in error
+    assert run(["play", tmp_path / "other", "--episodes", "1", "--trust"], capsys)[0] == 0
+
+
+def test_terminals_inside_of_a_trajectory_do_not_end_it(tmp_path):
+    """OGBench's data of one task: 4 trajectories of 6 states, the goal reached in each of them."""
+    last = np.arange(24) % 6 == 5
+    masks = np.where(np.arange(24) % 6 == 2, 0.0, 1.0)
+    columns = {"observations": np.random.default_rng(0).normal(size=(24, 2)), "terminals": last}
+    columns |= {"actions": np.zeros((24, 1)), "rewards": masks - 1.0, "masks": masks}
+    np.savez(tmp_path / "task.npz", **columns)
+    data = readers.read(str(tmp_path / "task.npz"))
+    assert (
+        data.ends.sum() == 4
+        and data.terminals.sum() == 4
+        and not (data.ends * data.terminals).any()
+    )
+
+
+def test_a_loaded_policy_of_a_jax_environment_needs_no_environment(tmp_path, capsys):
+    out = tmp_path / "run"
+    given = ["sac", *FEW, "--algorithm.warmup", "8", "--algorithm.batch-size", "8"]
+    assert run([*given, "--run-dir", out], capsys)[0] == 0
+    policy = control.load(out)
+    assert policy(np.zeros(4)).shape == (point_mass.make().space.action,)
+    with pytest.raises(ValueError, match="numbers"):
+        policy(np.zeros(5))
+    with pytest.raises(ValueError, match="seeds"):
+        control.load(out, seed=2)
+    assert len(json.loads(run(["play", out, "--json"], capsys)[1])["returns"]) == 10
+
+
+@pytest.mark.parametrize("name", algorithms.names())
+def test_a_policy_in_numpy_is_the_policy(name):
+    module = algorithms.load(name)
+    kinds = {True: ["cartpole"], False: ["point_mass"], None: ["cartpole", "point_mass"]}
+    for kind in kinds[getattr(module, "DISCRETE", False)]:
+        env = environments.get(kind)
+        config = module.config()
+        if hasattr(config, "hidden"):
+            config = dataclasses.replace(config, hidden=(8, 8))
+        algorithm = module.programs(env, config)[-1].algorithm
+        if algorithm.observe(env) is not env:
+            pytest.skip("a policy that sees a history is not exported")
+        params = algorithm.init(jax.random.PRNGKey(1)).params
+        act = jax.jit(lambda x, a=algorithm, p=params: a.best(jax.random.PRNGKey(0), p, x))
+        source, constants = numpy_policy.write(act, env.space.observation)
+        held = {"np": np}
+        exec(source, held)
+        rows = np.random.default_rng(0).normal(size=(100, env.space.observation))
+        for row in rows.astype(np.float32):
+            np.testing.assert_allclose(held["act"](row, constants), act(row), atol=1e-5)
+
+
+def test_an_operation_without_numpy_is_named():
+    with pytest.raises(ValueError, match="cumsum"):
+        numpy_policy.write(lambda x: x.cumsum(), 3)
