@@ -140,8 +140,8 @@ def needs_reference(config: ObjectiveConfig) -> bool:
 def needs_greedy(config: ObjectiveConfig) -> bool:
     """Whether the advantage, or the filter of sequences, asks for the reward of each prompt's
     greedy answer."""
-    named = [config.advantage, *([config.rows] if config.rows else [])]
-    return any(functions.takes(functions.lookup(name), "greedy_rewards") for name in named)
+    references = filter(None, (config.advantage, config.rows))
+    return any(functions.takes(functions.lookup(r), "greedy_rewards") for r in references)
 
 
 def parts_weighed(config: ObjectiveConfig) -> tuple[str, ...]:
@@ -155,18 +155,17 @@ def parts_weighed(config: ObjectiveConfig) -> tuple[str, ...]:
     """
     takes_parts = functions.takes(functions.lookup(config.advantage), "reward_parts")
     weights = str(config.advantage_args.get("weights", ""))
-    weighed = tuple(part_weights(weights)) if takes_parts and "=" in weights else ()
-    shaped = []
+    of_advantage = tuple(part_weights(weights)) if takes_parts and "=" in weights else ()
+    parts = ""
     if config.shaping:
         parameter = inspect.signature(functions.lookup(config.shaping)).parameters.get("parts")
-        named = config.shaping_args.get("parts", parameter.default if parameter else "")
-        shaped = [part for part in str(named).split(",") if part]
-    if weighed and shaped:
+        parts = str(config.shaping_args.get("parts", parameter.default if parameter else ""))
+    if of_advantage and parts:
         raise ValueError(
             f"objective.advantage_args.weights={weights!r} and objective.shaping_args.parts="
-            f"{','.join(shaped)!r} both choose parts of the reward; leave one of them out"
+            f"{parts!r} both choose parts of the reward; leave one of them out"
         )
-    return weighed or tuple(sorted(shaped))
+    return of_advantage or tuple(sorted(filter(None, parts.split(","))))
 
 
 def worth_computing(

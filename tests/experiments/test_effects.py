@@ -109,7 +109,9 @@ def test_a_task_with_too_few_prompts_is_refused():
 
 @pytest.mark.parametrize("name", EFFECTS)
 def test_an_arm_is_its_recipe(name):
-    assert differences.unlike(recipes.load(name), EFFECTS[name].method) == []
+    """But where the recipe has been corrected since, which the claim says."""
+    unlike = differences.unlike(recipes.load(name), EFFECTS[name].method)
+    assert unlike == [] or EFFECTS[name].former
 
 
 def test_an_arm_that_is_not_its_recipe_is_found():
