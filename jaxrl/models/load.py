@@ -25,17 +25,11 @@ def read_config(name_or_path: str) -> DecoderConfig:
       ValueError: what is there is not read.
     """
     path = _checked(name_or_path)
-<<<<<<< HEAD
-    if (path / catalog.ADAPTERS).exists():
-        return peft_merge.config(peft_merge.read(path), read_config(_base(path)))
-    if path.is_dir():
-=======
     if not path.is_dir():
         return gguf.read_config(path)
     with _told(path):
         if (path / catalog.ADAPTERS).exists():
-            return read_config(_base(path))
->>>>>>> wt-b
+            return peft_merge.config(peft_merge.read(path), read_config(_base(path)))
         return huggingface.read_config(path)
 
 
@@ -60,19 +54,19 @@ def load(
       FileNotFoundError: there is no such model; the message says what to run.
       ValueError: what is there is not read, or adapters do not fit their base.
     """
-<<<<<<< HEAD
     path, adapters = _checked(name_or_path), list[Path]()
+    read_config(name_or_path)  # before weights are read
     while (path / catalog.ADAPTERS).exists():
         adapters.insert(0, path)
         path = _checked(_base(path))
     if path.is_dir():
-        return huggingface.load(
-            path,
-            shardings=shardings,
-            dtype=dtype,
-            quantized=quantized,
-            adapters=[peft_merge.read(folder) for folder in adapters],
-        )
+        merged = [peft_merge.read(folder) for folder in adapters]
+        try:
+            return huggingface.load(
+                path, shardings=shardings, dtype=dtype, quantized=quantized, adapters=merged
+            )
+        except safetensors.SafetensorError as error:
+            raise ValueError(f"model {name_or_path!r} cannot be read: {error}") from error
     if adapters and quantized:
         raise ValueError(
             f"model {name_or_path!r} holds adapters of a GGUF file, which are not merged in "
@@ -83,23 +77,6 @@ def load(
         how, parts = peft.load(folder, config)
         params = lora.merge(config, params, parts, how)
     return config, params
-=======
-    path = _checked(name_or_path)
-    read_config(name_or_path)  # before weights are read
-    if (path / catalog.ADAPTERS).exists():
-        if quantized:
-            raise ValueError(
-                f"model {name_or_path!r} holds adapters, which are not merged into a base in "
-                f"{quantized}; export the run with --to hf, and quantise that"
-            )
-        config, params = load(_base(path), shardings=shardings, dtype=dtype)
-        how, adapters = peft.load(path, config)
-        return config, lora.merge(config, params, adapters, how)
-    read = huggingface.load if path.is_dir() else gguf.load
-    try:
-        return read(path, shardings=shardings, dtype=dtype, quantized=quantized)
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"model {name_or_path!r} cannot be read: {error}") from error
 
 
 @contextlib.contextmanager
@@ -118,7 +95,6 @@ def _told(path: Path) -> Iterator[None]:
     except (TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
         kind = type(error).__name__
         raise ValueError(f"model {str(path)!r} cannot be read: {kind}: {error}") from error
->>>>>>> wt-b
 
 
 def _base(directory: Path) -> str:
