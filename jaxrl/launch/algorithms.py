@@ -224,11 +224,18 @@ def without_toy(config: Config, toy: Config) -> Config:
         if (fields := {k: v for k, v in changes.items() if k.rpartition(".")[2] not in lengths})
         and fields.keys() != {PERIOD}
     }
+    curriculum = [
+        name
+        for fields in stages.values()
+        for name in fields
+        if name != PERIOD and not name.startswith("objective.")
+    ]
+    planned = bool(curriculum) or max(stages, default=0) >= _BASE.steps
     return dataclasses.replace(
         config,
         rollout=dataclasses.replace(_BASE.rollout, **own),
         stages=stages,
-        steps=config.steps if stages else _BASE.steps,
+        steps=config.steps if planned else _BASE.steps,
         **{name: getattr(_BASE, name) for name in groups},
     )
 
