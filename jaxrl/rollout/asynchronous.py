@@ -23,6 +23,7 @@ import numpy as np
 
 from jaxrl.data.selection import curriculum
 from jaxrl.rollout import programs
+from jaxrl.rollout.collect import Weights
 from jaxrl.rollout.drive import Answer, Asked, Chunk, Drive, Group
 from jaxrl.rollout.flight import WORKER, Flight
 from jaxrl.rollout.schedule import (
@@ -35,19 +36,6 @@ from jaxrl.rollout.schedule import (
     Trained,
 )
 from jaxrl.rollout.selection import Source
-from jaxrl.sampling.logits import Guide
-from jaxrl.types import Params
-
-
-class Weights(NamedTuple):
-    """What a step samples with; constant during the step."""
-
-    params: Params
-    guide: Guide
-    version: int
-    """Updates done, stamped on each token."""
-    step: int
-    """Steps done, the unit of the schedule."""
 
 
 class Batch(NamedTuple):

@@ -41,14 +41,23 @@ from jaxrl.types import Params
 _SAMPLING = 1  # folded into the run's key, for its streams of sampled tokens
 
 
-class Rollouts(NamedTuple):
-    """Collects the experience of a run, step by step."""
+class Weights(NamedTuple):
+    """What a step samples with; constant during the step."""
 
-    step: Callable[
-        [Params, Guide, int, Timer, Callable[[Chunk], None]], tuple[Experience, dict[str, float]]
-    ]
-    """`(sampling params, guide, version, timer, log)`: the experience of `rollout.prompts` groups,
-    and metrics of how it was sampled; `log` is given what each chunk of decoding did."""
+    params: Params
+    """As the sampler reads them."""
+    guide: Guide
+    version: int
+    """Updates done, stamped on each token."""
+    step: int
+    """Steps done, the unit of the schedule."""
+
+
+class Collector(NamedTuple):
+    """Collects the experience of a run, step by step, in turns with training or during it."""
+
+    step: Callable[[Weights, Timer], tuple[Experience, dict[str, float]]]
+    """The experience of `rollout.prompts` groups, and metrics of how it was sampled."""
     get_state: Callable[[], dict[str, Any]]
     """The position in the stream of problems and the groups in flight, for a checkpoint."""
     set_state: Callable[[dict[str, Any]], None]
@@ -66,8 +75,9 @@ def open_rollouts(
     *,
     room: int = 0,
     open_engine: Open = Local,
-) -> Rollouts:
-    """The experience of a run or of a stage of it, from its start.
+    log: Callable[[int, Sequence[Chunk]], None] = lambda step, chunks: None,
+) -> Collector:
+    """The experience of a run or of a stage of it, from its start, in turns with training.
 
     Args:
       config: of the stage.
@@ -78,6 +88,7 @@ def open_rollouts(
       program: makes a group of one.
       room: tokens that the program adds to prompts, at most.
       open_engine: what decodes.
+      log: called with the steps done and what each chunk of decoding did, once a step.
     """
     settings = config.rollout
     prompts, size = settings.prompts, settings.group_size
@@ -103,11 +114,10 @@ def open_rollouts(
             taken = trained(flight.finish())
         return taken
 
-    def step(
-        params: Params, guide: Guide, version: int, timer: Timer, log: Callable[[Chunk], None]
-    ) -> tuple[Experience, dict[str, float]]:
+    def step(weights: Weights, timer: Timer) -> tuple[Experience, dict[str, float]]:
         nonlocal acceptance
-        actor = policy._replace(guide=guide)
+        chunks: list[Chunk] = []
+        actor = policy._replace(guide=weights.guide)
         setup = sampler_setup(actor, settings, config.sampler, own_key, room, **turns_of(ctx))
         kept: list[Group] = []
         rest: list[Group] = []
@@ -115,7 +125,7 @@ def open_rollouts(
         state = curriculum.quota(prompts, oversampling=settings.oversampling)
         advance = functools.partial(
             driver.advance, program=program, ctx=ctx, pool=pool,
-            version=version, timer=timer, log=log,
+            version=weights.version, timer=timer, log=chunks.append,
         )  # fmt: skip
         while True:
             left = int(state.budget - state.sampled)
@@ -125,9 +135,9 @@ def open_rollouts(
             )
             numbers = batch(
                 lambda groups, n=asked: advance(
-                    groups, engine=open_engine(setup, params), enough=n
+                    groups, engine=open_engine(setup, weights.params), enough=n
                 ),
-                params,
+                weights.params,
             )
             biases.append(flight.length_bias(numbers) if partial else 0.0)
             groups = flight.take(numbers)
@@ -144,6 +154,8 @@ def open_rollouts(
                     measured["rounds"] = float(len(biases))
                 if partial:
                     measured["length_bias"] = float(np.mean(biases))
+                with timer("record"):
+                    log(weights.step, chunks)
                 return experience([*kept, *rest][:prompts], size), measured
 
     def get_state() -> dict[str, Any]:
@@ -160,7 +172,7 @@ def open_rollouts(
         for row in flight.abandon():
             pool.over(row)
 
-    return Rollouts(step, get_state, set_state, abandon)
+    return Collector(step, get_state, set_state, abandon)
 
 
 def collect(

@@ -12,12 +12,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.config import AsynchronousConfig, Config
+from jaxrl.data.scoring.pool import Pool
 from jaxrl.data.selection import curriculum
 from jaxrl.data.types import Task
 from jaxrl.record import jsonl, storage
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import asynchronous, collect, schedule
-from jaxrl.rollout.asynchronous import Batch, Row, Sampling, Weights
+from jaxrl.rollout.asynchronous import Batch, Row, Sampling
+from jaxrl.rollout.collect import Collector, Weights
 from jaxrl.rollout.drive import Answer, Asked, Drive
 from jaxrl.rollout.engine import Open
 from jaxrl.rollout.experience import Experience
@@ -25,10 +27,7 @@ from jaxrl.rollout.live import Live
 from jaxrl.rollout.programs import Program
 from jaxrl.rollout.selection import Source
 from jaxrl.run.chunk_log import StepLog
-from jaxrl.run.context import Batches, RunContext, ToSampler
-from jaxrl.run.extension import Context
-from jaxrl.training.logprobs import guide_of
-from jaxrl.types import TrainState
+from jaxrl.run.context import RunContext
 
 FILE = "schedule.jsonl"
 _WAYS = "live, lockstep:K with K of 0 or more, or recorded:RUN"
@@ -92,28 +91,23 @@ def _way(settings: AsynchronousConfig) -> tuple[str, str]:
     return way, value
 
 
-def open_batches(
+def open_rollouts(
     run: RunContext,
-    ctx: Context,
-    to_sampler: ToSampler,
+    config: Config,
     task: Task,
+    pool: Pool,
     source: Source,
     program: Program,
-    start: int,
+    *,
     room: int,
     open_engine: Open,
-) -> Batches:
-    """The rollouts of an asynchronous run.
+) -> Collector:
+    """The experience of an asynchronous run, or of a stage of it.
 
     Args:
-      run, ctx, to_sampler, start: see `jaxrl.run.sampled.open_batches`.
-      task: of the run.
-      source: of its problems.
-      program: makes a group of one.
-      room: tokens that the program adds to prompts, at most.
-      open_engine: what decodes.
+      run: the run.
+      config, task, pool, source, program, room, open_engine: see `collect.open_rollouts`.
     """
-    config = ctx.config
     given = collect.context(config.rollout, config.seed, run.policy, task)
 
     def drive(weights: Weights, known: Mapping[Asked, Future[Answer]]) -> Drive:
@@ -123,7 +117,7 @@ def open_batches(
             resumes=config.asynchronous.staleness != 0,
         )  # fmt: skip
         engine = open_engine(setup, weights.params)
-        return Drive(program, given, engine, run.pools[start], known)
+        return Drive(program, given, engine, pool, known)
 
     record = StepLog(run.directory / FILE, run.callbacks.note)
     together = config.asynchronous.staleness == 0 and config.rollout.replies == "together"
@@ -138,19 +132,19 @@ def open_batches(
     copied = shared and _way(config.asynchronous)[0] == "live"
     ended = busy = 0.0
 
-    def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
+    def step(weights: Weights, timer: Timer) -> tuple[Experience, dict[str, float]]:
         nonlocal ended, busy
         entered = perf_counter()
-        with timer("sync"):
-            params = to_sampler(state.params)
-            guide = guide_of(run.policy.model, ctx.restriction(state), to_sampler)
-            if copied:  # the update donates its parameters, and some of these may be the same
-                params, own, args = jax.tree.map(jnp.copy, (params, guide.params, guide.args))
-                guide = guide._replace(params=own, args=args)
-        steps = version // config.updates_per_batch
-        record.begin(steps)
-        with timer("sample"), jax.set_mesh(run.sampling_mesh):
-            batch = sample(Weights(params, guide, version, steps))
+        if copied:  # the update donates its parameters, and some of these may be the same
+            with timer("sync"):
+                guide = weights.guide
+                arrays = (weights.params, guide.params, guide.args)
+                params, guide_params, args = jax.tree.map(jnp.copy, arrays)
+                guide = guide._replace(params=guide_params, args=args)
+                weights = weights._replace(params=params, guide=guide)
+        record.begin(weights.step)
+        with timer("sample"):
+            batch = sample(weights)
         now = perf_counter()
         whole = now - (ended or entered)
         metrics = {
@@ -167,15 +161,11 @@ def open_batches(
         halt()
         return sampling.get_state()
 
-    def set_state(saved: dict[str, Any]) -> None:
-        if "source" in saved:  # else of a run that learned from a file, which this one forked
-            sampling.set_state(saved)
-
     def abandon() -> None:
         halt()
         sampling.abandon()
 
-    return Batches(step, get_state, set_state, abandon)
+    return Collector(step, get_state, sampling.set_state, abandon)
 
 
 def _sampler(

@@ -15,9 +15,8 @@ from jaxrl.data.text import examples
 from jaxrl.data.types import Problem, Task
 from jaxrl.record.metrics import Timer
 from jaxrl.record.rundir import best_effort
-from jaxrl.rollout import episodes, history, policy, programs, selection, tasks
-from jaxrl.rollout.collect import open_rollouts
-from jaxrl.rollout.drive import Chunk
+from jaxrl.rollout import collect, episodes, history, policy, programs, selection, tasks
+from jaxrl.rollout.collect import Weights
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
@@ -76,14 +75,14 @@ def origin(config: Config, actor: Policy) -> Origin:
 def open_batches(
     run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: Recorder, start: int
 ) -> Batches:
-    """The rollouts of a stage.
+    """The rollouts of a stage: its collector, given the weights of a train state.
 
     Args:
       run: the run.
       ctx: of the stage.
       to_sampler: see `reshard.sampler_weights`.
       recorder: keeps the run's history.
-      start: the steps done where the stage begins.
+      start: see `jaxrl.config.stages.first`.
     """
     config, extensions = ctx.config, run.extensions.values()
     dtype = config.sampling.dtype or config.compute_dtype
@@ -101,33 +100,32 @@ def open_batches(
     with jax.set_mesh(run.sampling_mesh):
         source = selection.recorded(selection.open_source(config, task, run.policy), recorder)
         room = sum(extension.room(config) for extension in extensions)
-        if config.asynchronous.staleness is not None:
-            return asynchronous.open_batches(
-                run, ctx, to_sampler, task, source, rollout, start, room, open_engine
+        parts = (task, run.pools[start], source, rollout)
+        if config.asynchronous.staleness is None:
+            log = ChunkLog(run.directory, run.callbacks.note).write
+            collector = collect.open_rollouts(
+                config, run.policy, *parts, room=room, open_engine=open_engine, log=log
             )
-        rollouts = open_rollouts(
-            config, run.policy, task, run.pools[start], source, rollout, room=room,
-            open_engine=open_engine,
-        )  # fmt: skip
-    chunks, samples = ChunkLog(run.directory, run.callbacks.note), only(run.extensions, "samples")
+        else:
+            collector = asynchronous.open_rollouts(
+                run, config, *parts, room=room, open_engine=open_engine
+            )
+    samples = only(run.extensions, "samples")
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
+        steps = version // config.updates_per_batch
         with timer("sync"):
-            weights, made_at = samples(ctx, state) if samples else (state.params, version)
-            params = to_sampler(weights)
+            params, version = samples(ctx, state) if samples else (state.params, version)
+            params = to_sampler(params)
             guide = guide_of(run.policy.model, ctx.restriction(state), to_sampler)
-        done: list[Chunk] = []
         with jax.set_mesh(run.sampling_mesh):
-            made = rollouts.step(params, guide, made_at, timer, done.append)
-        with timer("record"):
-            chunks.write(version // config.updates_per_batch, done)
-        return made
+            return collector.step(Weights(params, guide, version, steps), timer)
 
     def set_state(saved: dict[str, Any]) -> None:
         if "source" in saved:  # else of a run that learned from a file, which this one forked
-            rollouts.set_state(saved)
+            collector.set_state(saved)
 
-    return Batches(step, rollouts.get_state, set_state, rollouts.abandon)
+    return Batches(step, collector.get_state, set_state, collector.abandon)
 
 
 def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:

@@ -56,7 +56,7 @@ def test_every_name_and_task_it_mentions_exists():
 def test_the_commands_are_understood_and_pass_their_checks():
     text = DOC.read_text().replace("\\\n", " ")
     commands = re.findall(r"^jaxrl (train \w+ [^#\n]*)", text, re.MULTILINE)
-    assert len(commands) == 8
+    assert len(commands) == 9
     for command in commands:
         _, recipe, *rest = shlex.split(command)
         config = flags.parse(recipes.load(recipe), rest, prog=command)

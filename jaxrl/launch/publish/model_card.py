@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxrl.config import Config
+from jaxrl.config import Config, stages
 from jaxrl.models import catalog
 from jaxrl.record import metrics, rundir, storage
 
@@ -102,7 +102,7 @@ def _training(config: Config, step: int | None) -> list[str]:
     rows: dict[str, Any] = {
         "Task": config.task,
         "Step": f"{step} of {config.steps}",
-        "Policy loss": objective.policy,
+        "Policy loss": _losses(config),
         "Advantage": objective.advantage,
         "Learning rate": config.optimizer.learning_rate,
         "Prompts a step": config.rollout.prompts,
@@ -116,6 +116,13 @@ def _training(config: Config, step: int | None) -> list[str]:
     return _table(rows)
 
 
+def _losses(config: Config) -> str:
+    """The policy losses of all stages, in the order in which they begin."""
+    return ", then ".join(
+        dict.fromkeys(staged.objective.policy for _, staged in stages.all_of(config))
+    )
+
+
 def _of_file(config: Config, step: int | None) -> dict[str, Any]:
     """The settings of a run that learned from a file."""
     data = config.data
@@ -126,7 +133,7 @@ def _of_file(config: Config, step: int | None) -> dict[str, Any]:
         "Epochs": data.epochs or "as many as the steps take",
         "Rows a step": data.batch_size,
         "Longest sequence": f"{data.max_tokens} tokens",
-        "Policy loss": config.objective.policy,
+        "Policy loss": _losses(config),
         "Learning rate": config.optimizer.learning_rate,
         "Chat template": "applied to texts too" if config.rollout.chat else "of conversations",
         "LoRA": f"rank {config.lora.rank}" if config.lora.rank else "none",

@@ -69,7 +69,7 @@ def step(monkeypatch):
         config = dataclasses.replace(Config(), rollout=rollout)
         policy = Policy(MODEL, {}, Tokens())
         made = collect.open_rollouts(config, policy, tasks.get("arithmetic"), pool, source, None)
-        return lambda: made.step({}, Guide(keep), 0, Timer(), print), learned, made
+        return lambda: made.step(collect.Weights({}, Guide(keep), 0, 0), Timer()), learned, made
 
     return make
 

@@ -58,7 +58,7 @@ def partial(monkeypatch):
         made = collect.open_rollouts(
             config, Policy(MODEL, {}, Tokens()), tasks.get("arithmetic"), None, source, None
         )
-        return lambda: made.step({}, Guide(keep), 0, Timer(), print), drawn, made
+        return lambda: made.step(collect.Weights({}, Guide(keep), 0, 0), Timer()), drawn, made
 
     return make
 

@@ -14,7 +14,6 @@ from jaxrl.record import jsonl, metrics
 from jaxrl.rollout import live as rollout
 from jaxrl.rollout.asynchronous import Weights
 from jaxrl.rollout.live import Live
-from jaxrl.rollout.schedule import Limits
 from jaxrl.run import assemble, asynchronous, loop
 from tests.jaxrl import tiny
 from tests.jaxrl.run.test_episodes import PLAYED
@@ -297,7 +296,7 @@ class Broken:
     """A sampler whose chunks last as long as a test says."""
 
     def __init__(self, chunk):
-        self.chunk, self.batch, self.limits = chunk, None, Limits(1, 1)
+        self.chunk, self.batch, self.together = chunk, None, False
         self.drive = SimpleNamespace(asked={}, work=True, ready=list)
         self.between = lambda due: {}
         self.start = self.stop = lambda *weights: None
