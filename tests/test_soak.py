@@ -12,7 +12,7 @@ from tests.jaxrl import tiny
 
 
 def test_the_table_in_the_docs_is_that_of_the_results():
-    """`tests/acceptance/soak.json` adds up what several processes of the module have written."""
+    """Those that the module has written, of several processes added up."""
     values = json.loads((tiny.ROOT / "tests/acceptance/soak.json").read_text())
     assert values["total"]["differences"] == 0 and not values["differences"]
     page = (tiny.ROOT / "docs/checkpointing.md").read_text()

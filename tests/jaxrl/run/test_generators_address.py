@@ -69,3 +69,28 @@ def test_where_ray_listens():
     found = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("LISTENS")]
     assert found
     assert {address[-8:] for _, address in found} == {"0100007F"}, found
+
+
+TRANSFERRING = """
+import os
+from jaxrl.rollout import direct
+server = direct._server("127.0.0.1")
+held = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+        if os.path.islink(f"/proc/self/fd/{fd}")}
+for kind in ("tcp", "tcp6"):
+    for line in open(f"/proc/net/{kind}").read().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and f"socket:[{fields[9]}]" in held:
+            print("LISTENS", kind, fields[1].partition(":")[0])
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="needs /proc")
+def test_jax_transfers_at_the_address_of_the_node_alone():
+    """Its server has no key; on one machine the node's address is loopback, see above."""
+    done = subprocess.run(
+        [sys.executable, "-c", TRANSFERRING], capture_output=True, text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )  # fmt: skip
+    listening = [line for line in done.stdout.splitlines() if line.startswith("LISTENS")]
+    assert listening and set(listening) == {"LISTENS tcp 0100007F"}, done.stdout + done.stderr

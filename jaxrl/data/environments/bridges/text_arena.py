@@ -60,6 +60,8 @@ GAMES: dict[str, Moves | None] = {
     "TicTacToe-v0": _free_cells,
 }
 """Games that are known, and how the opponent of a game for two moves."""
+_LONGEST = 1000
+"""Characters of a turn that a game reads."""
 _MOST_MOVES = 100
 """Of the opponent in a row, refused ones included."""
 
@@ -115,8 +117,12 @@ def task(game: str, turns: int = 50) -> Task:
 
 
 def step(match: _Match, action: str) -> Reply:
-    """A move in brackets, as the games want it; one without any is put into them."""
-    said = extract.spoken(action).strip()
+    """A move in brackets, as the games want it; one without any is put into them.
+
+    Of a long turn, the end is read: a game's patterns take the square of its length, and a number
+    of thousands of digits would be an error, which voids the episode.
+    """
+    said = extract.spoken(action).strip()[-_LONGEST:].strip()
     match.left -= 1
     with _own_chances(match):
         over, _ = match.env.step(said if "[" in said else f"[{said}]")

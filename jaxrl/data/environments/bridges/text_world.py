@@ -23,6 +23,9 @@ RULES = (
 _OF_THE_PROGRAM = ("quit", "q", "restart", "restore", "save", "script", "transcript", "undo")
 """Commands to the program that runs the game, which are refused."""
 
+_LONGEST = 200
+"""Characters of a command that the program reads."""
+
 
 @dataclasses.dataclass
 class _Game:
@@ -94,7 +97,7 @@ def task(
         """A command, the last line of the turn."""
         game.left -= 1
         lines = extract.spoken(action).strip().splitlines()
-        command = lines[-1].strip() if lines else ""
+        command = lines[-1].strip()[:_LONGEST] if lines else ""
         if not command or command.split()[0].lower() in _OF_THE_PROGRAM:
             said = {"role": "user", "content": "that is no command of the game"}
             return Reply((said,) if game.left else (), 0.0, {"won": 0.0}, done=not game.left)
