@@ -82,8 +82,10 @@ def dual(
       `[N]`.
 
     Raises:
-      ValueError: the reward has no two parts.
+      ValueError: `parts` are not two names, or the reward has no two parts.
     """
+    if len([name for name in parts.split(",") if name]) != 2:
+        raise ValueError(f"parts={parts!r}: name two parts of the reward, as in helpful,refused")
     if reward_parts.shape[1] < 2:
         raise ValueError(f"dual takes the parts {parts}, but the reward has fewer than two parts")
     rewards, valid = clean_rewards(rewards, valid)
