@@ -100,7 +100,8 @@ def modes(folder: Path) -> dict[str, dict[str, Any]]:
     """Changes of `tiny.config` by mode; `fork` and `distillation` need the undisturbed
     runs of `sync` and `SFT`."""
     answers, pairs = folder / "answers.jsonl", folder / "pairs.jsonl"
-    sums = list(itertools.product(range(5), range(5)))
+    # with every digit, as a tokenizer of these rows is used for sums of others too
+    sums = [*itertools.product(range(5), range(5)), (9, 9)]
     rows = [{"prompt": f"{a}+{b}=", "completion": str(a + b)} for a, b in sums]
     answers.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     rows = [{"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": "9"} for a, b in sums]
