@@ -15,7 +15,8 @@ import numpy as np
 from jax.extend import core
 
 SIMPLE = {
-    "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}",
+    "add": "{0} + {1}", "add_any": "{0} + {1}", "sub": "{0} - {1}",
+    "mul": "{0} * {1}", "div": "{0} / {1}",
     "max": "np.maximum({0}, {1})", "min": "np.minimum({0}, {1})", "neg": "-{0}",
     "exp": "np.exp({0})", "log": "np.log({0})", "log1p": "np.log1p({0})", "tanh": "np.tanh({0})",
     "sqrt": "np.sqrt({0})", "rsqrt": "1.0 / np.sqrt({0})", "abs": "np.abs({0})",
@@ -83,7 +84,7 @@ def _translate(
             known |= dict(zip(equation.outvars, results, strict=True))
             continue
         if name == "scan":
-            texts = _unrolled(equation, known, names, lines, constants, text)
+            texts = _unrolled(equation, lines, constants, text)
             names |= dict(zip(equation.outvars, texts, strict=True))
             continue
         if inner is not None:
