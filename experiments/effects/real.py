@@ -68,13 +68,19 @@ def unfit(name: str) -> list[str]:
     if method.before is not None:
         lines.append("it reads an earlier run")
     lines += [f"its recipe has {f}, which the real model's task has not"
-              for f in ("domains", "stages") if getattr(own, f)]  # fmt: skip
+              for f in ("domains", "stages") if getattr(own, f) and not _alternates(own)]  # fmt: skip
     if own.task != "arithmetic":
         lines.append(f"its recipe is of the task {own.task}")
     kept = _kept(effect.ablation)
     if kept:
         lines.append(f"its ablation is not GRPO: {', '.join(kept)}")
     return lines
+
+
+def _alternates(config: Config) -> bool:
+    """Whether a recipe's stages change the objective alone: its arm has them in its objective."""
+    names = {name for fields in config.stages.values() for name in fields}
+    return bool(names) and all(n == "period" or n.startswith("objective.") for n in names)
 
 
 def _kept(ablation: Arm) -> list[str]:
@@ -118,6 +124,8 @@ def config_of(name: str, seed: int) -> Config:
 def measured(name: str) -> Config:
     """The config of a method, with the formula that its claim measures."""
     own, effect = recipes.load(name), table.effect_of(name)
+    if _alternates(own):
+        return dataclasses.replace(own, objective=effect.method.objective, stages={})
     if not effect.former:
         return own
     curriculum = own.curriculum

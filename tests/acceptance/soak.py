@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxrl import config as configs
-from jaxrl.launch import control_run
+from jaxrl.launch.control import run as control_run
 from jaxrl.record import checkpoint
 from tests.jaxrl import tiny
 

@@ -45,13 +45,13 @@ def test_complete_rows_are_not_measured_again(measured, capsys):
 
 def test_a_row_that_is_missing_is_measured_alone(measured):
     folder, _ = measured
-    path = folder / "aepo.json"
+    path = folder / "measured.json"
     kept = json.loads(path.read_text())
-    gone = kept["looks"].pop()
+    gone = kept["aepo"].pop()
     path.write_text(json.dumps(kept))
     assert laboratory.main(["effects", "aepo"]) == 0
-    looks = json.loads(path.read_text())["looks"]
-    assert looks[:-1] == kept["looks"]
+    looks = json.loads(path.read_text())["aepo"]
+    assert looks[:-1] == kept["aepo"]
     assert {k: looks[-1][k] for k in ("task", "other")} == {k: gone[k] for k in ("task", "other")}
 
 
@@ -142,9 +142,9 @@ def test_the_queue_of_a_shallow_clone_measures_all_the_same(measured, monkeypatc
         git(shallow, "config", *command)
     monkeypatch.setattr(table, "RESULTS", shallow)
     monkeypatch.setattr(table, "TABLE", shallow / "README.md")
-    kept = json.loads((shallow / "aepo.json").read_text())
-    kept["looks"].pop()
-    (shallow / "aepo.json").write_text(json.dumps(kept))
+    kept = json.loads((shallow / "measured.json").read_text())
+    kept["aepo"].pop()
+    (shallow / "measured.json").write_text(json.dumps(kept))
     said = []
     effects.queue(["aepo"], said.append)
     assert effects.missing("aepo") == []

@@ -236,7 +236,7 @@ def test_the_command_refuses_a_switch(repository, monkeypatch, capsys):
     assert laboratory.main(["effects", "aepo"]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "aepo.plan.json is not what would be measured" in said and "are not kept" in said
-    assert not (repository / "aepo.json").exists()
+    assert not (repository / "measured.json").exists()
     monkeypatch.setattr(aepo_claim, "effect", lambda: effect)
     assert laboratory.main(["effects", "aepo"]) == 0
 

@@ -34,8 +34,9 @@ def results(tmp_path, monkeypatch):
     real.mkdir(parents=True)
     (folder / archive.NAME).symlink_to(arms)
     for name in CHOSEN:
-        for kind in ("plan.json", "json"):
-            (folder / f"{name}.{kind}").symlink_to(effects_table.RESULTS / f"{name}.{kind}")
+        plan = f"{name}.plan.json"
+        (folder / plan).symlink_to(effects_table.RESULTS / plan)
+    (folder / effects_table.MEASURED).symlink_to(effects_table.RESULTS / effects_table.MEASURED)
     for command in (
         ["init", "-q"], ["config", "user.email", "a@b.c"], ["config", "user.name", "a"],
     ):  # fmt: skip

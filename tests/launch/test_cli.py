@@ -159,7 +159,7 @@ def test_show_is_the_config_that_train_would_run(capsys):
 def test_every_recipe_is_sound():
     for name in recipes.names():
         config = recipes.load(name)
-        assert config.recipe == {"one_shot_rlvr": "1_shot_rlvr"}.get(name, name)
+        assert config.recipe == name
         configs.check(config)
         assert configs.from_dict(configs.Config, configs.to_dict(config)) == config
 

@@ -167,7 +167,6 @@ def test_a_failing_reward_stops_the_run_and_a_corrected_one_continues_it(capsys)
         (["quickstart", "--seed", "5000000000"], "seed=5000000000"),
         (["quickstart", "--epochs", "2"], "has no end"),
         ([*command(reward="my_reward.py:scor")[1:]], "it has score"),
-        ([*command("--warm-start.steps", "4", run_dir="refused")[1:]], "no solutions"),
     ],
 )
 def test_refusals_say_what_to_do_and_leave_no_directory(argv, says, capsys, folder):
@@ -263,7 +262,7 @@ def test_a_recipe_is_a_python_file(tmp_path):
 
 def test_a_method_in_a_file_is_put_on_the_users_model_or_the_small_run(tmp_path, monkeypatch):
     monkeypatch.setattr(short, "has_template", lambda model: False)
-    path = tmp_path / "my_method.py"
+    path = tmp_path / "wider_clip.py"
     path.write_text(
         "from jaxrl.launch.method import Method\n"
         "from jaxrl.training.objective import ObjectiveConfig\n\n"
@@ -271,13 +270,13 @@ def test_a_method_in_a_file_is_put_on_the_users_model_or_the_small_run(tmp_path,
     )
     own = ["--model", "smollm2-135m", "--data", "train.jsonl", "--reward", "number"]
     config, _ = files.resolve([str(path), *own])
-    assert (config.recipe, config.task, config.model) == ("my_method", "file", "smollm2-135m")
+    assert (config.recipe, config.task, config.model) == ("wider_clip", "file", "smollm2-135m")
     assert config.objective.policy_args == {"clip_high": 0.28}
     assert config.rollout == files.resolve(["grpo", *own])[0].rollout
     small, _ = files.resolve([str(path)])
     quickstart = recipes.load("quickstart")
     assert small == dataclasses.replace(
-        quickstart, recipe="my_method", objective=config.objective, run_dir=small.run_dir
+        quickstart, recipe="wider_clip", objective=config.objective, run_dir=small.run_dir
     )
 
 
