@@ -67,8 +67,9 @@ def unfit(name: str) -> list[str]:
             lines.append(f"its regime has {field}={value}, that of the real model has not")
     if method.before is not None:
         lines.append("it reads an earlier run")
+    beside = ("domains",) if _alternates(own) else ("domains", "stages")
     lines += [f"its recipe has {f}, which the real model's task has not"
-              for f in ("domains", "stages") if getattr(own, f) and not _alternates(own)]  # fmt: skip
+              for f in beside if getattr(own, f)]  # fmt: skip
     if own.task != "arithmetic":
         lines.append(f"its recipe is of the task {own.task}")
     kept = _kept(effect.ablation)
