@@ -141,7 +141,7 @@ def verdict(config: Config) -> str:
     short.check_named(config)
     check(config, strict=True)
     try:
-        assemble.check(config)
+        assemble.assemble(config)
     except ValueError as error:
         raise ValueError(f"{config.recipe} needs other settings: {error}") from error
     return f"{config.recipe}: the method is kept"

@@ -10,7 +10,7 @@ import pytest
 from jaxrl.data import tasks
 from jaxrl.data.rewards import wrappers
 from jaxrl.data.types import Problem, Score
-from jaxrl.launch import cli, domain_plans, method, needs, recipes
+from jaxrl.launch import algorithms, cli, domain_plans, method, needs, recipes
 from jaxrl.launch.listing import methods_table
 from jaxrl.launch.settings import configs as files
 from jaxrl.launch.settings import short
@@ -63,7 +63,10 @@ def test_no_method_is_the_base_algorithm(name):
     """A method sets something, or needs the user's part of it; else it would be plain GRPO."""
     own = recipes.module(name).METHOD
     changes = dataclasses.replace(own, needs=())
-    assert changes != method.Method() or set(own.needs) & {
+    on_own = dataclasses.replace(recipes.load(name, "any"), recipe="")
+    plain = on_own == dataclasses.replace(algorithms.BASE, recipe="")
+    same = plain and not own.rewards and own.by_domain is None
+    assert (changes != method.Method() and not same) or set(own.needs) & {
         "judge", "task", "environment", "history", "runs",
     }  # fmt: skip
 
@@ -229,7 +232,7 @@ def test_what_takes_a_method_away_is_said_and_refused_by_strict(rows):
 
 @pytest.mark.parametrize(("flags", "status"), [((), 2), (("--solution-column", "solution"), 0)])
 def test_show_check_says_whether_the_method_is_kept(flags, status, rows, capsys, monkeypatch):
-    monkeypatch.setattr(needs.assemble, "check", lambda config: None)
+    monkeypatch.setattr(needs.assemble, "assemble", lambda config: None)
     argv = ["show", "chord", "--model", "smollm2-135m", "--data", rows, "--reward", "number"]
     assert cli.main([*argv, *flags, "--check"]) == status
     last = "".join(capsys.readouterr()).strip().splitlines()[-1]
@@ -273,3 +276,20 @@ def test_every_method_is_kept_where_it_has_what_it_needs():
         if needed & {"history", "runs", "task"}:
             continue
         assert "method kept" in row.values(), row
+
+
+def test_a_column_of_ones_own_is_named_by_a_flag(rows):
+    config = resolved("alphaalign", rows)
+    assert needs.check(config) == []
+    config = resolved("alphaalign", rows, "--wrapper-args.column", "unsafe")
+    assert config.wrapper_args == {"column": "unsafe"}
+    with pytest.raises(ValueError, match="needs harmful"):
+        needs.check(config)
+
+
+def test_an_environment_is_named_by_a_flag():
+    config = files.resolve(["verltool", "--model", "smollm2-135m", "--env", "calculator"])[0]
+    assert config.task == "calculator" and needs.check(config, strict=True) == []
+    config = files.resolve(["verltool", "--model", "smollm2-135m", "--env", "arithmetic"])[0]
+    with pytest.raises(ValueError, match=r"needs environment: --env"):
+        needs.check(config)
