@@ -30,10 +30,11 @@ BUNDLED = (
 def bundled(reference: str) -> bool:
     """Whether `module:name` is a public function that a module of `BUNDLED` defines."""
     module_name, _, name = reference.partition(":")
-    known = any(
-        module_name.startswith(own) if own.endswith(".") else module_name == own for own in BUNDLED
+    is_bundled = any(
+        module_name.startswith(home) if home.endswith(".") else module_name == home
+        for home in BUNDLED
     )
-    if not known or name.startswith("_"):
+    if not is_bundled or name.startswith("_"):
         return False
     try:
         module = importlib.import_module(module_name)
@@ -69,8 +70,8 @@ def resolve(reference: str, args: Mapping[str, Any], given: set[str]) -> Callabl
             raise ValueError(f"{reference} takes no argument {arg!r}; {nearest(arg, free)}")
         types = kinds(parameters[arg].annotation)
         if isinstance(value, str) and str not in types and {float, int, bool}.intersection(types):
-            wanted = "true or false" if bool in types else "a number"
-            raise ValueError(f"{reference}: {arg}={value!r} must be {wanted}")
+            expected = "true or false" if bool in types else "a number"
+            raise ValueError(f"{reference}: {arg}={value!r} must be {expected}")
     for p in parameters.values():
         if p.default is p.empty and p.name not in given and p.name not in args:
             raise ValueError(
@@ -92,11 +93,15 @@ def lookup(reference: str) -> Callable[..., Any]:
       ValueError: no such function, or several.
     """
     if not is_function(reference):
-        found = _named().get(reference, [])
-        if len(found) != 1:
-            hint = f"it may be {' or '.join(found)}" if found else nearest(reference, [*_named()])
+        references = _named().get(reference, [])
+        if len(references) != 1:
+            hint = (
+                f"it may be {' or '.join(references)}"
+                if references
+                else nearest(reference, [*_named()])
+            )
             raise ValueError(f"function {reference!r} is not one function; {hint}")
-        (reference,) = found
+        (reference,) = references
     module_name, _, name = reference.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -139,14 +144,14 @@ def _named() -> dict[str, list[str]]:
         for module in pkgutil.walk_packages(losses.__path__, "jaxrl.losses.")
         if not module.ispkg
     ]
-    homes += [own for own in BUNDLED if not own.endswith(".")]
-    found: dict[str, list[str]] = {}
+    homes += [home for home in BUNDLED if not home.endswith(".")]
+    references: dict[str, list[str]] = {}
     for home in homes:
         for name, function in vars(importlib.import_module(home)).items():
-            own = inspect.isfunction(function) and function.__module__ == home
-            if own and not name.startswith("_"):
-                found.setdefault(name, []).append(f"{home}:{name}")
-    return found
+            defined_here = inspect.isfunction(function) and function.__module__ == home
+            if defined_here and not name.startswith("_"):
+                references.setdefault(name, []).append(f"{home}:{name}")
+    return references
 
 
 def extension(reference: str) -> Callable[..., Any]:
@@ -159,9 +164,9 @@ def extension(reference: str) -> Callable[..., Any]:
       ValueError: no such extension.
     """
     if ":" not in reference:
-        known = bundled_extensions()
-        if reference not in known:
-            raise ValueError(f"extension {reference!r} is unknown; {nearest(reference, known)}")
+        names = bundled_extensions()
+        if reference not in names:
+            raise ValueError(f"extension {reference!r} is unknown; {nearest(reference, names)}")
         reference = f"jaxrl.extensions.{reference}:{reference}"
     function = resolve(reference, {}, {"settings"})
     if not dataclasses.is_dataclass(settings_type(function)):
@@ -201,5 +206,5 @@ def requires(function: Callable[..., Any], name: str) -> bool:
 
 def call(function: Callable[..., Any], args: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
     """Call with the config's `args` and those of the `given` arrays that the function names."""
-    wanted = inspect.signature(function).parameters
-    return function(**{k: v for k, v in given.items() if k in wanted}, **args)
+    parameters = inspect.signature(function).parameters
+    return function(**{k: v for k, v in given.items() if k in parameters}, **args)

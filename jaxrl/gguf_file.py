@@ -85,13 +85,13 @@ class _Reader(gguf.GGUFReader):
 
     def _strings(self, start: int, count: int) -> tuple[list[np.ndarray], int]:
         """The bytes of consecutive strings, and where they end."""
-        whole, parts = np.asarray(self.data), list[np.ndarray]()
+        file_bytes, parts = np.asarray(self.data), list[np.ndarray]()
         size_of = struct.Struct("<Q" if self.endianess == gguf.GGUFEndian.LITTLE else ">Q")
         for _ in range(count):
-            if start + 8 > len(whole):
+            if start + 8 > len(file_bytes):
                 raise ValueError(f"the file ends inside a string at byte {start}")
-            (size,) = size_of.unpack_from(whole, start)
-            parts.append(whole[start + 8 : start + 8 + size])
+            (size,) = size_of.unpack_from(file_bytes, start)
+            parts.append(file_bytes[start + 8 : start + 8 + size])
             if len(parts[-1]) < size:
                 raise ValueError(f"the file ends inside a string at byte {start}")
             start += 8 + size
@@ -123,12 +123,16 @@ def header(path: str | Path) -> Header:
       ValueError: the file is not sound.
     """
 
-    kept = cached(
+    cache_file = cached(
         path,
         "header.json",
         lambda partial: partial.write_text(json.dumps(_header(path)), encoding="utf-8"),
     )
-    return _header(path) if kept is None else Header(*json.loads(kept.read_text(encoding="utf-8")))
+    return (
+        _header(path)
+        if cache_file is None
+        else Header(*json.loads(cache_file.read_text(encoding="utf-8")))
+    )
 
 
 def _header(path: str | Path) -> Header:
@@ -155,27 +159,27 @@ def cached(path: str | Path, name: str, write: Callable[[Path], object]) -> Path
     Raises:
       ValueError: from `write`.
     """
-    found = Path(path).stat()
-    if found.st_size < SMALLEST:
+    file_stat = Path(path).stat()
+    if file_stat.st_size < SMALLEST:
         return None
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxrl" / "gguf"
-    digest = _digest(str(Path(path).resolve()), found.st_size, found.st_mtime_ns)
-    kept = root / f"{digest[:32]}-{_FORM}-{name}"
-    partial = kept.with_name(f".{kept.name}.{os.getpid()}")
+    digest = _digest(str(Path(path).resolve()), file_stat.st_size, file_stat.st_mtime_ns)
+    cache_file = root / f"{digest[:32]}-{_FORM}-{name}"
+    partial = cache_file.with_name(f".{cache_file.name}.{os.getpid()}")
     try:
-        if kept.exists():
-            kept.touch()
-            return kept
+        if cache_file.exists():
+            cache_file.touch()
+            return cache_file
         root.mkdir(parents=True, exist_ok=True)
         write(partial)
-        partial.rename(kept)
-        _trim(root, kept)
+        partial.rename(cache_file)
+        _trim(root, cache_file)
     except OSError:  # a full disk, a directory without write access: the file itself is still there
         return None
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
-    return kept
+    return cache_file
 
 
 @functools.lru_cache(maxsize=8)

@@ -53,14 +53,14 @@ def command(words: Sequence[str]) -> list[str]:
     addresses, and what has the form of a well-known service's key."""
     out, hidden = list[str](), False
     for word in words:
-        named = _NAMED.fullmatch(word)
+        match = _NAMED.fullmatch(word)
         if hidden:  # a password may begin with dashes, as a flag does
             out.append(MASK)
-        elif named and is_secret(named[1]):
-            out.append(f"{named[1]}={MASK}")
+        elif match and is_secret(match[1]):
+            out.append(f"{match[1]}={MASK}")
         else:
             out.append(_PAIR.sub(_pair, text(word)))
-        flag = word.startswith("-") and not named and not hidden
+        flag = word.startswith("-") and not match and not hidden
         hidden = flag and (word in _SHORT or is_secret(word))
     return out
 
@@ -105,9 +105,9 @@ def _basic(found: re.Match[str]) -> str:
 def values(value: Any, name: str = "") -> Any:
     """Plain values without secrets, by the names of their fields and as in `text`."""
     if isinstance(value, Mapping):
-        return {key: values(each, str(key)) for key, each in value.items()}
+        return {key: values(entry, str(key)) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [values(each, name) for each in value]
+        return [values(entry, name) for entry in value]
     if isinstance(value, int | float) and not isinstance(value, bool):
         return MASK if is_secret(name) else value  # a password of digits alone
     if not isinstance(value, str):

@@ -22,10 +22,10 @@ def printable(text: object, *, lines: bool = False) -> str:
       text: of any origin; other than a string, as `str` writes it.
       lines: keep ends of lines and tabs; else each becomes a space.
     """
-    whole = str(text)
-    if whole.isascii() and whole.isprintable():
-        return whole
-    return "".join(_visible(character, lines) for character in whole)
+    string = str(text)
+    if string.isascii() and string.isprintable():
+        return string
+    return "".join(_visible(character, lines) for character in string)
 
 
 def _visible(character: str, lines: bool) -> str:
@@ -39,7 +39,7 @@ def _visible(character: str, lines: bool) -> str:
 def printable_values(value: Any) -> Any:
     """Plain values with `printable` applied to every text, names of entries included."""
     if isinstance(value, Mapping):
-        return {printable_values(name): printable_values(each) for name, each in value.items()}
+        return {printable_values(name): printable_values(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [printable_values(each) for each in value]
+        return [printable_values(entry) for entry in value]
     return printable(value, lines=True) if isinstance(value, str) else value

@@ -178,8 +178,8 @@ class Trajectory:
 
     def named(self) -> dict[str, jax.Array]:
         """The arrays that are there, those of `extra` included."""
-        own = {k: v for k, v in vars(self).items() if k != "extra" and v is not None}
-        return own | self.extra
+        arrays = {k: v for k, v in vars(self).items() if k != "extra" and v is not None}
+        return arrays | self.extra
 
 
 @struct.dataclass

@@ -121,8 +121,8 @@ def _entries(field: str, value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping):
         yield from _of_mapping(field, value)
     elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _entries(field, each)
+        for child in value:
+            yield from _entries(field, child)
     elif isinstance(value, str):
         yield from _of_text(field, value)
     elif field == "allow_weak" and value:
@@ -131,30 +131,30 @@ def _entries(field: str, value: Any) -> Iterator[str]:
 
 def _of_mapping(field: str, value: Mapping[Any, Any]) -> Iterator[str]:
     yield from filter(None, (_unsafe(str(key), prose=False) for key in value))
-    for key, each in value.items():
+    for key, child in value.items():
         if field in FREE:
-            yield from _of_tree(each)
+            yield from _of_tree(child)
         elif field in KEYED:
-            yield from _of_keyed(field, each)
+            yield from _of_keyed(field, child)
         else:
-            yield from _entries(_last(str(key)), each)
+            yield from _entries(_last(str(key)), child)
 
 
 def _of_keyed(field: str, value: Any) -> Iterator[str]:
     """The entries of what a name of others stands for: fields, or a list that has some."""
-    for each in value if isinstance(value, list | tuple) else [value]:
-        yield from _entries("" if isinstance(each, Mapping) else field, each)
+    for child in value if isinstance(value, list | tuple) else [value]:
+        yield from _entries("" if isinstance(child, Mapping) else field, child)
 
 
 def _of_tree(value: Any) -> Iterator[str]:
     """The entries of a tree whose keys have no meaning here."""
     if isinstance(value, Mapping):
-        for key, each in value.items():
+        for key, child in value.items():
             yield from filter(None, [_unsafe(str(key), prose=False)])
-            yield from _of_tree(each)
+            yield from _of_tree(child)
     elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _of_tree(each)
+        for child in value:
+            yield from _of_tree(child)
     elif isinstance(value, str):
         yield from filter(None, [_unsafe(value, prose=True)])
 
@@ -164,8 +164,8 @@ def _of_text(field: str, text: str) -> Iterator[str]:
     long = field in PROSE or field in JSON
     if not text:
         return
-    if found := _unsafe(text, prose=long):
-        yield found
+    if unsafe_text := _unsafe(text, prose=long):
+        yield unsafe_text
     elif _is_nested(text):
         yield from _of_nested(field, text)
     elif field in LOCAL:
@@ -199,8 +199,8 @@ def _is_nested(text: str) -> bool:
 def _unsafe(text: str, *, prose: bool) -> str:
     """A text that is in no field: a function of others, a file of functions, an address, or one
     with characters that show nothing; else empty."""
-    shown = text.replace("\n", " ").replace("\t", " ") if prose else text
-    if any(unicodedata.category(c) in _HIDDEN or c in _TURNING for c in shown):
+    flat_text = text.replace("\n", " ").replace("\t", " ") if prose else text
+    if any(unicodedata.category(c) in _HIDDEN or c in _TURNING for c in flat_text):
         return text
     if is_function(text):
         return "" if bundled(text) else text
@@ -209,8 +209,10 @@ def _unsafe(text: str, *, prose: bool) -> str:
 
 def _folded(text: str) -> str:
     """A text without what readers of addresses leave out, in the usual form of its letters."""
-    kept = (c for c in text if unicodedata.category(c) not in ("Cc", "Cf") and not c.isspace())
-    return unicodedata.normalize("NFKC", "".join(kept))
+    characters = (
+        c for c in text if unicodedata.category(c) not in ("Cc", "Cf") and not c.isspace()
+    )
+    return unicodedata.normalize("NFKC", "".join(characters))
 
 
 def _is_local(text: str) -> bool:
@@ -218,7 +220,7 @@ def _is_local(text: str) -> bool:
     if "://" in _folded(text) or "\\" in text or text.startswith(("//", "~")):
         return False
     place = os.path.abspath(text)
-    return not any(place == known or place.startswith(f"{known}/") for known in _PLACES)
+    return not any(place == root or place.startswith(f"{root}/") for root in _PLACES)
 
 
 def _last(name: str) -> str:

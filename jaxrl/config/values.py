@@ -33,12 +33,12 @@ def from_dict(kind: type[T], values: dict[str, Any]) -> T:
             f"{kind.__name__} has no field {sorted(unknown)}; was it written by another version? "
             "Since 0.2.0 a critic, replay, guidance and the like are extensions"
         )
-    given = {k: _value(hints[k], v) for k, v in values.items() if k != "extensions"}
+    arguments = {k: _value(hints[k], v) for k, v in values.items() if k != "extensions"}
     if "extensions" in values:
-        given["extensions"] = {
+        arguments["extensions"] = {
             name: _settings(name, fields) for name, fields in values["extensions"].items()
         }
-    return kind(**given)
+    return kind(**arguments)
 
 
 def _settings(reference: str, fields: Any) -> Any:
@@ -202,12 +202,16 @@ def changed(old: Any, new: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
         elif field.name == "extensions":
             for reference in sorted(a.keys() | b.keys()):
                 name = prefix + functions.extension_name(reference)
-                one, two = (_plain(side.get(reference)) for side in (a, b))
-                keys = {*one, *two} if one is not None and two is not None else set()
-                fields = {k: (one.get(k), two.get(k)) for k in sorted(keys)}
+                old_settings, new_settings = (_plain(side.get(reference)) for side in (a, b))
+                keys = (
+                    {*old_settings, *new_settings}
+                    if old_settings is not None and new_settings is not None
+                    else set()
+                )
+                fields = {k: (old_settings.get(k), new_settings.get(k)) for k in sorted(keys)}
                 out |= {f"{name}.{k}": v for k, v in fields.items() if v[0] != v[1]}
-                if not keys and one != two:
-                    out[name] = (one, two)
+                if not keys and old_settings != new_settings:
+                    out[name] = (old_settings, new_settings)
         elif a != b:
             out[prefix + field.name] = (a, b)
     return out

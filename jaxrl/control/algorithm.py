@@ -74,8 +74,11 @@ def standardised(inner: Algorithm, space: Space) -> Algorithm:
         return state.replace(params=state.params | {"moments": moments})
 
     def begin(state: TrainState, data: Any) -> TrainState:
-        seen = jnp.asarray(data.observations)
-        moments = {"mean": jnp.mean(seen, axis=0), "std": jnp.std(seen, axis=0) + 1e-3}
+        observations = jnp.asarray(data.observations)
+        moments = {
+            "mean": jnp.mean(observations, axis=0),
+            "std": jnp.std(observations, axis=0) + 1e-3,
+        }
         return inner.begin(state.replace(params=state.params | {"moments": moments}), data)
 
     def normal(params: Any, observation: jax.Array) -> jax.Array:
@@ -83,10 +86,10 @@ def standardised(inner: Algorithm, space: Space) -> Algorithm:
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         def seen(part: Transitions) -> Transitions:
-            here, after = (
+            observations, next_observations = (
                 normal(state.params, x) for x in (part.observations, part.next_observations)
             )
-            return part._replace(observations=here, next_observations=after)
+            return part._replace(observations=observations, next_observations=next_observations)
 
         return inner.update(key, state, {name: seen(part) for name, part in batch.items()})
 
@@ -164,7 +167,7 @@ def temper(
     """
 
     def loss(log_alpha: jax.Array) -> tuple[jax.Array, Metrics]:
-        each = control.temperature_loss(log_alpha, logp, target_entropy=target * space.action)
-        return jnp.mean(each), {"temperature": jnp.exp(log_alpha), "entropy": -jnp.mean(logp)}
+        losses = control.temperature_loss(log_alpha, logp, target_entropy=target * space.action)
+        return jnp.mean(losses), {"temperature": jnp.exp(log_alpha), "entropy": -jnp.mean(logp)}
 
     return descend(state, "temperature", optimizer, loss)

@@ -28,10 +28,10 @@ def mixed(batch: Batch) -> Transitions:
       ValueError: parts whose `extra` hold different arrays.
     """
     parts = [batch[name] for name in sorted(batch)]
-    held = {name: sorted(batch[name].extra) for name in sorted(batch)}
+    extra_names = {name: sorted(batch[name].extra) for name in sorted(batch)}
     if any(part.extra.keys() != parts[0].extra.keys() for part in parts):
         raise ValueError(
-            f"the parts of a batch hold different extra arrays: {held}; give all the same"
+            f"the parts of a batch hold different extra arrays: {extra_names}; give all the same"
         )
     return jax.tree.map(lambda *xs: jnp.concatenate(xs), *parts)
 

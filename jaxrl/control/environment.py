@@ -79,7 +79,7 @@ def play(
     ended = terminal | (clock >= env.horizon)
     after = World(step.state, step.observation, clock)
     fresh = begin(env, reset_key)
-    now = jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, after)
+    next_world = jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, after)
     transition = Transitions(
         observations=world.observation,
         actions=action,
@@ -88,7 +88,7 @@ def play(
         terminals=terminal.astype(jnp.float32),
         ends=ended.astype(jnp.float32),
     )
-    return now, transition
+    return next_world, transition
 
 
 def random_action(key: jax.Array, space: Space) -> jax.Array:

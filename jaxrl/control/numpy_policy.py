@@ -51,8 +51,8 @@ def write(function: Callable[[jax.Array], jax.Array], size: int) -> tuple[str, l
     constants: list[np.ndarray] = []
     lines: list[str] = []
     names = {var: "x" for var in closed.jaxpr.invars}
-    known = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-    (result,) = _translate(closed.jaxpr, known, names, lines, constants)
+    const_values = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    (result,) = _translate(closed.jaxpr, const_values, names, lines, constants)
     body = "\n".join(f"    {line}" for line in lines)
     return f"def act(x, c):\n{body}\n    return {result}\n", constants
 
@@ -90,11 +90,13 @@ def _translate(
         if inner is not None:
             arguments = dict(zip(inner.jaxpr.invars, equation.invars, strict=True))
             inside = {v: names[o] for v, o in arguments.items() if _is_named(o, names)}
-            held = dict(zip(inner.jaxpr.constvars, inner.consts, strict=True))
+            inner_values = dict(zip(inner.jaxpr.constvars, inner.consts, strict=True))
             for var, outer in arguments.items():
                 if var not in inside:
-                    held[var] = outer.val if isinstance(outer, core.Literal) else known[outer]
-            results = _translate(inner.jaxpr, held, inside, lines, constants)
+                    inner_values[var] = (
+                        outer.val if isinstance(outer, core.Literal) else known[outer]
+                    )
+            results = _translate(inner.jaxpr, inner_values, inside, lines, constants)
             names |= dict(zip(equation.outvars, results, strict=True))
             continue
         if name == "split":
@@ -115,21 +117,21 @@ def _unrolled(
 ) -> list[str]:
     """The rounds of a scan, one after the other."""
     params, inner = equation.params, equation.params["jaxpr"]
-    kept, carried = params["num_consts"], params["num_carry"]
+    const_count, carry_count = params["num_consts"], params["num_carry"]
     consts, carry, xs = (
-        equation.invars[:kept],
-        [text(v) for v in equation.invars[kept : kept + carried]],
-        [text(v) for v in equation.invars[kept + carried :]],
+        equation.invars[:const_count],
+        [text(v) for v in equation.invars[const_count : const_count + carry_count]],
+        [text(v) for v in equation.invars[const_count + carry_count :]],
     )
     rounds = range(params["length"])
     rows = []
     for i in reversed(rounds) if params["reverse"] else rounds:
         texts = [*(text(v) for v in consts), *carry, *(f"{x}[{i}]" for x in xs)]
         inside = dict(zip(inner.jaxpr.invars, texts, strict=True))
-        held = dict(zip(inner.jaxpr.constvars, inner.consts, strict=True))
-        results = _translate(inner.jaxpr, held, inside, lines, constants)
-        carry = results[:carried]
-        rows.append(results[carried:])
+        const_values = dict(zip(inner.jaxpr.constvars, inner.consts, strict=True))
+        results = _translate(inner.jaxpr, const_values, inside, lines, constants)
+        carry = results[:carry_count]
+        rows.append(results[carry_count:])
     ordered = rows[::-1] if params["reverse"] else rows
     return [*carry, *(f"np.stack([{', '.join(column)}])" for column in zip(*ordered, strict=True))]
 
@@ -203,19 +205,19 @@ def _expression(name: str, equation: Any, arguments: list[str]) -> str:
         count = equation.invars[0].aval.shape[0]
         return f"np.take({first}, np.clip({arguments[1]}[..., 0], 0, {count - 1}), axis=0)"
     if name == "dot_general":
-        (left, right), (batch, other) = params["dimension_numbers"]
+        (left, right), (left_batch, right_batch) = params["dimension_numbers"]
         ranks = [len(v.aval.shape) for v in equation.invars]
         letters = iter("abcdefghijklmnopqrstuvw")
         sides: list[list[str]] = [[""] * rank for rank in ranks]
-        shared = [*zip(batch, other, strict=True), *zip(left, right, strict=True)]
+        shared = [*zip(left_batch, right_batch, strict=True), *zip(left, right, strict=True)]
         for i, j in shared:
             sides[0][i] = sides[1][j] = next(letters)
         for side in sides:
             for axis, letter in enumerate(side):
                 side[axis] = letter or next(letters)
-        lead = [sides[0][i] for i in batch]
+        lead = [sides[0][i] for i in left_batch]
         rest = [x for k, side in enumerate(sides) for n, x in enumerate(side)
-                if n not in ((*batch, *left), (*other, *right))[k]]  # fmt: skip
+                if n not in ((*left_batch, *left), (*right_batch, *right))[k]]  # fmt: skip
         pattern = f"{''.join(sides[0])},{''.join(sides[1])}->{''.join(lead + rest)}"
         return f"np.einsum({pattern!r}, {arguments[0]}, {arguments[1]})"
     raise ValueError(

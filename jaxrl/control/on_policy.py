@@ -108,8 +108,8 @@ def rounds(algorithm: Algorithm, env: Environment, annotate: Annotate, config: A
         )
         learner = carry.learner
         if config.normalise_rewards:
-            held, steps = scale_rewards(learner.params["moments"], steps, config.discount)
-            learner = learner.replace(params=learner.params | {"moments": held})
+            moments, steps = scale_rewards(learner.params["moments"], steps, config.discount)
+            learner = learner.replace(params=learner.params | {"moments": moments})
         rows = annotate(learner.params, steps)
         flat = jax.tree.map(lambda x: x.reshape(count, *x.shape[2:]), rows)
         return learner, steps, {"online": flat}
@@ -125,8 +125,8 @@ def rounds(algorithm: Algorithm, env: Environment, annotate: Annotate, config: A
         learner, metrics = jax.lax.scan(epoch, learner, jax.random.split(key, config.epochs))
         if config.normalise_observations:
             # only now: the round's densities are of what the policy saw as it played
-            held = count_observations(learner.params["moments"], steps.observations)
-            learner = learner.replace(params=learner.params | {"moments": held})
+            moments = count_observations(learner.params["moments"], steps.observations)
+            learner = learner.replace(params=learner.params | {"moments": moments})
         return carry._replace(learner=learner), jax.tree.map(jnp.mean, metrics)
 
     parts = Play(config.worlds, config.segment, 0, algorithm.act, start, absorb, learn)

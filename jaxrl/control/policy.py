@@ -176,8 +176,8 @@ def _packed(tree: Any, leaves: list[np.ndarray]) -> Any:
     if isinstance(tree, (tuple, list)):
         parts = [_packed(part, leaves) for part in tree]
         kind = type(tree)
-        named = hasattr(tree, "_fields")
-        where = f"{kind.__module__}:{kind.__qualname__}" if named else ""
+        is_namedtuple = hasattr(tree, "_fields")
+        where = f"{kind.__module__}:{kind.__qualname__}" if is_namedtuple else ""
         return {"tuple": parts, "type": where}
     leaves.append(np.asarray(tree))
     return len(leaves) - 1

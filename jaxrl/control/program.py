@@ -245,8 +245,8 @@ def playing(
         if env.host is not None:
             return parts.begin(key, learner, data, blank_step(env.space))
         world = jax.vmap(lambda k: begin(env, k))(jax.random.split(start, worlds))
-        one = lambda k: play(env, k, begin(env, k), random_action(k, env.space))[1]  # noqa: E731
-        carry = parts.begin(key, learner, data, jax.eval_shape(one, start))
+        example_step = lambda k: play(env, k, begin(env, k), random_action(k, env.space))[1]  # noqa: E731
+        carry = parts.begin(key, learner, data, jax.eval_shape(example_step, start))
         carry = carry._replace(world=world)
         return advance(parts.warm, carry, warming, parts.warmup) if parts.warmup else carry
 
@@ -265,8 +265,8 @@ def blank_step(space: Space) -> Transitions:
     """The shapes of one step in an environment of these sizes."""
     form = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
     action = jax.ShapeDtypeStruct((), jnp.int32) if space.discrete else form(space.action)
-    seen = form(space.observation)
-    return Transitions(seen, action, form(), seen, form(), form())
+    observation = form(space.observation)
+    return Transitions(observation, action, form(), observation, form(), form())
 
 
 def offline_first(

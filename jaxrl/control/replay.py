@@ -61,13 +61,13 @@ def credit(replay: Replay, clock: jax.Array, *, discount: float, horizon: int) -
     index = (replay.count // width - 1 - back) % rows * width + jnp.arange(width)
     newest = jax.tree.map(lambda x: x[index[0]], replay.data)
     same = back <= clock
-    held = replay.data.extra
-    more = jnp.where(same, discount**back * newest.rewards, 0.0)
+    old_extra = replay.data.extra
+    increments = jnp.where(same, discount**back * newest.rewards, 0.0)
     extra = {
-        "return_to_go": held["return_to_go"].at[index].add(more),
-        "finished": held["finished"].at[index].max(jnp.where(same, newest.ends, 0.0)),
+        "return_to_go": old_extra["return_to_go"].at[index].add(increments),
+        "finished": old_extra["finished"].at[index].max(jnp.where(same, newest.ends, 0.0)),
     }
-    return replay._replace(data=replay.data._replace(extra={**held, **extra}))
+    return replay._replace(data=replay.data._replace(extra={**old_extra, **extra}))
 
 
 def capacity_of(replay: Replay) -> int:

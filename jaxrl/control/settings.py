@@ -44,8 +44,8 @@ def check(config: Any, prefix: str = "algorithm") -> None:
             if wrong:
                 option = flag.replace("_", "-")
                 raise ValueError(f"{flag}={value}: {wrong}; choose another with --{option}")
-    held = {field.name for field in dataclasses.fields(config)}
-    if {"worlds", "segment", "minibatches"} <= held:
+    names = {field.name for field in dataclasses.fields(config)}
+    if {"worlds", "segment", "minibatches"} <= names:
         rows = config.worlds * config.segment
         if rows % config.minibatches or rows < 2 * config.minibatches:
             raise ValueError(
@@ -53,7 +53,7 @@ def check(config: Any, prefix: str = "algorithm") -> None:
                 f"round (worlds={config.worlds} x segment={config.segment}) into parts of two or "
                 f"more; choose a divisor of {rows} of at most {rows // 2}"
             )
-    if {"subset", "members"} <= held and config.subset > config.members:
+    if {"subset", "members"} <= names and config.subset > config.members:
         raise ValueError(
             f"{prefix}.subset={config.subset} is more than {prefix}.members={config.members}; "
             "choose at most as many"

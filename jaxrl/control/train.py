@@ -70,7 +70,7 @@ def train(
         carry = jax.device_put(carry, NamedSharding(mesh, PartitionSpec("seed")))
     for phase, program in enumerate(programs):
         if after is None or phase >= after.phase:
-            own = jax.vmap(lambda key, phase=phase: jax.random.fold_in(key, phase))(keys)
+            phase_keys = jax.vmap(lambda key, phase=phase: jax.random.fold_in(key, phase))(keys)
             prepared = program.algorithm.prepare(data)
             if env.host is None:
                 advance = _advance(program, mesh)
@@ -79,15 +79,17 @@ def train(
                 advance, measure = _on_host(program, env, seeds, episodes, mesh)
             at = after.step if after is not None and phase == after.phase else 0
             if not at:
-                carry = _start(program, mesh, own, carry, prepared)
-                yield Point(phase, 0, done, *measure(carry.learner.params, own, 0), {}, carry)
+                carry = _start(program, mesh, phase_keys, carry, prepared)
+                yield Point(
+                    phase, 0, done, *measure(carry.learner.params, phase_keys, 0), {}, carry
+                )
             while at < program.steps:
                 length = min(-(-program.steps // points), program.steps - at)
                 at += length
                 carry, metrics = advance(carry, prepared, length)
-                measured = jax.device_get(measure(carry.learner.params, own, at))
+                evaluation = jax.device_get(measure(carry.learner.params, phase_keys, at))
                 env_steps = done + at * program.env_steps
-                yield Point(phase, at, env_steps, *measured, jax.device_get(metrics), carry)
+                yield Point(phase, at, env_steps, *evaluation, jax.device_get(metrics), carry)
         done += program.steps * program.env_steps
 
 
@@ -98,7 +100,7 @@ def check_finite(point: Point, programs: Sequence[Program], remedy: str) -> None
       ValueError: naming what it is, the seed and the step.
     """
     learner = {"params": point.carry.learner.params}
-    named = {
+    arrays = {
         "return": point.returns,
         **point.metrics,
         **{
@@ -106,7 +108,7 @@ def check_finite(point: Point, programs: Sequence[Program], remedy: str) -> None
             for path, x in jax.tree_util.tree_leaves_with_path(learner)
         },
     }
-    for name, values in named.items():
+    for name, values in arrays.items():
         rows = np.asarray(values).reshape(len(point.returns), -1)
         bad = ~np.isfinite(rows).all(axis=1)
         if bad.any():
@@ -132,8 +134,8 @@ def _each(one: Callable[..., Any], mesh: Mesh | None, axes: tuple[int | None, ..
     if mesh is None:
         return jax.jit(every)
     specs = tuple(PartitionSpec() if axis is None else PartitionSpec("seed") for axis in axes)
-    given = {"in_specs": specs, "out_specs": PartitionSpec("seed"), "check_vma": False}
-    return jax.jit(jax.shard_map(every, mesh=mesh, **given))
+    options = {"in_specs": specs, "out_specs": PartitionSpec("seed"), "check_vma": False}
+    return jax.jit(jax.shard_map(every, mesh=mesh, **options))
 
 
 def _start(

@@ -134,23 +134,23 @@ def history(env: Environment, length: int, *, target: float = 0.0) -> Environmen
             jnp.zeros(length),
             jnp.full(length, -1),
         )
-        seen = History(
+        window = History(
             shift(empty.observations, observation),
             empty.actions,
             shift(empty.returns_to_go, target),
             shift(empty.clock, 0),
         )
-        return (state, seen), seen
+        return (state, window), window
 
     def step(key: jax.Array, state: Any, action: jax.Array) -> Step:
-        inner, seen = state
+        inner, window = state
         out = env.step(key, inner, action)
-        seen = History(
-            shift(seen.observations, out.observation),
-            shift(seen.actions.at[-1].set(action), jnp.zeros(env.space.action)),
-            shift(seen.returns_to_go, seen.returns_to_go[-1] - out.reward),
-            shift(seen.clock, seen.clock[-1] + 1),
+        window = History(
+            shift(window.observations, out.observation),
+            shift(window.actions.at[-1].set(action), jnp.zeros(env.space.action)),
+            shift(window.returns_to_go, window.returns_to_go[-1] - out.reward),
+            shift(window.clock, window.clock[-1] + 1),
         )
-        return out._replace(state=(out.state, seen), observation=seen)
+        return out._replace(state=(out.state, window), observation=window)
 
     return env._replace(name=f"{env.name}/history{length}", reset=reset, step=step)

@@ -52,9 +52,9 @@ def post(url: str, body: bytes, headers: Mapping[str, str], seconds: float, most
 
     def hang_up() -> None:
         late.set()
-        for each in opened:  # which wakes whoever reads from it
+        for sock in opened:  # which wakes whoever reads from it
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                sock.shutdown(socket.SHUT_RDWR)
 
     clock = threading.Timer(seconds, hang_up)  # a socket's own limit is of each read
     clock.daemon = True

@@ -55,16 +55,16 @@ class Score:
             raise ValueError(
                 f"Score value={self.value!r} with error={self.error!r}: give exactly one of them"
             )
-        given = {"value": 0.0 if self.value is None else self.value} | dict(self.parts)
-        for name, number in given.items():
+        values = {"value": 0.0 if self.value is None else self.value} | dict(self.parts)
+        for name, number in values.items():
             if not isinstance(number, (float, numbers.Real)) or not math.isfinite(number):
                 raise ValueError(
                     f"Score {name}={number!r} is not a finite number; return an error instead"
                 )
-        if taken := LOGGED.intersection(self.parts):
+        if reserved_names := LOGGED.intersection(self.parts):
             raise ValueError(
-                f"Score parts={sorted(taken)}: the log of rewards has figures of these names; "
-                "rename the parts"
+                f"Score parts={sorted(reserved_names)}: the log of rewards has figures of these "
+                "names; rename the parts"
             )
 
 
@@ -74,11 +74,11 @@ def exact_sum(parts: Iterable[float]) -> float:
     Parts that no float holds exactly can still miss it, as 0.57 + 0.35 + 0.08 does. inf or nan
     where the sum is not finite.
     """
-    given = list(parts)
+    terms = list(parts)
     try:
-        return math.fsum(given)
+        return math.fsum(terms)
     except (OverflowError, ValueError):
-        return float(sum(given))
+        return float(sum(terms))
 
 
 Reward = Callable[[Problem, str], Score | Awaitable[Score]]

@@ -91,29 +91,29 @@ def branched(settings: BranchingConfig) -> Program:
         most = math.log(ctx.tokenizer.vocab_size)
 
         def entropies(row: Row) -> list[float]:
-            return [each / most for each in turn_entropies(row.completion, settings.tokens)]
+            return [entropy / most for entropy in turn_entropies(row.completion, settings.tokens)]
 
         rows: list[Row] = yield Fork([episodes.episode(ctx, problem, requests[0], seed)])
         count = fresh_rows(settings, size, entropies(rows[0]))
-        fresh = [episodes.episode(ctx, problem, each, seed) for each in requests[1:count]]
+        fresh = [episodes.episode(ctx, problem, request, seed) for request in requests[1:count]]
         if fresh:
             rows += yield Fork(fresh)
         paths, turn = [Path(entropies(row)) for row in rows], 2
         while len(rows) < size and turn <= max(len(path.entropies) for path in paths):
-            found = branches(settings, paths, turn, size - len(rows), rng)
+            parent_rows = branches(settings, paths, turn, size - len(rows), rng)
             plays = [
                 after(ctx, episodes.episode(ctx, problem, request, seed), rows[row], turn)
-                for request, row in zip(requests[len(rows) :], found, strict=False)
+                for request, row in zip(requests[len(rows) :], parent_rows, strict=False)
             ]
             if plays:
                 rows += yield Fork(plays)
                 new = rows[-len(plays) :]
                 paths += [
                     Path(entropies(row), paths[left].before)
-                    for row, left in zip(new, found, strict=True)
+                    for row, left in zip(new, parent_rows, strict=True)
                 ]
             turn += 1
-        rest = [episodes.episode(ctx, problem, each, seed) for each in requests[len(rows) :]]
+        rest = [episodes.episode(ctx, problem, request, seed) for request in requests[len(rows) :]]
         return [*rows, *(yield Fork(rest))] if rest else rows
 
     return program
@@ -126,9 +126,11 @@ def turn_entropies(completion: Completion, tokens: int) -> list[float]:
     """
     if completion.parent is not None or completion.turn is None or completion.source is None:
         return []
-    own = np.where(completion.source == Source.POLICY, completion.turn, 0)
-    last = int(own.max(initial=0))
-    return [float(completion.entropy[own == k][:tokens].mean()) for k in range(1, last + 1)]
+    policy_turns = np.where(completion.source == Source.POLICY, completion.turn, 0)
+    last = int(policy_turns.max(initial=0))
+    return [
+        float(completion.entropy[policy_turns == k][:tokens].mean()) for k in range(1, last + 1)
+    ]
 
 
 def fresh_rows(settings: BranchingConfig, size: int, entropies: list[float]) -> int:
@@ -179,16 +181,16 @@ def branches(
       count: rows that are left.
       rng: draws.
     """
-    found: list[int] = []
+    parent_rows: list[int] = []
     for row, path in enumerate(paths):
-        if turn > len(path.entropies) or len(found) == count:
+        if turn > len(path.entropies) or len(parent_rows) == count:
             continue
         rise = path.entropies[turn - 1] - path.entropies[0]
-        taken = rng.random() < probability(settings, rise, path.before)
-        path.before = path.before + 1 if taken else 0
-        if taken:
-            found.append(row)
-    return found
+        starts_branch = rng.random() < probability(settings, rise, path.before)
+        path.before = path.before + 1 if starts_branch else 0
+        if starts_branch:
+            parent_rows.append(row)
+    return parent_rows
 
 
 def after(
@@ -205,20 +207,22 @@ def after(
       earlier: the row that it leaves.
       turn: the first turn of its own, from 2.
     """
-    made = earlier.completion
-    own = np.where(made.source == Source.POLICY, made.turn, 0)
-    number, wanted = 0, next(play)
+    completion = earlier.completion
+    policy_turns = np.where(completion.source == Source.POLICY, completion.turn, 0)
+    number, operation = 0, next(play)
     try:
         while True:
-            if isinstance(wanted, Sample) and number < turn:
+            if isinstance(operation, Sample) and number < turn:
                 number += 1
-                places = np.flatnonzero(own == number)
-                if not _continues(wanted.request, made, int(places[0])):
-                    return _void(ctx, earlier, wanted.request, number)
+                places = np.flatnonzero(policy_turns == number)
+                if not _continues(operation.request, completion, int(places[0])):
+                    return _void(ctx, earlier, operation.request, number)
                 if number < turn:
-                    wanted = play.send(_until(made, wanted.request, int(places[-1]) + 1))
+                    operation = play.send(
+                        _until(completion, operation.request, int(places[-1]) + 1)
+                    )
                     continue
-            wanted = play.send((yield wanted))
+            operation = play.send((yield operation))
     except StopIteration as ended:
         row: Row = ended.value
     if number < turn and row.score.error is None:
@@ -241,21 +245,25 @@ def _until(earlier: Completion, request: Request, end: int) -> Completion:
 
 def _void(ctx: Context, earlier: Row, request: Request, turn: int) -> Row:
     """The turns of a row before `turn`, as a branch whose environment answered otherwise then."""
-    made, count = earlier.completion, turn - 1
-    own = np.flatnonzero((made.source == Source.POLICY) & (made.turn <= count))
-    end = int(own[-1]) + 1 if len(own) else 0
-    request = dataclasses.replace(request, prompt=made.request.prompt, prefix=None)
-    kept = dataclasses.replace(
-        _until(made, request, end),
+    completion, count = earlier.completion, turn - 1
+    positions = np.flatnonzero((completion.source == Source.POLICY) & (completion.turn <= count))
+    end = int(positions[-1]) + 1 if len(positions) else 0
+    request = dataclasses.replace(request, prompt=completion.request.prompt, prefix=None)
+    prefix_completion = dataclasses.replace(
+        _until(completion, request, end),
         stopped=False,
-        turn=made.turn[:end],
-        turn_rewards=made.turn_rewards[:count],
-        turn_agents=made.turn_agents[:count],
-        turn_reads=made.turn_reads[:count],
+        turn=completion.turn[:end],
+        turn_rewards=completion.turn_rewards[:count],
+        turn_agents=completion.turn_agents[:count],
+        turn_reads=completion.turn_reads[:count],
     )
     error = (
         f"branch: what the environment says before turn {turn} is not what it said to the episode "
         "that this branch leaves; branching needs an environment whose answers follow from the "
         "problem, the seed and the actions"
     )
-    return Row(kept, ctx.tokenizer.decode(kept.tokens.tolist()), Score(None, error=error))
+    return Row(
+        prefix_completion,
+        ctx.tokenizer.decode(prefix_completion.tokens.tolist()),
+        Score(None, error=error),
+    )

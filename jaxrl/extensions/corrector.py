@@ -75,20 +75,20 @@ def corrector(settings: CorrectorConfig) -> Extension:
         function = functions.resolve(settings.correct, settings.args, _GIVEN)
 
         def correct(context: str, thought: str) -> Sequence[int]:
-            given = {"context": context, "thought": thought}
-            text = functions.call(function, settings.args, given)
+            arguments = {"context": context, "thought": thought}
+            text = functions.call(function, settings.args, arguments)
             return tokenizer.encode(text) if text else ()
 
         thoughts = list(found(batch, tokenizer.decode, settings.end))
         new = corrected(batch, thoughts, correct, tokenizer.decode, rng)
         kept = [*kept, *new][-settings.size :]
         size, source = ctx.config.rollout.group_size, kept if settings.aggregate else new
-        drawn = rng.integers(len(source), size=(settings.groups, size)) if source else ()
-        groups = [_together([source[i] for i in each]) for each in drawn]
-        own = without(batch, () if settings.reinforce else thoughts)
-        whole = joined(own, groups, settings.groups, size)
-        added = np.arange(len(whole.tokens)) >= len(own.tokens)
-        return with_expert_logp(ctx, state, whole, whole.expert & added)
+        indices = rng.integers(len(source), size=(settings.groups, size)) if source else ()
+        groups = [_together([source[i] for i in group]) for group in indices]
+        policy_batch = without(batch, () if settings.reinforce else thoughts)
+        full_batch = joined(policy_batch, groups, settings.groups, size)
+        added = np.arange(len(full_batch.tokens)) >= len(policy_batch.tokens)
+        return with_expert_logp(ctx, state, full_batch, full_batch.expert & added)
 
     def set_state(state: list[dict[str, np.ndarray]]) -> None:
         nonlocal kept
@@ -110,10 +110,10 @@ def found(
     turn = np.where(batch.action_mask & batch.valid[:, None], batch.extra["turn"], 0)
     for n, row in enumerate(turn):
         for k in np.unique(row[row > 0]):
-            own = np.flatnonzero(row == k)
-            for count in range(1, len(own) + 1):
-                if end in decode(batch.tokens[n, own[:count]].tolist()):
-                    yield n, int(own[0]), int(own[count - 1]) + 1
+            positions = np.flatnonzero(row == k)
+            for count in range(1, len(positions) + 1):
+                if end in decode(batch.tokens[n, positions[:count]].tolist()):
+                    yield n, int(positions[0]), int(positions[count - 1]) + 1
                     break
 
 
@@ -138,8 +138,8 @@ def corrected(
     """
     rows = []
     for n in dict.fromkeys(row for row, *_ in thoughts):
-        own = [span for span in thoughts if span[0] == n]
-        _, start, stop = own[rng.integers(len(own))]
+        spans = [span for span in thoughts if span[0] == n]
+        _, start, stop = spans[rng.integers(len(spans))]
         tokens = batch.tokens[n].tolist()
         ids = correct(decode(_before(batch, n, start)), decode(tokens[start:stop]))
         if not len(ids) or start + len(ids) > len(tokens):
@@ -169,12 +169,14 @@ def _before(batch: Trajectory, row: int, start: int) -> list[int]:
 
 def _continued(row: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """A row whose actions continue each other, the first what it did, and have no reward."""
-    own, made = np.flatnonzero(row["action_mask"]), dict(row)
+    positions, new_row = np.flatnonzero(row["action_mask"]), dict(row)
     if "parent" in row:
-        made["parent"] = np.append(row["parent"][: own[0] + 1], own[:-1]).astype(np.int32)
+        new_row["parent"] = np.append(row["parent"][: positions[0] + 1], positions[:-1]).astype(
+            np.int32
+        )
     if "turn_rewards" in row:
-        made["turn_rewards"] = np.where(row["action_mask"], 0, row["turn_rewards"])
-    return made
+        new_row["turn_rewards"] = np.where(row["action_mask"], 0, row["turn_rewards"])
+    return new_row
 
 
 def without(batch: Trajectory, thoughts: Sequence[tuple[int, int, int]]) -> Trajectory:
@@ -198,5 +200,5 @@ def _together(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, Any]:
         out[name] = empty(name, (len(rows), length), first.dtype)
         for n, row in enumerate(rows):
             out[name][n, : len(row[name])] = row[name]
-    whole = np.ones(len(rows), bool)
-    return out | {"valid": ~whole, "expert": whole, "trained": whole}
+    all_rows = np.ones(len(rows), bool)
+    return out | {"valid": ~all_rows, "expert": all_rows, "trained": all_rows}

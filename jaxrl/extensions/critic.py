@@ -112,33 +112,37 @@ def critic(settings: CriticConfig) -> Extension:
         if settings.kl_coef:
             ref_logp = ctx.score(ctx.reference(state), packed(batch))
         if settings.bootstrap:
-            found = mesh.fetch(values(params, packed(with_last_states(batch))))
-            found, last = found[:, :-1], last_values(batch, found)
+            token_values = mesh.fetch(values(params, packed(with_last_states(batch))))
+            token_values, last = token_values[:, :-1], last_values(batch, token_values)
         else:
-            found = values(params, packed(batch))
+            token_values = values(params, packed(batch))
         kl_coef = state.coefficients.get("critic_kl_coef")
         shaped = objective.shaped(ctx.config.objective, batch, jax.device_get(state.step))
-        made = estimate(settings, jax.device_get(shaped), found, ref_logp, kl_coef, last)
-        made = batch.replace(advantages=made.advantages, returns=made.returns, values=made.values)
-        return mesh.fetch(made)
+        estimates = estimate(
+            settings, jax.device_get(shaped), token_values, ref_logp, kl_coef, last
+        )
+        estimates = batch.replace(
+            advantages=estimates.advantages, returns=estimates.returns, values=estimates.values
+        )
+        return mesh.fetch(estimates)
 
     def update(ctx: Context, inner: Update) -> Update:
         model = ctx.policy.model
         optimize = optimizer.make(settings.optimizer, ctx.updates, model)
-        own = _make_update(settings, model, optimize, ctx.config.remat)
+        critic_update = _make_update(settings, model, optimize, ctx.config.remat)
 
         def both(
             state: TrainState, batch: Trajectory, packed: Packed, ref_logp: jax.Array | None
         ) -> tuple[TrainState, dict[str, jax.Array]]:
             state, metrics = inner(state, batch, packed, ref_logp)
-            state, more = own(state, batch, packed)
-            return state, metrics | more
+            state, critic_metrics = critic_update(state, batch, packed)
+            return state, metrics | critic_metrics
 
         return both
 
     def shapes(batch: Trajectory) -> Trajectory:
-        some = batch.behavior_logp
-        return batch.replace(advantages=some, values=some, returns=some)
+        per_token = batch.behavior_logp
+        return batch.replace(advantages=per_token, values=per_token, returns=per_token)
 
     return Extension(
         check=check,
@@ -225,7 +229,7 @@ def require_before_critic(config: Config, extension: str) -> None:
     Raises:
       ValueError: the critic is listed first.
     """
-    names = [functions.extension_name(each) for each in config.extensions]
+    names = [functions.extension_name(reference) for reference in config.extensions]
     if "critic" in names[: names.index(extension)]:
         raise ValueError(
             f"{extension} after critic: list it first, as the critic estimates the advantages of "
@@ -256,11 +260,11 @@ def estimate(
     between = {"discount": config.discount, "mixing": config.mixing}
     if config.credit == "bilevel_gae":
         between |= {"turn_discount": config.turn_discount, "turn_mixing": config.turn_mixing}
-    made, target = _estimate(
+    advantages, target = _estimate(
         batch, values, ref_logp, last_value, between, weight,
         credit=config.credit, whiten=config.whiten,
     )  # fmt: skip
-    return batch.replace(advantages=made, returns=target, values=values)
+    return batch.replace(advantages=advantages, returns=target, values=values)
 
 
 @functools.partial(jax.jit, static_argnames=("credit", "whiten"))
@@ -284,8 +288,10 @@ def _estimate(
     else:
         rewards, turns = batch.extra["turn_rewards"], (batch.extra["turn"],)
         rewards = rewards if kl is None else rewards - kl_coef * kl
-    made, target = function(rewards, values, *turns, mask=mask, last_value=last_value, **between)
-    return (batch_advantages.whiten(made, mask=mask) if whiten else made), target
+    advantages, target = function(
+        rewards, values, *turns, mask=mask, last_value=last_value, **between
+    )
+    return (batch_advantages.whiten(advantages, mask=mask) if whiten else advantages), target
 
 
 def _make_update(
@@ -306,10 +312,10 @@ def _make_update(
         def share(params: Params, index: jax.Array) -> jax.Array:
             out = _outputs(model, whole(state.params, params), packed, index, remat)[:, None]
             sequence, time = places(packed, index)
-            here = {"counted": counted, "values": batch.values, "returns": batch.returns}
-            here = at_actions(here, sequence, time)
-            mask = here.pop("counted") & (sequence >= 0)[:, None]
-            return masked_mean(losses(config, out, **here), mask, tokens)
+            arrays = {"counted": counted, "values": batch.values, "returns": batch.returns}
+            arrays = at_actions(arrays, sequence, time)
+            mask = arrays.pop("counted") & (sequence >= 0)[:, None]
+            return masked_mean(losses(config, out, **arrays), mask, tokens)
 
         def accumulate(index: jax.Array, carry: tuple[jax.Array, Params]) -> Any:
             return jax.tree.map(jnp.add, carry, jax.value_and_grad(share)(critic.params, index))
@@ -320,11 +326,11 @@ def _make_update(
         finite = jnp.isfinite(optax.global_norm(grads))
         updates, opt_state = optimize.update(grads, critic.opt_state, critic.params)
         proposed = Critic(optax.apply_updates(critic.params, updates), opt_state)
-        kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), proposed, critic)
+        new_critic = jax.tree.map(lambda new, old: jnp.where(finite, new, old), proposed, critic)
         left = _variance(batch.returns - batch.values, counted)
         left /= _variance(batch.returns, counted)
         metrics = {"value_loss": value_loss, "explained_variance": 1.0 - left}
-        return state.with_extra(critic=kept), metrics
+        return state.with_extra(critic=new_critic), metrics
 
     return update
 

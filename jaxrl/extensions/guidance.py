@@ -63,7 +63,7 @@ def guided(config: GuidanceConfig) -> Program:
         plain = programs.requests(ctx, problem, first_id)
         rows: list[Row] = []
         for attempt in itertools.count():
-            given = {
+            arguments = {
                 "attempt": attempt,
                 "rewards": np.array([[programs.reward(row) for row in rows]]) if rows else None,
                 "rng": ctx.rng(first_id, attempt),
@@ -72,11 +72,11 @@ def guided(config: GuidanceConfig) -> Program:
                 "tokens": [[row.completion.tokens for row in rows]] if rows else [],
                 "entropies": [[row.completion.entropy for row in rows]] if rows else [],
             }
-            hints = {hint.row: hint for hint in functions.call(guide, config.args, given)}
+            hints = {hint.row: hint for hint in functions.call(guide, config.args, arguments)}
             if rows and not hints:
                 break
             places = sorted(hints) if rows else range(len(plain))
-            made = yield Fork(
+            new_rows = yield Fork(
                 [
                     hinted(ctx, config, problem, request, hints.get(g))
                     for g in places
@@ -84,9 +84,9 @@ def guided(config: GuidanceConfig) -> Program:
                 ]
             )
             if not rows:
-                rows = made
+                rows = new_rows
                 continue
-            for g, row in zip(places, made, strict=True):
+            for g, row in zip(places, new_rows, strict=True):
                 if not hints[g].if_better or _at_least(row) > _at_least(rows[g]):
                     rows[g] = row
         return rows
@@ -109,8 +109,8 @@ def hinted(
         gold = programs.solution(ctx.tokenizer, ctx.task, problem, ctx.rollout.max_new_tokens)
     if hint.expert:
         return (yield from programs.graded(ctx, problem, programs.written_by_expert(request, gold)))
-    asked = _with_hint(ctx, config, request, problem, hint, gold)
-    completion = for_training((yield from programs.written(ctx, asked)))
+    hinted_request = _with_hint(ctx, config, request, problem, hint, gold)
+    completion = for_training((yield from programs.written(ctx, hinted_request)))
     if hint.shown:  # the policy's tokens, but not its choice under the plain prompt
         marks = np.full(len(completion.tokens), Source.EXPERT, np.int8)
         completion = dataclasses.replace(completion, source=marks)
@@ -134,11 +134,11 @@ def _with_hint(
     if hint.shown:
         text = config.shown.format(solution=ctx.task.gold(problem), prompt=problem.prompt)
         turns = ({"role": "user", "content": text},) if problem.messages else None
-        shown = dataclasses.replace(problem, prompt=text, messages=turns)
+        hinted_problem = dataclasses.replace(problem, prompt=text, messages=turns)
         rollout = ctx.rollout
         room = rollout.max_prompt_tokens + rollout.max_new_tokens
         prompt = encode_prompt(
-            ctx.tokenizer, dataclasses.replace(rollout, max_prompt_tokens=room), shown
+            ctx.tokenizer, dataclasses.replace(rollout, max_prompt_tokens=room), hinted_problem
         )
         return dataclasses.replace(request, prompt=prompt, scoring_prompt=request.prompt)
     return request

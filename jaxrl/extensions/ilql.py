@@ -99,14 +99,14 @@ def ilql(settings: IlqlConfig) -> Extension:
     def update(ctx: Context, inner: Update) -> Update:
         model = ctx.policy.model
         optimize = optimizer.make(settings.optimizer, ctx.updates, model)
-        own = make_update(settings, model, optimize, ctx.config.remat)
+        value_update = make_update(settings, model, optimize, ctx.config.remat)
 
         def both(
             state: TrainState, batch: Trajectory, packed: Packed, ref_logp: jax.Array | None
         ) -> tuple[TrainState, dict[str, jax.Array]]:
             state, metrics = inner(state, batch, packed, ref_logp)
-            values, more = own(state.extra["ilql"], batch, packed)
-            return state.with_extra(ilql=values), metrics | more
+            values, value_metrics = value_update(state.extra["ilql"], batch, packed)
+            return state.with_extra(ilql=values), metrics | value_metrics
 
         return both
 
@@ -142,10 +142,10 @@ def saved(directory: Path, settings: IlqlConfig, model: DecoderConfig, policy: P
     def shape(sizes: tuple[int, ...], sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(sizes, jnp.float32, sharding=sharding)
 
-    own = {name: leaf for name, leaf in policy.items() if name != "head"}
+    decoder_params = {name: leaf for name, leaf in policy.items() if name != "head"}
     heads = (_heads(settings), model.vocab_size, model.hidden_size)
     like = {
-        "decoder": jax.tree.map(lambda x: shape(x.shape, x.sharding), own),
+        "decoder": jax.tree.map(lambda x: shape(x.shape, x.sharding), decoder_params),
         "q": shape(heads, everywhere),
     }
     return checkpoint.restore_extra(directory, "ilql", {"target": like})["target"]
@@ -177,8 +177,8 @@ def make_update(
             q, _ = outputs(model, own.target, packed, index, "none")
             _, v = outputs(model, own.params, packed, index, "none")
             lowest = jnp.min(taken(q, packed.target[index].reshape(-1)), axis=0)
-            *found, _ = spread(packed, index, lowest, v)
-            return jax.tree.map(jnp.add, total, tuple(found))
+            *estimates, _ = spread(packed, index, lowest, v)
+            return jax.tree.map(jnp.add, total, tuple(estimates))
 
         zero = jnp.zeros((len(packed.computed), packed.length), jnp.float32)
         expected, v = jax.lax.fori_loop(0, packed.micro_batches, known, (zero, zero))
@@ -187,13 +187,13 @@ def make_update(
         def share(params: Params, index: jax.Array) -> tuple[jax.Array, jax.Array]:
             q, v = outputs(model, params, packed, index, remat)
             sequence, time = places(packed, index)
-            here = {"counted": counted, "backed": backed, "expected": expected}
-            here = {k: x[:, 0] for k, x in at_actions(here, sequence, time).items()}
-            valid = here.pop("counted") & (sequence >= 0)
+            arrays = {"counted": counted, "backed": backed, "expected": expected}
+            arrays = {k: x[:, 0] for k, x in at_actions(arrays, sequence, time).items()}
+            valid = arrays.pop("counted") & (sequence >= 0)
             actions = packed.target[index].reshape(-1)
-            each = losses(settings, q, v, actions, **here)
+            action_losses = losses(settings, q, v, actions, **arrays)
             mean = masked_mean(jnp.mean(taken(q, actions), axis=0), valid, tokens)
-            return masked_mean(each, valid, tokens), mean
+            return masked_mean(action_losses, valid, tokens), mean
 
         def accumulate(index: jax.Array, carry: Any) -> Any:
             slopes = jax.value_and_grad(share, has_aux=True)(own.params, index)
@@ -208,8 +208,8 @@ def make_update(
         fast = {name: params[name] for name in own.target}
         target = optax.incremental_update(fast, own.target, settings.rate)
         proposed = Values(params, target, opt_state)
-        kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), proposed, own)
-        return kept, {"value_loss": total, "q_mean": mean}
+        new_values = jax.tree.map(lambda new, old: jnp.where(finite, new, old), proposed, own)
+        return new_values, {"value_loss": total, "q_mean": mean}
 
     return update
 
@@ -270,9 +270,9 @@ def losses(
       expected: [S], the slow copy's `min_h Qbar_h(a)`.
     """
     every = jnp.broadcast_to(actions, q.shape[:-1])
-    each = loss.squared_error(taken(q, actions), backed)
-    each += settings.conservatism * loss.cql_term(q, every)
-    total = jnp.sum(each, axis=0)
+    head_losses = loss.squared_error(taken(q, actions), backed)
+    head_losses += settings.conservatism * loss.cql_term(q, every)
+    total = jnp.sum(head_losses, axis=0)
     if settings.targets == "returns":
         return total
     return total + 0.5 * loss.expectile_loss(v, expected, tau=settings.tau)

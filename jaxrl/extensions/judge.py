@@ -82,7 +82,7 @@ def judge(settings: JudgeConfig) -> Extension:
     def check(config: Config) -> None:
         if not settings.rubric and not settings.pairwise:
             raise ValueError("judge.rubric is empty; name a rubric with --judge.rubric FILE.yaml")
-        wanted = _rubric(settings)
+        configured_rubric = _rubric(settings)
         if settings.model:
             policy.require_text(policy.describe(policy.named(settings.model))[0], settings.model)
         tasks.require_sampling(config, "judge")
@@ -94,9 +94,12 @@ def judge(settings: JudgeConfig) -> Extension:
             )
         if not settings.pairwise:
             return
-        if wanted and (
-            any(each.veto or each.weight < 0 for each in wanted.criteria.values())
-            or wanted.interactions
+        if configured_rubric and (
+            any(
+                criterion.veto or criterion.weight < 0
+                for criterion in configured_rubric.criteria.values()
+            )
+            or configured_rubric.interactions
         ):
             raise ValueError(
                 f"judge.pairwise with vetoes, negative weights or interactions in "
@@ -113,20 +116,21 @@ def judge(settings: JudgeConfig) -> Extension:
             rubric.append(_rubric(settings))
         if not opened:
             opened.append(_open(ctx, settings.model, state))
-        by = opened[0] if settings.model else opened[0]._replace(params=state.params)
+        judge_model = opened[0] if settings.model else opened[0]._replace(params=state.params)
         if settings.anchor:
             task = tasks.named(ctx.config)
-            answers = [_gold(task.of(each), each) for each in experience.problems]
-            return anchored(ctx.config, by, rubric[0], experience, answers)
+            answers = [_gold(task.of(problem), problem) for problem in experience.problems]
+            return anchored(ctx.config, judge_model, rubric[0], experience, answers)
         if settings.pairwise:
-            return compared(ctx.config, by, rubric[0], experience, settings.opponents)
-        return marked(ctx.config, by, rubric[0], experience)
+            return compared(ctx.config, judge_model, rubric[0], experience, settings.opponents)
+        return marked(ctx.config, judge_model, rubric[0], experience)
 
     def reward(ctx: Context, state: TrainState, experience: Experience) -> Experience:
-        found = verdicts(ctx, state, experience)
+        judge_scores = verdicts(ctx, state, experience)
         return experience._replace(
             scores=[
-                _combined(settings, *each) for each in zip(experience.scores, found, strict=True)
+                _combined(settings, *pair)
+                for pair in zip(experience.scores, judge_scores, strict=True)
             ]
         )
 
@@ -151,26 +155,26 @@ def marked(config: Config, by: Opened, rubric: Rubric, experience: Experience) -
     Returns:
       N scores from 0 to 1; an error where the judge cannot read the question.
     """
-    asked = _asked(experience)
-    wanted = [_criteria(rubric, problem) for problem in asked]
+    problems = _asked(experience)
+    row_criteria = [_criteria(rubric, problem) for problem in problems]
     mark = _mark(config, experience.texts)
     questions = [
-        question(each.text, problem, text, mark)
-        for problem, text, criteria in zip(asked, experience.texts, wanted, strict=True)
+        question(criterion.text, problem, text, mark)
+        for problem, text, criteria in zip(problems, experience.texts, row_criteria, strict=True)
         if not isinstance(criteria, Score)
-        for each in criteria.values()
+        for criterion in criteria.values()
     ]
-    found = iter(preferences(config, by, questions, ("Yes", "No")))
+    probabilities = iter(preferences(config, by, questions, ("Yes", "No")))
 
     def of(criteria: dict[str, Criterion] | Score) -> Score:
         if isinstance(criteria, Score):
             return criteria
-        marks = {name: float(next(found)) for name in criteria}
+        marks = {name: float(next(probabilities)) for name in criteria}
         if any(map(np.isnan, marks.values())):
             return _UNREADABLE
         return rubrics.total(rubric, criteria, marks)
 
-    return [of(criteria) for criteria in wanted]
+    return [of(criteria) for criteria in row_criteria]
 
 
 def compared(
@@ -191,24 +195,24 @@ def compared(
     """
     texts = experience.texts
     size = len(texts) // len(experience.problems)
-    wanted = [_criteria(rubric, problem) for problem in _asked(experience)]
+    row_criteria = [_criteria(rubric, problem) for problem in _asked(experience)]
     pairs = [
         (n, n - n % size + (n % size + step) % size)
         for n in range(len(texts))
-        if not isinstance(wanted[n], Score)
+        if not isinstance(row_criteria[n], Score)
         for step in range(1, opponents + 1)
     ]
-    others = [(n, texts[other]) for n, other in pairs]
-    wins = _wins(config, by, experience, wanted, others, _mark(config, texts))
+    opponent_texts = [(n, texts[opponent]) for n, opponent in pairs]
+    wins = _wins(config, by, experience, row_criteria, opponent_texts, _mark(config, texts))
     won: list[list[float]] = [[] for _ in texts]
-    for (n, other), win in zip(pairs, wins, strict=True):
+    for (n, opponent), win in zip(pairs, wins, strict=True):
         if not np.isnan(win):  # one that cannot be read says nothing of the other either
             won[n].append(win)
-            won[other].append(1 - win)
-    means = [float(np.mean(each)) if each else np.nan for each in won]
+            won[opponent].append(1 - win)
+    means = [float(np.mean(row_wins)) if row_wins else np.nan for row_wins in won]
     return [
-        each if isinstance(each, Score) else _UNREADABLE if np.isnan(mean) else Score(mean)
-        for each, mean in zip(wanted, means, strict=True)
+        criteria if isinstance(criteria, Score) else _UNREADABLE if np.isnan(mean) else Score(mean)
+        for criteria, mean in zip(row_criteria, means, strict=True)
     ]
 
 
@@ -233,13 +237,17 @@ def anchored(
     """
     texts = experience.texts
     size = len(texts) // len(experience.problems)
-    wanted = [
+    row_criteria = [
         _criteria(rubric, problem) if answers[n // size] is not None else _NO_ANCHOR
         for n, problem in enumerate(_asked(experience))
     ]
-    others = [(n, answers[n // size]) for n, own in enumerate(wanted) if not isinstance(own, Score)]
-    mark = _mark(config, [*texts, *(other for _, other in others)])
-    wins = iter(_wins(config, by, experience, wanted, others, mark))
+    anchors = [
+        (n, answers[n // size])
+        for n, criteria in enumerate(row_criteria)
+        if not isinstance(criteria, Score)
+    ]
+    mark = _mark(config, [*texts, *(anchor for _, anchor in anchors)])
+    wins = iter(_wins(config, by, experience, row_criteria, anchors, mark))
 
     def of(criteria: dict[str, Criterion] | Score) -> Score:
         if isinstance(criteria, Score):
@@ -247,7 +255,7 @@ def anchored(
         win = float(next(wins))
         return _UNREADABLE if np.isnan(win) else Score(win)
 
-    return [of(criteria) for criteria in wanted]
+    return [of(criteria) for criteria in row_criteria]
 
 
 def _wins(
@@ -259,11 +267,11 @@ def _wins(
     mark: str,
 ) -> np.ndarray:
     """[M] of completion and other answer: how probable the completion is the better one."""
-    asked, texts = _asked(experience), experience.texts
+    problems, texts = _asked(experience), experience.texts
     questions = [
-        comparison([each.text for each in wanted[n].values()], asked[n], *order, mark)
-        for n, other in pairs
-        for order in ((texts[n], other), (other, texts[n]))
+        comparison([criterion.text for criterion in wanted[n].values()], problems[n], *order, mark)
+        for n, answer in pairs
+        for order in ((texts[n], answer), (answer, texts[n]))
     ]
     first = preferences(config, by, questions, comparisons.LETTERS).reshape(-1, 2)
     return group.either_order(first[:, 0], first[:, 1])
@@ -287,22 +295,22 @@ def preferences(
       ValueError: the answers begin with the same token, or cannot be encoded.
     """
     first, second = comparisons.first_tokens(by.tokenizer, answers)
-    found = np.full(len(questions), np.nan, np.float32)
+    probabilities = np.full(len(questions), np.nan, np.float32)
     prompts = {n: ids for n, q in enumerate(questions) if (ids := _encoded(by, q)) is not None}
     if not prompts:
-        return found
-    made = [
+        return probabilities
+    completions = [
         written_by_expert(Request(0, tuple(ids), 1), [token])
         for ids in prompts.values()
         for token in (first, second)
     ]
-    length = round_up(max(len(c.request.prompt) + 1 for c in made), config.packing.bucket)
-    groups = [n // 2 for n in range(len(made))]
-    batch = packing.trajectory(made, [0.0] * len(made), groups, length=length)
+    length = round_up(max(len(c.request.prompt) + 1 for c in completions), config.packing.bucket)
+    groups = [n // 2 for n in range(len(completions))]
+    batch = packing.trajectory(completions, [0.0] * len(completions), groups, length=length)
     logp = mesh.fetch(by.score(by.params, placement.pack_scored(batch, config)))
     logp = np.sum(np.where(batch.action_mask, logp, 0.0), axis=1).reshape(-1, 2)
-    found[list(prompts)] = 1 / (1 + np.exp(logp[:, 1] - logp[:, 0]))
-    return found
+    probabilities[list(prompts)] = 1 / (1 + np.exp(logp[:, 1] - logp[:, 0]))
+    return probabilities
 
 
 _NO_ANCHOR = Score(None, error="gold: the problem has neither a solution nor a reference answer")

@@ -41,9 +41,9 @@ def kl_control(settings: KLControlConfig) -> Extension:
         tasks.require_sampling(config, "kl_control")
         weights = _weights(config)
         if sum(map(bool, weights.values())) != 1:
-            given = ", ".join(f"{name}={value}" for name, value in weights.items())
+            assignments = ", ".join(f"{name}={value}" for name, value in weights.items())
             raise ValueError(
-                f"kl_control.rule={settings.rule!r} with {given}: it moves one weight, which "
+                f"kl_control.rule={settings.rule!r} with {assignments}: it moves one weight, which "
                 "begins at the value given; set one of the two (the critic's with a critic)"
             )
 

@@ -50,5 +50,5 @@ def smoothed(share: float, logits: jax.Array, theirs: Any, targets: jax.Array) -
       targets: [...] int32.
     """
     logp = jax.nn.log_softmax(logits)
-    own = jnp.take_along_axis(logp, targets[..., None], axis=-1)[..., 0]
-    return (1 - share) * own + share * jnp.mean(logp, axis=-1)
+    target_logp = jnp.take_along_axis(logp, targets[..., None], axis=-1)[..., 0]
+    return (1 - share) * target_logp + share * jnp.mean(logp, axis=-1)

@@ -120,8 +120,10 @@ def planned(settings: LatentsConfig, inner: Program) -> Program:
         if problem.domain != settings.domain:
             return (yield from inner(ctx, problem, first_id))
         imitated = bool(drawn(settings, [ctx.seed, first_id], 1)[0])
-        asked = programs.requests(ctx, problem, first_id)
-        return (yield Fork([texts(ctx, settings, problem, one, imitated) for one in asked]))
+        requests = programs.requests(ctx, problem, first_id)
+        return (
+            yield Fork([texts(ctx, settings, problem, request, imitated) for request in requests])
+        )
 
     return program
 
@@ -141,8 +143,8 @@ def texts(
     done = programs.EMPTY
     for line in lines(ctx.task.gold(problem), settings.line):
         prefix = done if len(done.tokens) else None
-        made = yield Sample(dataclasses.replace(request, turn_tokens=1, prefix=prefix))
-        plan = programs.parts(made)
+        sample = yield Sample(dataclasses.replace(request, turn_tokens=1, prefix=prefix))
+        plan = programs.parts(sample)
         if int(plan.tokens[-1]) in ends:
             plan = programs.join([done, forced(keep)])
         done = programs.join([plan, forced(ctx.tokenizer.encode(line))])
@@ -155,10 +157,10 @@ def texts(
 def lines(text: str, end: str) -> list[str]:
     """The lines of a text, each with the character that ends it; what follows the last one belongs
     to the line before."""
-    *whole, last = text.split(end)
-    if not whole:
+    *pieces, last = text.split(end)
+    if not pieces:
         return [last]
-    return [line + end for line in whole[:-1]] + [whole[-1] + end + last]
+    return [line + end for line in pieces[:-1]] + [pieces[-1] + end + last]
 
 
 def plans(tokens: Sequence[int], end: int) -> list[bool]:
@@ -184,12 +186,12 @@ def bounded(
       experience: N completions.
     """
     size = len(experience.texts) // len(experience.problems)
-    asked = [problem for problem in experience.problems for _ in range(size)]
-    places = [n for n, problem in enumerate(asked) if problem.domain == settings.domain]
+    problems = [problem for problem in experience.problems for _ in range(size)]
+    places = [n for n, problem in enumerate(problems) if problem.domain == settings.domain]
     if not places:
         return experience
-    some = [experience.completions[n] for n in places]
-    values = bounds(ctx, settings, params, some)
+    completions = [experience.completions[n] for n in places]
+    values = bounds(ctx, settings, params, completions)
     scores = list(experience.scores)
     for n, value in zip(places, values, strict=True):
         old = scores[n]
@@ -205,16 +207,20 @@ def bounds(
     tokenizer, config = ctx.policy.tokenizer, ctx.config
     keep = tokenizer.encode(settings.keep)[0]
     ends = tokenizer.encode(settings.line)[0]
-    given, kept, slots = [], [], []
+    plan_completions, keep_completions, slots = [], [], []
     for c in completions:
         slot = np.array(plans(c.tokens.tolist(), ends))
         slots.append(np.concatenate([np.zeros(len(c.request.prompt), bool), slot]))
-        given.append(programs.written_by_expert(c.request, c.tokens))
-        kept.append(programs.written_by_expert(c.request, np.where(slot, keep, c.tokens)))
+        plan_completions.append(programs.written_by_expert(c.request, c.tokens))
+        keep_completions.append(
+            programs.written_by_expert(c.request, np.where(slot, keep, c.tokens))
+        )
     length = round_up(max(len(slot) for slot in slots), config.packing.bucket)
-    slot = np.stack([np.pad(one, (0, length - len(one))) for one in slots])
-    count = len(given)
-    batch = packing.trajectory([*given, *kept], [0.0] * 2 * count, range(2 * count), length=length)
+    slot = np.stack([np.pad(row, (0, length - len(row))) for row in slots])
+    count = len(plan_completions)
+    batch = packing.trajectory(
+        [*plan_completions, *keep_completions], [0.0] * 2 * count, range(2 * count), length=length
+    )
     logp = mesh.fetch(ctx.score(params, placement.pack_scored(batch, config)))
     text = np.asarray(batch.action_mask[:count]) & ~slot
     value = bound(

@@ -70,12 +70,12 @@ def recorded(settings: LoggedConfig) -> Program:
     def program(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
         requests = programs.requests(ctx, problem, first_id)
         numbers = ctx.rng(first_id, _DRAWN).integers(settings.games, size=len(requests))
-        own = zlib.crc32(problem.id.encode())
+        seed = zlib.crc32(problem.id.encode())
         games = []
         for request, number in zip(requests, numbers.tolist(), strict=True):
-            rng = np.random.default_rng([own, number])
+            rng = np.random.default_rng([seed, number])
             player = functions.call(make, settings.args, {"rng": rng})
-            games.append(_game(ctx, problem, request, own, player))
+            games.append(_game(ctx, problem, request, seed, player))
         return (yield Fork(games))
 
     return program
@@ -85,21 +85,21 @@ def _game(
     ctx: Context, problem: Problem, request: Request, seed: int, player: Player
 ) -> Generator[Wanted, Any, Row]:
     """An episode whose turns are the player's."""
-    program, shown, tools = episodes.episode(ctx, problem, request, seed), "", ()
-    wanted = next(program)
+    program, observation, tools = episodes.episode(ctx, problem, request, seed), "", ()
+    operation = next(program)
     try:
         while True:
-            if isinstance(wanted, Sample):
-                request, limit = wanted.request, limit_of(wanted.request)
-                turn = programs.expert_turn(ctx, request, player(shown), tools, limit=limit)
-                wanted = program.send(turn)
+            if isinstance(operation, Sample):
+                request, limit = operation.request, limit_of(operation.request)
+                turn = programs.expert_turn(ctx, request, player(observation), tools, limit=limit)
+                operation = program.send(turn)
                 continue
-            answer = yield wanted
-            if isinstance(wanted, Act):
+            answer = yield operation
+            if isinstance(operation, Act):
                 opening = answer if isinstance(answer, Opening) else answer.opening
-                said = answer.messages if opening is None else opening.messages
-                shown = said[-1]["content"] if said else shown
+                messages = answer.messages if opening is None else opening.messages
+                observation = messages[-1]["content"] if messages else observation
                 tools = tools if opening is None else opening.tools
-            wanted = program.send(answer)
+            operation = program.send(answer)
     except StopIteration as ended:
         return ended.value

@@ -35,11 +35,13 @@ def mismatched(settings: MismatchedConfig) -> Extension:
             )
 
     def prepare(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
-        others = exchanged(batch, ctx.policy.model.max_positions)
-        packed = placement.pack_scored(others, ctx.config)
+        exchanged_batch = exchanged(batch, ctx.policy.model.max_positions)
+        packed = placement.pack_scored(exchanged_batch, ctx.config)
         logp = mesh.fetch(ctx.score(state.params, packed, ctx.restriction(state)))
         ref_logp = mesh.fetch(ctx.score(ctx.reference(state), packed))
-        sums = (masking.row_sum(others.action_mask, each) for each in (logp, ref_logp))
+        sums = (
+            masking.row_sum(exchanged_batch.action_mask, logprobs) for logprobs in (logp, ref_logp)
+        )
         kl = np.asarray(direct.kto_reference_point(*sums), np.float32)
         return batch.replace(extra=batch.extra | {"kl": np.full(len(batch.tokens), kl)})
 
@@ -65,18 +67,21 @@ def exchanged(batch: Trajectory, most: int) -> Trajectory:
     count, width = tokens.shape
     first = np.argmax(mask, axis=1)
     end = np.where(mask.any(axis=1), width - np.argmax(mask[:, ::-1], axis=1), first)
-    made = np.zeros((2, count, 2 * width), np.int32)
+    arrays = np.zeros((2, count, 2 * width), np.int32)
     for n in range(count):
-        own, other = int(first[n]), n - 1  # of row 0 the last
-        start = int(first[other])
-        span = slice(start, min(int(end[other]), start + most - own))
-        stop = own + span.stop - span.start
-        made[0, n, :own] = tokens[n, :own]
-        made[0, n, own:stop], made[1, n, own:stop] = tokens[other, span], mask[other, span]
+        prompt_length, donor = int(first[n]), n - 1  # of row 0 the last
+        start = int(first[donor])
+        span = slice(start, min(int(end[donor]), start + most - prompt_length))
+        stop = prompt_length + span.stop - span.start
+        arrays[0, n, :prompt_length] = tokens[n, :prompt_length]
+        arrays[0, n, prompt_length:stop], arrays[1, n, prompt_length:stop] = (
+            tokens[donor, span],
+            mask[donor, span],
+        )
     zeros = np.zeros((count, 2 * width), np.float32)
     return batch.replace(
-        tokens=made[0],
-        action_mask=made[1].astype(bool),
+        tokens=arrays[0],
+        action_mask=arrays[1].astype(bool),
         behavior_logp=zeros,
         policy_version=zeros.astype(np.int32),
         group_ids=packing.renumbered(np.arange(count)),

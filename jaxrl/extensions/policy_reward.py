@@ -77,10 +77,10 @@ def rewarded(
     """
     marker, size = settings.marker, len(experience.texts) // len(experience.problems)
     answers = [_answer(tokenizer, problem) for problem in experience.problems]
-    known = [n for n, answer in enumerate(answers) if answer]
-    rows = [n * size + i for n in known for i in range(size)]
+    problem_indices = [n for n, answer in enumerate(answers) if answer]
+    rows = [n * size + i for n in problem_indices for i in range(size)]
     values = np.zeros(len(experience.texts))
-    if known:
+    if problem_indices:
         reasoned = [
             _spliced(c.request.prompt, _reasoning(tokenizer, c, marker), answers[n // size])
             for n, c in ((n, experience.completions[n]) for n in rows)
@@ -91,11 +91,11 @@ def rewarded(
                 tokenizer.encode(marker),
                 answers[n],
             )
-            for n in known
+            for n in problem_indices
         ]
-        given = _probabilities(config, score, params, reasoned)
-        without = np.repeat(_probabilities(config, score, params, bare), size)
-        values[rows] = group.debiased_probability(given, without)
+        reasoned_probabilities = _probabilities(config, score, params, reasoned)
+        bare_probabilities = np.repeat(_probabilities(config, score, params, bare), size)
+        values[rows] = group.debiased_probability(reasoned_probabilities, bare_probabilities)
 
     def one(n: int, task: Score) -> Score:
         if task.error:
@@ -120,20 +120,22 @@ def _reasoning(tokenizer: Tokenizer, completion: Completion, marker: str) -> Seq
     if marker not in text:
         ends = tokens[-1:] and tokens[-1] in tokenizer.eos_ids
         return [*(tokens[:-1] if ends else tokens), *tokenizer.encode(marker)]
-    wanted = text.rindex(marker) + len(marker)
+    marker_end = text.rindex(marker) + len(marker)
     return next(
-        tokens[:n] for n in range(len(tokens) + 1) if len(tokenizer.decode(tokens[:n])) >= wanted
+        tokens[:n]
+        for n in range(len(tokens) + 1)
+        if len(tokenizer.decode(tokens[:n])) >= marker_end
     )
 
 
 def _spliced(prompt: Sequence[int], reasoning: Sequence[int], answer: Sequence[int]) -> Completion:
-    made = written_by_expert(Request(0, tuple(prompt), len(reasoning) + len(answer)), answer)
+    completion = written_by_expert(Request(0, tuple(prompt), len(reasoning) + len(answer)), answer)
     before = forced(reasoning)
     joined = {
-        name: np.concatenate([getattr(before, name), getattr(made, name)])
+        name: np.concatenate([getattr(before, name), getattr(completion, name)])
         for name in ("tokens", "logp", "entropy", "version", "source")
     }
-    return dataclasses.replace(made, **joined)
+    return dataclasses.replace(completion, **joined)
 
 
 def _probabilities(

@@ -80,10 +80,10 @@ def renormalise(settings: RenormaliseConfig) -> Extension:
             return experience
         values = np.array([_value(scores[n], settings.part) for n in good], np.float64)
         history = history.after(values, settings.decay)
-        found = dict(zip(good, history.normal(values, settings.clip), strict=True))
+        normal_values = dict(zip(good, history.normal(values, settings.clip), strict=True))
         return experience._replace(
             scores=[
-                _renormalised(settings, score, found[n]) if n in found else score
+                _renormalised(settings, score, normal_values[n]) if n in normal_values else score
                 for n, score in enumerate(scores)
             ]
         )
@@ -107,8 +107,8 @@ def _value(score: Score, part: str) -> float:
 
 
 def _renormalised(settings: RenormaliseConfig, score: Score, value: float) -> Score:
-    kept = score.value if settings.part else 0.0
+    base = score.value if settings.part else 0.0
     parts = {**score.parts, "renormalised": float(value)}
     if not settings.part:
         parts["raw"] = score.value
-    return Score(kept + settings.weight * float(value), parts)
+    return Score(base + settings.weight * float(value), parts)

@@ -105,8 +105,8 @@ def open_buffer(config: ReplayConfig, seed: int) -> Buffer:
     def mix(batch: Trajectory, size: int, version: int) -> Trajectory:
         nonlocal groups
         groups = [g for g in groups if not config.max_age or _age(g, version) <= config.max_age]
-        taken = [groups[i] for i in _choose(config, groups, version, seed)]
-        mixed = joined(batch, taken, config.groups, size)
+        replayed_groups = [groups[i] for i in _choose(config, groups, version, seed)]
+        mixed = joined(batch, replayed_groups, config.groups, size)
         groups = (groups + _kept(config, batch, size))[-config.size :]
         return mixed
 
@@ -126,13 +126,15 @@ def _choose(
     config: ReplayConfig, groups: list[dict[str, Any]], version: int, seed: int
 ) -> np.ndarray:
     choose = functions.resolve(config.choose, config.choose_args, _CHOSEN)
-    given = {
+    arguments = {
         "ages": np.array([_age(g, version) for g in groups], np.int64),
         "rewards": np.array([g["rewards"] for g in groups]),
         "count": config.groups,
         "rng": np.random.default_rng([seed, version]),
     }
-    return functions.call(choose, config.choose_args, given) if groups else np.zeros(0, np.int64)
+    return (
+        functions.call(choose, config.choose_args, arguments) if groups else np.zeros(0, np.int64)
+    )
 
 
 def _kept(config: ReplayConfig, batch: Trajectory, size: int) -> list[dict[str, np.ndarray]]:
@@ -141,17 +143,17 @@ def _kept(config: ReplayConfig, batch: Trajectory, size: int) -> list[dict[str, 
     groups = np.arange(len(batch.valid)).reshape(-1, size)
     groups = groups[batch.valid[groups].any(axis=1)]
     versions = np.where(batch.action_mask, batch.policy_version, np.iinfo(np.int32).max).min(axis=1)
-    given = {
+    arguments = {
         "rewards": np.where(batch.valid, batch.rewards, np.nan)[groups],
         "lengths": batch.action_mask.sum(axis=1)[groups],
         "versions": versions[groups],
     }
     acted = batch.valid & batch.action_mask.any(axis=1)  # `corrector` may leave none
-    trained = functions.call(keep, config.keep_args, given) & acted[groups]
+    trained = functions.call(keep, config.keep_args, arguments) & acted[groups]
     return [
-        {name: array[rows] for name, array in batch.named().items()} | {"trained": own}
-        for rows, own in zip(groups, trained, strict=True)
-        if own.any()
+        {name: array[rows] for name, array in batch.named().items()} | {"trained": mask}
+        for rows, mask in zip(groups, trained, strict=True)
+        if mask.any()
     ]
 
 
@@ -163,10 +165,10 @@ def empty(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
       shape: [N, ...] of the array.
       dtype: of the array.
     """
-    whole = np.zeros(shape, dtype)
+    array = np.zeros(shape, dtype)
     if name == "parent":  # each token continues the one before
-        whole[:] = np.arange(-1, shape[1] - 1)
-    return whole
+        array[:] = np.arange(-1, shape[1] - 1)
+    return array
 
 
 def joined(
@@ -182,21 +184,21 @@ def joined(
       wanted: how many groups follow the batch's own.
       size: rows of a group.
     """
-    count, own = len(batch.tokens), len(batch.tokens) // size
+    count, group_count = len(batch.tokens), len(batch.tokens) // size
     length = max([batch.tokens.shape[1], *(g["tokens"].shape[1] for g in groups)])
     fields: dict[str, np.ndarray] = {}
     for name, array in (batch.named() | {"trained": batch.learned}).items():
         shape = (count + wanted * size, *array.shape[1:])
         if array.shape == batch.tokens.shape:
             shape = (shape[0], length)
-        whole = empty(name, shape, array.dtype)
-        whole[(slice(count), *(slice(n) for n in array.shape[1:]))] = array
+        full_array = empty(name, shape, array.dtype)
+        full_array[(slice(count), *(slice(n) for n in array.shape[1:]))] = array
         for i, group in enumerate(groups):
             if name in group:
                 rows = slice(count + i * size, count + (i + 1) * size)
-                whole[(rows, *(slice(n) for n in group[name].shape[1:]))] = group[name]
-        fields[name] = whole
-    fields["group_ids"] = np.repeat(np.arange(own + wanted, dtype=np.int32), size)
+                full_array[(rows, *(slice(n) for n in group[name].shape[1:]))] = group[name]
+        fields[name] = full_array
+    fields["group_ids"] = np.repeat(np.arange(group_count + wanted, dtype=np.int32), size)
     extra = {name: fields.pop(name) for name in batch.extra}
     addition = batch.extra.get("addition", np.zeros(count, np.int32))
     added = np.full(wanted * size, np.max(addition, initial=0) + 1, np.int32)

@@ -99,7 +99,7 @@ def reward_model(settings: RewardModelConfig) -> Extension:
 
     def scores(ctx: Context, experience: Experience) -> np.ndarray:
         models = opened(ctx.config)
-        return np.stack([score(ctx.config, each, experience, settings.steps) for each in models])
+        return np.stack([score(ctx.config, model, experience, settings.steps) for model in models])
 
     def reward(ctx: Context, state: TrainState, experience: Experience) -> Experience:
         return rewarded(settings, experience, scores(ctx, experience))
@@ -116,11 +116,11 @@ def open_model(config: Config, model: str) -> OpenModel:
     Raises:
       ValueError: it cannot be read.
     """
-    named = dataclasses.replace(
+    model_config = dataclasses.replace(
         policy.named(model), compute_dtype=config.compute_dtype, mesh=config.mesh
     )
-    decoder, tokenizer = policy.describe(named)
-    params = policy.first_params(named, decoder, jax.sharding.get_mesh())
+    decoder, tokenizer = policy.describe(model_config)
+    params = policy.first_params(model_config, decoder, jax.sharding.get_mesh())
     return OpenModel(params, tokenizer, make_score(decoder, temperature=1.0), decoder.max_positions)
 
 
@@ -145,7 +145,7 @@ def rewarded(settings: RewardModelConfig, experience: Experience, scores: np.nda
         value = mean[n] - settings.uncertainty * spread[n] + settings.task_weight * task.value
         return Score(float(value), parts)
 
-    return experience._replace(scores=[of(n, each) for n, each in enumerate(experience.scores)])
+    return experience._replace(scores=[of(n, task) for n, task in enumerate(experience.scores)])
 
 
 def score(config: Config, model: OpenModel, experience: Experience, steps: str = "") -> np.ndarray:
@@ -158,13 +158,13 @@ def score(config: Config, model: OpenModel, experience: Experience, steps: str =
       steps: name of an aggregate of `jaxrl.data.rewards.steps`, for a process reward model.
     """
     size = len(experience.texts) // len(experience.problems)
-    asked = [problem for problem in experience.problems for _ in range(size)]
+    problems = [problem for problem in experience.problems for _ in range(size)]
     read = functools.partial(_lines, model) if steps else functools.partial(_read, config, model)
-    made = [read(*each) for each in zip(asked, experience.texts, strict=True)]
-    completions = [written(each) for each in made if each is not None]
-    found = np.full(len(made), np.nan, np.float32)
+    model_examples = [read(*pair) for pair in zip(problems, experience.texts, strict=True)]
+    completions = [written(example) for example in model_examples if example is not None]
+    completion_scores = np.full(len(model_examples), np.nan, np.float32)
     if not completions:
-        return found
+        return completion_scores
     longest = max(len(c.request.prompt) + len(c.tokens) for c in completions)
     batch = packing.trajectory(
         completions,
@@ -173,20 +173,22 @@ def score(config: Config, model: OpenModel, experience: Experience, steps: str =
         length=round_up(longest, config.packing.bucket),
     )
     scores = mesh.fetch(model.score(model.params, placement.pack_scored(batch, config)))
-    readable = [n for n, each in enumerate(made) if each is not None]
+    readable = [n for n, example in enumerate(model_examples) if example is not None]
     if steps:
         rows = zip(scores, batch.action_mask, strict=True)
-        found[readable] = [AGGREGATES[steps](1 / (1 + np.exp(-row[mask]))) for row, mask in rows]
+        completion_scores[readable] = [
+            AGGREGATES[steps](1 / (1 + np.exp(-row[mask]))) for row, mask in rows
+        ]
     else:
-        found[readable] = np.sum(np.where(batch.action_mask, scores, 0.0), axis=1)
-    return found
+        completion_scores[readable] = np.sum(np.where(batch.action_mask, scores, 0.0), axis=1)
+    return completion_scores
 
 
 def _answer(problem: Problem, text: str) -> str:
     """A completion without what was thought in it."""
-    whole = extract.thinking(problem.prompt, text)
-    rest = extract.after_thought(whole)
-    return text if rest == whole else (rest or "").lstrip()
+    full_text = extract.thinking(problem.prompt, text)
+    rest = extract.after_thought(full_text)
+    return text if rest == full_text else (rest or "").lstrip()
 
 
 def _read(config: Config, model: OpenModel, problem: Problem, text: str) -> examples.Example | None:
@@ -201,11 +203,11 @@ def _read(config: Config, model: OpenModel, problem: Problem, text: str) -> exam
     chat = config.rollout.chat and model.tokenizer.chat is not None
     system = config.rollout.system if chat else ""
     try:
-        made = examples.encode(model.tokenizer, row, chat=chat, system=system)
+        row_examples = examples.encode(model.tokenizer, row, chat=chat, system=system)
     except ValueError:
         return None
     end = model.tokenizer.eos_ids[0]
-    fitted = examples.fitting(made, model.longest, "truncate", problem.id)
+    fitted = examples.fitting(row_examples, model.longest, "truncate", problem.id)
     return None if fitted is None else examples.scored_at_end(fitted[0], end)
 
 
@@ -215,8 +217,8 @@ def _lines(model: OpenModel, problem: Problem, text: str) -> examples.Example | 
     lines = tuple(line for line in _answer(problem, text).splitlines() if line.strip())
     row = Row(problem.id, problem.prompt, lines, (0.0,) * len(lines), stepwise=True)
     try:
-        made = examples.encode(model.tokenizer, row) if lines else []
+        row_examples = examples.encode(model.tokenizer, row) if lines else []
     except ValueError:
         return None
-    fitted = made and examples.fitting(made, model.longest, "drop", problem.id)
+    fitted = row_examples and examples.fitting(row_examples, model.longest, "drop", problem.id)
     return fitted[0] if fitted else None

@@ -79,7 +79,7 @@ def sharpness(settings: SharpnessConfig) -> Extension:
         if not settings.radius:
             previous = ctx.part.join(state.extra["sharpness"], frozen)
             model = ctx.policy.model
-            found, _ = all_logprobs(
+            divergence, _ = all_logprobs(
                 model,
                 state.params,
                 packed.replace(teacher=read_states(model, previous, packed)),
@@ -87,7 +87,7 @@ def sharpness(settings: SharpnessConfig) -> Extension:
                 reading=lambda logits, theirs, targets: forward_kl(logits, theirs),
             )
             acted = batch.action_mask & batch.learned[:, None] & packed.computed[:, None]
-            radius = settings.scale * masked_mean(found, acted)
+            radius = settings.scale * masked_mean(divergence, acted)
         return uphill(trained, grads, radius), {"ascent_radius": radius}
 
     return Extension(check=check, init=init, update=update, ascent=ascent)

@@ -80,10 +80,10 @@ def teacher(settings: TeacherConfig) -> Extension:
                 "use a beta from 0 to 1 and a temperature above 0"
             )
         require_sft(config, "teacher")
-        own = policy.describe(config)[1]
-        model, theirs = policy.describe(_named(config, settings.model))
+        policy_tokenizer = policy.describe(config)[1]
+        model, teacher_tokenizer = policy.describe(_named(config, settings.model))
         policy.require_text(model, settings.model)
-        if why := difference(own, theirs):
+        if why := difference(policy_tokenizer, teacher_tokenizer):
             raise ValueError(
                 f"teacher.model={settings.model!r} has another tokenizer than the model to train "
                 f"({why}); choose a teacher of its family: distributions over different tokens "
@@ -92,9 +92,9 @@ def teacher(settings: TeacherConfig) -> Extension:
 
     def open_teacher(config: Config) -> Opened:
         if not opened:
-            named = _named(config, settings.model)
-            model, _ = policy.describe(named)
-            params = policy.first_params(named, model, jax.sharding.get_mesh())
+            teacher_config = _named(config, settings.model)
+            model, _ = policy.describe(teacher_config)
+            params = policy.first_params(teacher_config, model, jax.sharding.get_mesh())
             opened.append(Opened(model, decoder.cast(params, model.dtype)))
         return opened[0]
 
@@ -115,8 +115,8 @@ def teacher(settings: TeacherConfig) -> Extension:
         )
         batch = experiences.as_trajectory(experience, ctx.config)
         packed = teach(ctx, placement.pack(batch, ctx.config)[0])
-        found = mesh.fetch(values(state.params, packed))
-        return {"divergence": -float(masked_mean(found, batch.action_mask))}
+        minus_divergences = mesh.fetch(values(state.params, packed))
+        return {"divergence": -float(masked_mean(minus_divergences, batch.action_mask))}
 
     return Extension(check=check, reading=reading, teach=teach, measure=measure)
 
@@ -166,8 +166,8 @@ def read_states(model: DecoderConfig, params: Params, packed: Packed) -> Teachin
         return micro_states(model, params, packed, index, "none")
 
     count = packed.tokens.shape[0]
-    found = one(jnp.int32(0))[None] if count == 1 else jax.lax.map(one, jnp.arange(count))
-    return Teaching(found, decoder.unembedding(params), model.logit_softcap)
+    states = one(jnp.int32(0))[None] if count == 1 else jax.lax.map(one, jnp.arange(count))
+    return Teaching(states, decoder.unembedding(params), model.logit_softcap)
 
 
 def minus_divergence(
@@ -182,13 +182,13 @@ def minus_divergence(
     """
     heat = {"temperature": settings.temperature}
     if settings.divergence == "js":
-        found = distillation.generalized_js(logits, theirs, beta=settings.beta, **heat)
+        divergence = distillation.generalized_js(logits, theirs, beta=settings.beta, **heat)
     else:
-        found = getattr(distillation, settings.divergence)(logits, theirs, **heat)
+        divergence = getattr(distillation, settings.divergence)(logits, theirs, **heat)
     if not settings.likelihood:
-        return -found
+        return -divergence
     logp = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)[..., 0]
-    return settings.likelihood * logp - found
+    return settings.likelihood * logp - divergence
 
 
 def difference(one: Tokenizer, two: Tokenizer) -> str:

@@ -37,7 +37,7 @@ def unmasked(settings: UnmaskedConfig) -> Extension:
     def check(config: Config) -> None:
         tasks.require_turns(config, "unmasked", of_all=False)
         tasks.require_one_agent(config, "unmasked")
-        names = [functions.extension_name(each) for each in config.extensions]
+        names = [functions.extension_name(reference) for reference in config.extensions]
         if "corrector" in names:
             raise ValueError(
                 "unmasked with corrector: it takes thoughts out of the loss; leave one of them out"
@@ -45,11 +45,11 @@ def unmasked(settings: UnmaskedConfig) -> Extension:
         require_before_critic(config, "unmasked")
 
     def prepare(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
-        whole = with_observations(batch)
-        packed, _ = placement.pack(whole, ctx.config)
+        unmasked_batch = with_observations(batch)
+        packed, _ = placement.pack(unmasked_batch, ctx.config)
         logp = mesh.fetch(ctx.score(state.params, packed, ctx.restriction(state)))
-        read = whole.action_mask & ~np.asarray(batch.action_mask)
-        return whole.replace(
+        read = unmasked_batch.action_mask & ~np.asarray(batch.action_mask)
+        return unmasked_batch.replace(
             behavior_logp=np.where(read, logp, batch.behavior_logp),
             policy_version=np.where(read, np.int32(state.step), batch.policy_version),
         )
@@ -68,11 +68,11 @@ def with_observations(batch: Trajectory) -> Trajectory:
     """
     mask = np.asarray(batch.action_mask)
     after = np.logical_or.accumulate(mask, axis=1)
-    whole = after & np.logical_or.accumulate(mask[:, ::-1], axis=1)[:, ::-1]
+    action_mask = after & np.logical_or.accumulate(mask[:, ::-1], axis=1)[:, ::-1]
     parent = np.asarray(batch.extra.get("parent", np.arange(-1, mask.shape[1] - 1)))
-    if np.any(whole & (parent != np.arange(-1, mask.shape[1] - 1))):
+    if np.any(action_mask & (parent != np.arange(-1, mask.shape[1] - 1))):
         raise ValueError(
             "unmasked: an episode goes on in another context, as where the chat template or the "
             "environment replaces what was read; use a task and a template that do not"
         )
-    return batch.replace(action_mask=whole)
+    return batch.replace(action_mask=action_mask)

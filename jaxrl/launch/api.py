@@ -66,11 +66,11 @@ def recipe(
     """
     from jaxrl.launch import recipes
 
-    given = {
+    data_flags = {
         "data": data, "test-data": test_data, "prompt-column": prompt_column,
         "answer-column": answer_column, "template": template,
     }  # fmt: skip
-    argv = [f"--{flag}={value}" for flag, value in given.items() if os.fspath(value)]
+    argv = [f"--{flag}={value}" for flag, value in data_flags.items() if os.fspath(value)]
     argv += [f"--reward={text}" for text in _rewards(reward)]
     argv += [f"--model={os.fspath(model)}"] if model else []
     config, rest, _ = short.expand(recipes.load(name, os.fspath(model) or None), argv)
@@ -126,8 +126,8 @@ def _rewards(given: Any) -> list[str]:
     if isinstance(given, str) or callable(given):
         given = [given]
     if isinstance(given, Mapping):
-        return [f"{name}={_reward(each)}" for name, each in given.items()]
-    return [_reward(each) for each in given]
+        return [f"{name}={_reward(reward)}" for name, reward in given.items()]
+    return [_reward(reward) for reward in given]
 
 
 def _reward(given: RewardLike) -> str:

@@ -47,8 +47,8 @@ def found(
     if not libtpu:
         return Accelerators()
     count = len([*devices.glob("accel[0-9]*"), *devices.glob("vfio/[0-9]*")])
-    named = next((environment[name] for name in _TPU_VISIBLE if name in environment), None)
-    return Accelerators(chips=_visible(named, [str(i) for i in range(count)]))
+    visible_chips = next((environment[name] for name in _TPU_VISIBLE if name in environment), None)
+    return Accelerators(chips=_visible(visible_chips, [str(i) for i in range(count)]))
 
 
 def _visible(named: str | None, there: Sequence[str]) -> tuple[str, ...]:
@@ -81,16 +81,18 @@ def shares(count: int, there: Accelerators) -> list[dict[str, str]]:
             f"--parallel {count}: this machine has {total} accelerators; ask for that many at most"
         )
     if there.gpus:
-        each = total // count
+        per_process = total // count
         return [
-            {"CUDA_VISIBLE_DEVICES": ",".join(there.gpus[i * each : (i + 1) * each])}
+            {"CUDA_VISIBLE_DEVICES": ",".join(there.gpus[i * per_process : (i + 1) * per_process])}
             for i in range(count)
         ]
-    each, bounds = (2, "1,2,1") if (total, count) == (4, 2) else (1, "1,1,1")
+    per_process, bounds = (2, "1,2,1") if (total, count) == (4, 2) else (1, "1,1,1")
     return [
         {
-            "TPU_VISIBLE_CHIPS": (own := ",".join(there.chips[i * each : (i + 1) * each])),
-            "TPU_VISIBLE_DEVICES": own,
+            "TPU_VISIBLE_CHIPS": (
+                chips := ",".join(there.chips[i * per_process : (i + 1) * per_process])
+            ),
+            "TPU_VISIBLE_DEVICES": chips,
             "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds,
             "TPU_PROCESS_BOUNDS": "1,1,1",
             "TPU_PROCESS_ADDRESSES": f"localhost:{_FIRST_PORT + i}",

@@ -73,25 +73,25 @@ def main(argv: list[str]) -> int:
         state = f"missing {', '.join(absent)}" if absent else "there"
         table.add_row(f"extra {extra}", state, escape(remedy))
     for name, packaged in catalog.PACKAGED.items():
-        there = all(importlib.util.find_spec(package) for package, _ in packaged.parts)
-        state = "there" if there else "missing"
-        table.add_row(f"model {name}", state, "" if there else escape(packaged.remedy))
+        installed = all(importlib.util.find_spec(package) for package, _ in packaged.parts)
+        state = "there" if installed else "missing"
+        table.add_row(f"model {name}", state, "" if installed else escape(packaged.remedy))
     console.print(table)
     return 0
 
 
 def _sandbox() -> tuple[str, str]:
     try:
-        found = runner.strongest()
+        sandbox = runner.strongest()
     except RuntimeError as error:
         return escape(str(error)), "only tasks that run programs need one"
-    remedy = "install bubblewrap, or --sandbox.allow-weak" if found.kind == "rlimits" else ""
-    if not found.group and not remedy:
+    remedy = "install bubblewrap, or --sandbox.allow-weak" if sandbox.kind == "rlimits" else ""
+    if not sandbox.group and not remedy:
         try:
             remedy = f"no control group could be used in {cgroups.parent()}"
         except RuntimeError as error:
             remedy = f"no control group: {error}"
-    return str(found), escape(remedy)
+    return str(sandbox), escape(remedy)
 
 
 def _version(name: str) -> tuple[str, str]:

@@ -47,8 +47,8 @@ def one_after_another(shares: Sequence[float]) -> Plan:
 
 
 def _target(names: tuple[str, ...], weight: float) -> dict[str, float]:
-    *others, target = names
-    return {**dict.fromkeys(others, (1 - weight) / len(others)), target: weight}
+    *other_domains, target = names
+    return {**dict.fromkeys(other_domains, (1 - weight) / len(other_domains)), target: weight}
 
 
 def _only(names: tuple[str, ...], chosen: Sequence[str]) -> dict[str, float]:

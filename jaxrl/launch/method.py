@@ -136,23 +136,25 @@ def lost(config: Config, method: Method) -> list[str]:
     """
     out = []
     for name in _OF_CONFIG:
-        value, now = getattr(method, name), getattr(config, name)
+        value, config_value = getattr(method, name), getattr(config, name)
         if isinstance(value, ObjectiveConfig):
             fields = ("policy", "advantage", "shaping", "aggregation", "rows", "kl")
             out += [
-                f"objective.{field}={getattr(now, field)!r}"
+                f"objective.{field}={getattr(config_value, field)!r}"
                 for field in fields
                 if getattr(value, field)
-                not in (getattr(now, field), getattr(ObjectiveConfig(), field))
+                not in (getattr(config_value, field), getattr(ObjectiveConfig(), field))
             ]
         elif name == "extensions" and value:
-            out += [f"extensions without {key}" for key in value if key not in now]
+            out += [f"extensions without {key}" for key in value if key not in config_value]
         elif name == "rollout" and value:
             out += [
-                f"rollout.{k}={getattr(now, k)!r}" for k, v in value.items() if getattr(now, k) != v
+                f"rollout.{k}={getattr(config_value, k)!r}"
+                for k, v in value.items()
+                if getattr(config_value, k) != v
             ]
-        elif value is not None and value != now:
-            out.append(f"{name}={now!r}")
+        elif value is not None and value != config_value:
+            out.append(f"{name}={config_value!r}")
     return out
 
 

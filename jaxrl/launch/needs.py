@@ -162,8 +162,8 @@ def for_file(path: str) -> list[dict[str, Any]]:
         if method is None:
             continue
         config = recipes.load(str(row["name"]), "any")
-        own = {"path": path, "rewards": named.written([named.parse("none")])}
-        config = dataclasses.replace(config, task="file", task_args=own)
+        task_args = {"path": path, "rewards": named.written([named.parse("none")])}
+        config = dataclasses.replace(config, task="file", task_args=task_args)
         absent = missing(config, method)
         out.append({"name": row["name"], "summary": row["summary"], "missing": absent})
     return out

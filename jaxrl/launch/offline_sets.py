@@ -46,8 +46,8 @@ def tiers(env: Environment, *, steps: int = 6000, size: int = 5000, seed: int = 
     def uniform(key: jax.Array, params: Any, observation: Any) -> jax.Array:
         return random_action(key, env.space)
 
-    found = jax.jit(lambda k: rollout.evaluate(env, uniform, None, k, episodes=128).returns)(key)
-    bounds = statistics.Bounds(float(found.mean()), max(float(p.returns[0]) for p in points))
+    returns = jax.jit(lambda k: rollout.evaluate(env, uniform, None, k, episodes=128).returns)(key)
+    bounds = statistics.Bounds(float(returns.mean()), max(float(p.returns[0]) for p in points))
     scores = [statistics.normalised_score(p.returns[0], bounds) for p in points]
     medium = next(i for i, score in enumerate(scores) if score >= 40.0)
     expert = int(np.argmax(scores))

@@ -92,11 +92,13 @@ def shown(
         rewards.append(metrics["reward/mean"])
         rows.append(metrics)
         latest = figures(metrics, rewards)
-        found = alerts.alerts(rows, dtype)
-        for name in found.keys() - noted:
-            console.print(as_text(f"ALERT at step {number}, {name}: {found[name]}"), soft_wrap=True)
+        messages = alerts.alerts(rows, dtype)
+        for name in messages.keys() - noted:
+            console.print(
+                as_text(f"ALERT at step {number}, {name}: {messages[name]}"), soft_wrap=True
+            )
         noted.clear()
-        noted.update(found)
+        noted.update(messages)
 
     def scored(problem: Problem, text: str, score: Score) -> None:
         nonlocal early
@@ -152,7 +154,7 @@ def _scored(rows: Sequence[Shown], title: str) -> Table:
         parts = "  ".join(f"{name} {value:.3g}" for name, value in score.parts.items())
         reward = f"{score.value:.3g}" if score.value is not None else f"failed: {score.error}"
         table.add_row(
-            *(Text(_short(each, 240)) for each in (problem.prompt, text)),
+            *(Text(_short(cell, 240)) for cell in (problem.prompt, text)),
             Text(_short("" if problem.answer is None else str(problem.answer), 60)),
             Text(_short(f"{reward}  {parts}".strip(), 200)),
         )

@@ -83,9 +83,9 @@ def _one(config: Config, options: short.Options) -> int:
             trust.remember(directory, config)
         started = True
 
-    shown = {"every": options.show_every, "dtype": config.compute_dtype}
+    display_options = {"every": options.show_every, "dtype": config.compute_dtype}
     try:
-        with progress.shown(console, begin, **shown) as watch:
+        with progress.shown(console, begin, **display_options) as watch:
             if options.profile:
                 watch = profile.profiled(watch, directory / "profile")
             watch = _stopping_when_full(_shielding(watch))

@@ -355,9 +355,9 @@ def distributional_critic(
     """
     small = 0.1
     q, s = constant(mean), constant(std)
-    drawn = jnp.clip(sampled, q - width, q + width)
+    clipped_target = jnp.clip(sampled, q - width, q + width)
     by_mean = constant(expected - q) / (jnp.square(s) + small)
-    by_std = constant(jnp.square(drawn - q) - jnp.square(s)) / (s**3 + small)
+    by_std = constant(jnp.square(clipped_target - q) - jnp.square(s)) / (s**3 + small)
     return -constant(scale + small) * (by_mean * mean + by_std * std)
 
 

@@ -196,8 +196,8 @@ def cql_term(q_values: jax.Array, actions: jax.Array, *, temperature: float = 1.
       `[...]`, to be weighted and added to the Bellman error.
     """
     q = as_float(q_values)
-    taken = jnp.take_along_axis(q, actions[..., None], axis=-1)[..., 0]
-    return temperature * jax.nn.logsumexp(q / temperature, axis=-1) - taken
+    data_q = jnp.take_along_axis(q, actions[..., None], axis=-1)[..., 0]
+    return temperature * jax.nn.logsumexp(q / temperature, axis=-1) - data_q
 
 
 @checked

@@ -53,18 +53,18 @@ def start(environment: Mapping[str, str] = os.environ) -> int:
     Raises:
       ValueError: some of the variables are set, but not all, or not to numbers that fit.
     """
-    given = {name: environment[name] for name in VARIABLES if name in environment}
-    if given and given != {"JAXRL_PROCESSES": "auto"}:
-        coordinator, count, own = explicit(given)
+    variables = {name: environment[name] for name in VARIABLES if name in environment}
+    if variables and variables != {"JAXRL_PROCESSES": "auto"}:
+        coordinator, count, index = explicit(variables)
         jax.distributed.initialize(
             coordinator,
             count,
-            own,
+            index,
             # else a scheduler around us would have JAX take one device alone
             cluster_detection_method="deactivate",
             shutdown_timeout_seconds=_ENDING_S,
         )
-    elif given or announced(environment) > 1:
+    elif variables or announced(environment) > 1:
         jax.distributed.initialize(shutdown_timeout_seconds=_ENDING_S)
     else:
         return 1
@@ -80,13 +80,13 @@ def explicit(given: Mapping[str, str]) -> tuple[str, int, int]:
     missing = [name for name in VARIABLES if name not in given]
     if missing:
         raise ValueError(f"{', '.join(given)} is set without {', '.join(missing)}; set all three")
-    coordinator, count, own = (given[name] for name in VARIABLES)
-    if not (count.isdigit() and own.isdigit() and int(own) < int(count)):
+    coordinator, count, index = (given[name] for name in VARIABLES)
+    if not (count.isdigit() and index.isdigit() and int(index) < int(count)):
         raise ValueError(
-            f"JAXRL_PROCESS={own} of JAXRL_PROCESSES={count}: both must be numbers, the first "
+            f"JAXRL_PROCESS={index} of JAXRL_PROCESSES={count}: both must be numbers, the first "
             "below the second"
         )
-    return coordinator, int(count), int(own)
+    return coordinator, int(count), int(index)
 
 
 def announced(environment: Mapping[str, str]) -> int:
@@ -114,9 +114,9 @@ def gathered(value: T) -> list[T]:
     body = np.frombuffer(pickle.dumps(value), np.uint8)
     with jax.transfer_guard("allow"):  # the exchange goes by way of the devices
         sizes = multihost_utils.process_allgather(np.int32(len(body)))
-        sent = np.zeros(round_up(int(sizes.max()), 1024), np.uint8)
-        sent[: len(body)] = body
-        rows = multihost_utils.process_allgather(sent)
+        buffer = np.zeros(round_up(int(sizes.max()), 1024), np.uint8)
+        buffer[: len(body)] = body
+        rows = multihost_utils.process_allgather(buffer)
     return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
@@ -139,7 +139,7 @@ def sent_to_first(key: str, value: Any, seconds: float) -> list[Any]:
     if not first():
         client.key_value_set(f"{key}/{jax.process_index()}", json.dumps(value))
         return []
-    names = (f"{key}/{other}" for other in range(1, jax.process_count()))
+    names = (f"{key}/{process}" for process in range(1, jax.process_count()))
     values = [client.blocking_key_value_get(name, round(1000 * seconds)) for name in names]
     return [value, *map(json.loads, values)]
 
@@ -154,16 +154,16 @@ def by_first(function: Callable[P, T]) -> Callable[P, T]:
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         if jax.process_count() == 1:
             return function(*args, **kwargs)
-        made, error = None, None
+        result, error = None, None
         if first():
             try:
-                made = function(*args, **kwargs)
+                result = function(*args, **kwargs)
             except Exception as raised:
                 error = raised
-        made, theirs = gathered((made, error))[0]
-        if theirs is not None:
-            raise error or theirs
-        return made
+        result, first_error = gathered((result, error))[0]
+        if first_error is not None:
+            raise error or first_error
+        return result
 
     return call
 
@@ -188,12 +188,12 @@ def together() -> Iterator[None]:
 
 def lost(error: Exception) -> str:
     """The message of a process that ends because of its own error or because another has ended."""
-    own = f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}"
+    process = f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}"
     reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
     why = (
-        f"{own} has lost another process, whose own log has the cause ({reason})"
+        f"{process} has lost another process, whose own log has the cause ({reason})"
         if _broken(error)
-        else f"{own} has failed ({reason})"
+        else f"{process} has failed ({reason})"
     )
     return (
         f"jaxrl: {why}; the run ends in all processes, and the same command in all of them "

@@ -70,8 +70,8 @@ def make(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
     """
     devices = devices or jax.devices()
     sizes = {axis: getattr(config, axis) for axis in AXES}
-    others = math.prod(n for axis, n in sizes.items() if axis != "data")
-    sizes["data"] = sizes["data"] or max(1, len(devices) // others)
+    other_product = math.prod(n for axis, n in sizes.items() if axis != "data")
+    sizes["data"] = sizes["data"] or max(1, len(devices) // other_product)
     if math.prod(sizes.values()) != len(devices):
         shape = ", ".join(f"{axis}={n}" for axis, n in sizes.items() if n > 1) or "data=1"
         raise ValueError(
@@ -123,19 +123,19 @@ def check(rules: Mapping[str, str], model: DecoderConfig) -> None:
         if len({*axes}) < len(axes):
             raise ValueError(f"{rule} splits over one mesh axis twice; name each once")
         if name in RULES:
-            wanted, what = 1, "a logical axis"
+            rank, what = 1, "a logical axis"
         else:
-            found = fnmatch.filter(parameters, name)
-            if not found:
+            matches = fnmatch.filter(parameters, name)
+            if not matches:
                 raise ValueError(
                     f"{rule} names neither a logical axis ({', '.join(RULES)}) nor a parameter "
                     f"({', '.join(parameters)})"
                 )
-            odd = next((n for n in found if len(parameters[n]) != len(entries)), found[0])
-            wanted, what = len(parameters[odd]), f"{odd} of shape {parameters[odd]}"
-        if len(entries) != wanted:
+            odd = next((n for n in matches if len(parameters[n]) != len(entries)), matches[0])
+            rank, what = len(parameters[odd]), f"{odd} of shape {parameters[odd]}"
+        if len(entries) != rank:
             raise ValueError(
-                f"{rule} has {len(entries)} entries for {what}; give {wanted}, separated by commas"
+                f"{rule} has {len(entries)} entries for {what}; give {rank}, separated by commas"
             )
 
 
@@ -248,8 +248,8 @@ def fetch(tree: Any) -> Any:
     """Whole host copies of arrays, in every process; all processes must call."""
 
     def whole(x: Any) -> Any:
-        here = not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated
-        return x if here else _replicate(x, replicated(x.sharding.mesh))
+        is_local = not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated
+        return x if is_local else _replicate(x, replicated(x.sharding.mesh))
 
     return jax.device_get(jax.tree.map(whole, tree))
 

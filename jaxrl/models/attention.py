@@ -62,15 +62,15 @@ class Mask:
         """The mask over `keys` keys, [B, T, S] bool."""
         place = jnp.arange(keys)[None, None]
         index = self.index[:, :, None]
-        seen = place <= index
+        mask = place <= index
         if self.until is not None:
-            seen &= index < self.until[:, None]
+            mask &= index < self.until[:, None]
         if self.window is not None:
             near = index if self.positions is None else self.positions[:, :, None]
             far = place if self.key_positions is None else self.key_positions[:, None]
             inside = near - far < self.window
-            seen &= inside if self.sink is None else inside | (far < self.sink)
-        return seen
+            mask &= inside if self.sink is None else inside | (far < self.sink)
+        return mask
 
 
 def tree_mask(visible_until: jax.Array, positions: jax.Array | None = None) -> Mask:
@@ -125,14 +125,14 @@ def attend(
         kernel = choose(platform, q, k, v, softcap)
     match kernel:
         case "xla":
-            whole = functools.partial(_xla, scale=scale, softcap=softcap)
-            return _by_blocks(whole, q, k, v, mask)
+            attend_block = functools.partial(_xla, scale=scale, softcap=softcap)
+            return _by_blocks(attend_block, q, k, v, mask)
         case "splash":
             emulated = platform != "tpu"
             return splash(q, k, v, mask, scale=scale, softcap=softcap, interpret=emulated)
         case "cudnn" if softcap is None:
-            whole = functools.partial(_cudnn, scale=scale)
-            return _by_blocks(whole, q, k, v, mask)
+            attend_block = functools.partial(_cudnn, scale=scale)
+            return _by_blocks(attend_block, q, k, v, mask)
         case "cudnn":
             raise ValueError(f"attention='cudnn' has no softcap={softcap}; use 'auto' or 'xla'")
     raise ValueError(f"attention={kernel!r}: choose auto, xla, cudnn or splash")
@@ -188,11 +188,11 @@ def splash(
 
     (b, t, n), s = q.shape[:3], k.shape[1]
     size = min(_PIECE, t + -t % _BLOCK)
-    more, columns = -t % size, -s % _BLOCK
+    query_padding, key_padding = -t % size, -s % _BLOCK
 
     def kernel(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask) -> jax.Array:
         attention = splash_attention_kernel.make_splash_mha_single_device(
-            _seeing(mask.dense(s + columns)), attn_logits_soft_cap=softcap, interpret=interpret
+            _seeing(mask.dense(s + key_padding)), attn_logits_soft_cap=softcap, interpret=interpret
         )
         # a label for profiles alone, which inside jit is traced and then cannot be read
         attention.fwd_mask_info = attention.fwd_mask_info._replace(is_dynamic_mask=None)
@@ -224,10 +224,10 @@ def splash(
     def pieces(x: jax.Array | None, more: int) -> jax.Array | None:
         return None if x is None else pad(x, more).reshape(b, -1, size, *x.shape[2:])
 
-    queries = pieces(mask.index, more), pieces(mask.positions, more)
-    keys = pad(mask.until, columns), pad(mask.key_positions, columns)
+    queries = pieces(mask.index, query_padding), pieces(mask.positions, query_padding)
+    keys = pad(mask.until, key_padding), pad(mask.key_positions, key_padding)
     q = (q * jnp.asarray(scale, q.dtype)).astype(q.dtype)
-    q, k, v = pieces(q, more).swapaxes(2, 3), pad(k, columns), pad(v, columns)
+    q, k, v = pieces(q, query_padding).swapaxes(2, 3), pad(k, key_padding), pad(v, key_padding)
     # a piece at a time: the kernel takes one mask, and its grid is sequential in any case
     y = jax.lax.map(row, (q, k.swapaxes(1, 2), v.swapaxes(1, 2), queries, keys))
     return y.swapaxes(2, 3).reshape(b, -1, n, v.shape[-1])[:, :t].astype(v.dtype)
@@ -237,8 +237,10 @@ def _cudnn(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, scale: float) -
     # The library takes a mask as a bias of 2 bytes a pair of tokens: that of a block at a time.
     @functools.partial(jax.checkpoint, policy=_but_masks, prevent_cse=False)
     def block(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask) -> jax.Array:
-        seen = _seeing(mask.dense(k.shape[1]))[:, None]
-        return jax.nn.dot_product_attention(q, k, v, mask=seen, scale=scale, implementation="cudnn")
+        dense_mask = _seeing(mask.dense(k.shape[1]))[:, None]
+        return jax.nn.dot_product_attention(
+            q, k, v, mask=dense_mask, scale=scale, implementation="cudnn"
+        )
 
     return block(q, k, v, mask)
 

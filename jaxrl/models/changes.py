@@ -53,7 +53,7 @@ def changes(
       rank: how many leading singular vectors span the compared spaces, at most half of them all.
     """
     old, new = (nnx.traversals.flatten_mapping(params) for params in (before, after))
-    found: list[Change] = []
+    layer_changes: list[Change] = []
     for path, leaf in layout(config).items():
         stacked = path[0] in STACKS
         above = config.dense_layers if path[0] == "layers" else 0
@@ -64,10 +64,12 @@ def changes(
             cut = leaf.batch - stacked + leaf.inputs
             matrix = bool(leaf.inputs) or "vocab" in leaf.axes
             width = int(np.prod(pair[0].shape[cut if leaf.inputs else 1 :]))
-            one, two = (x.reshape(-1, width) if matrix else x.reshape(-1) for x in pair)
+            old_values, new_values = (
+                x.reshape(-1, width) if matrix else x.reshape(-1) for x in pair
+            )
             layer = row + above if stacked else None
-            found.append(change("/".join(path), layer, one, two, rank=rank))
-    return found
+            layer_changes.append(change("/".join(path), layer, old_values, new_values, rank=rank))
+    return layer_changes
 
 
 def change(

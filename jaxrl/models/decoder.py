@@ -166,8 +166,8 @@ def hidden(
     Returns:
       [B, T, D] in the compute dtype.
     """
-    given = (remat, layout, noise)
-    return _forward(config, params, tokens, positions, visible_until, *given, routed=False)[0]
+    options = (remat, layout, noise)
+    return _forward(config, params, tokens, positions, visible_until, *options, routed=False)[0]
 
 
 def routed(
@@ -189,8 +189,8 @@ def routed(
     Returns:
       States [B, T, D], and the routing of all layers that have experts: its leaves lead with them.
     """
-    given = (remat, layout, noise)
-    return _forward(config, params, tokens, positions, visible_until, *given, routed=True)
+    options = (remat, layout, noise)
+    return _forward(config, params, tokens, positions, visible_until, *options, routed=True)
 
 
 def _forward(
@@ -218,13 +218,13 @@ def _forward(
         layer_params, gated = gates.taken(layer_params, layout)
         block = _block(config, layout.weights(layer_params, stack))
         q, memory = block.look(x, table[kind], scale)
-        seen = mask
+        layer_mask = mask
         if any(config.local_layers):
-            seen = mask.replace(window=jnp.where(local, config.sliding_window, _EVERYTHING))
+            layer_mask = mask.replace(window=jnp.where(local, config.sliding_window, _EVERYTHING))
         if routed and stack == STACKS[-1]:
-            x, routing = block.finish_routed(x, q, memory, seen, gated)
+            x, routing = block.finish_routed(x, q, memory, layer_mask, gated)
             return layout.activations(x), routing
-        return layout.activations(block.finish(x, q, memory, seen, gated)), None
+        return layout.activations(block.finish(x, q, memory, layer_mask, gated)), None
 
     rest = layout.weights({k: v for k, v in params.items() if k not in STACKS}, "")
     x = layout.activations(_embed(config, rest, tokens))
@@ -250,7 +250,10 @@ def unstack(params: Params) -> Params:
     layers = []
     for name in STACKS:
         leaves, structure = jax.tree.flatten(params.get(name, {}))
-        layers += [jax.tree.unflatten(structure, one) for one in zip(*leaves, strict=True)]
+        layers += [
+            jax.tree.unflatten(structure, layer_leaves)
+            for layer_leaves in zip(*leaves, strict=True)
+        ]
     rest = {name: value for name, value in params.items() if name not in STACKS}
     return {**rest, "layers": tuple(layers)}
 
@@ -285,11 +288,15 @@ def cast(params: Params, dtype: str) -> Params:
     Norms and routers compute in fp32 and keep their dtype, lest the sampler choose other experts
     than the trainer; so do the codes and scales of quantised weights.
     """
-    kept = {"weight", "router", "correction", "scales"}
+    exempt_names = {"weight", "router", "correction", "scales"}
 
     def leaf(path: tuple[Any, ...], a: jax.Array) -> jax.Array:
         names = {getattr(step, "key", getattr(step, "name", None)) for step in path}
-        return a.astype(dtype) if jnp.issubdtype(a.dtype, jnp.floating) and not names & kept else a
+        return (
+            a.astype(dtype)
+            if jnp.issubdtype(a.dtype, jnp.floating) and not names & exempt_names
+            else a
+        )
 
     return jax.tree_util.tree_map_with_path(leaf, params)
 
@@ -374,12 +381,12 @@ def extend(
         block = _block(config, layer_params)
         q, new = block.look(x, rotation, scale)
         remembered = layout.cache(jax.tree.map(write, layer, new))
-        seen = jax.tree.map(read, remembered)
-        return block.finish(x, q, seen, local_mask if local else mask, gated), remembered
+        memory = jax.tree.map(read, remembered)
+        return block.finish(x, q, memory, local_mask if local else mask, gated), remembered
 
     x = _embed(config, params, tokens)
-    written = []
+    layer_caches = []
     for i, (layer_params, layer) in enumerate(zip(params["layers"], cache, strict=True)):
         x, remembered = one(x, layer_params, layer, table[kinds[i]], local[i])
-        written.append(remembered)
-    return _final_norm(config, params, x), tuple(written)
+        layer_caches.append(remembered)
+    return _final_norm(config, params, x), tuple(layer_caches)

@@ -46,13 +46,15 @@ def taken(params: Params, layout: Layout) -> tuple[Params, Layout]:
     """A layer's parameters without its gates, and the layout whose attention obeys them."""
     if _NAME not in params:
         return params, layout
-    held: Gates = params[_NAME]
+    gates: Gates = params[_NAME]
 
     def attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, **settings: Any) -> jax.Array:
-        near = mask.replace(window=jnp.int32(held.recent), sink=jnp.int32(held.sink))
-        whole, local = (layout.attend(q, k, v, seen, **settings) for seen in (mask, near))
-        share = jnp.repeat(held.alpha, q.shape[2] // held.alpha.shape[0])[:, None]
-        return (share * whole + (1 - share) * local).astype(whole.dtype)
+        near = mask.replace(window=jnp.int32(gates.recent), sink=jnp.int32(gates.sink))
+        full_output, local_output = (
+            layout.attend(q, k, v, attention_mask, **settings) for attention_mask in (mask, near)
+        )
+        share = jnp.repeat(gates.alpha, q.shape[2] // gates.alpha.shape[0])[:, None]
+        return (share * full_output + (1 - share) * local_output).astype(full_output.dtype)
 
     rest = {name: value for name, value in params.items() if name != _NAME}
     return rest, layout._replace(attend=attend)

@@ -174,14 +174,14 @@ def project_ragged(x: jax.Array, weight: Weight, sizes: jax.Array) -> jax.Array:
 def _drop(x: jax.Array, weight: Adapted) -> jax.Array:
     if weight.key is None:
         return x
-    kept = jax.random.bernoulli(weight.key, 1 - weight.dropout, x.shape)
-    return jnp.where(kept, x / (1 - weight.dropout), 0).astype(x.dtype)
+    keep_mask = jax.random.bernoulli(weight.key, 1 - weight.dropout, x.shape)
+    return jnp.where(keep_mask, x / (1 - weight.dropout), 0).astype(x.dtype)
 
 
 def norms(weight: Weight, inputs: int) -> jax.Array:
     """The norm of each output's weights, in fp32."""
-    whole = dense(weight, jnp.float32)
-    return jnp.sqrt(jnp.sum(whole * whole, axis=tuple(range(inputs))))
+    matrix = dense(weight, jnp.float32)
+    return jnp.sqrt(jnp.sum(matrix * matrix, axis=tuple(range(inputs))))
 
 
 def _sum(weight: Adapted) -> jax.Array:
@@ -196,10 +196,10 @@ def _stretch(weight: Adapted) -> jax.Array:
 
 
 def _merged(weight: Adapted) -> jax.Array:
-    whole = _sum(weight)
+    matrix = _sum(weight)
     if weight.magnitude is None:
-        return whole
-    return whole * _stretch(weight)
+        return matrix
+    return matrix * _stretch(weight)
 
 
 def _dequantize(weight: Quantized) -> jax.Array:

@@ -99,19 +99,19 @@ def _told(path: Path) -> Iterator[None]:
 
 def _base(directory: Path) -> str:
     """The base that a directory of PEFT's names: as written, or the `base` inside it if moved."""
-    named = json.loads((directory / catalog.ADAPTERS).read_text()).get("base_model_name_or_path")
+    base = json.loads((directory / catalog.ADAPTERS).read_text()).get("base_model_name_or_path")
     inside = directory / "base"
-    if inside.is_dir() and not (named and Path(named).exists()):
+    if inside.is_dir() and not (base and Path(base).exists()):
         return str(inside)
-    if not named:
+    if not base:
         raise ValueError(f"{directory / catalog.ADAPTERS} names no base_model_name_or_path; add it")
-    return named
+    return base
 
 
 def _checked(name_or_path: str) -> Path:
     path = catalog.locate(name_or_path)
-    known = any((path / name).exists() for name in ("config.json", catalog.ADAPTERS))
-    if path.suffix == ".gguf" or known:
+    has_config = any((path / name).exists() for name in ("config.json", catalog.ADAPTERS))
+    if path.suffix == ".gguf" or has_config:
         return path
     raise ValueError(
         f"model {name_or_path!r}: expected a .gguf file, or a directory with one, with config.json "

@@ -80,16 +80,16 @@ def targets(model: DecoderConfig, config: LoraConfig) -> dict[Path, Leaf]:
     matrices = {path: leaf for path, leaf in layout(model).items() if leaf.inputs}
     chosen = {}
     for pattern in config.targets:
-        found = {
+        matches = {
             path: leaf
             for path, leaf in matrices.items()
             if fnmatch.fnmatchcase("/".join(path), pattern)
             and (path[-1] != "router" or pattern.endswith("router"))
         }
-        if not found:
+        if not matches:
             names = ", ".join("/".join(path) for path in matrices)
             raise ValueError(f"targets has {pattern!r}, which matches none of {names}")
-        chosen |= found
+        chosen |= matches
     if config.dora and any(leaf.batch > 1 for leaf in chosen.values()):
         raise ValueError("dora adapts no experts; leave them out of targets")
     return {path: leaf for path, leaf in matrices.items() if path in chosen}
@@ -104,17 +104,17 @@ def _declare(leaf: Leaf, config: LoraConfig) -> dict[str, Leaf]:
     """The leaves of one matrix's adapter."""
     cut = leaf.batch + leaf.inputs
 
-    taken, given = leaf.shape[leaf.batch : cut], leaf.shape[cut:]
+    input_shape, output_shape = leaf.shape[leaf.batch : cut], leaf.shape[cut:]
     parts = {
-        "a": ((*taken, config.rank), (*leaf.axes[leaf.batch : cut], "rank")),
-        "b": ((config.rank, *given), ("rank", *leaf.axes[cut:])),
+        "a": ((*input_shape, config.rank), (*leaf.axes[leaf.batch : cut], "rank")),
+        "b": ((config.rank, *output_shape), ("rank", *leaf.axes[cut:])),
     }
     if config.dora:
-        parts["magnitude"] = (given, leaf.axes[cut:])
+        parts["magnitude"] = (output_shape, leaf.axes[cut:])
     shape, axes = leaf.shape[: leaf.batch], leaf.axes[: leaf.batch]
     return {
-        name: Leaf(shape + own, axes + names, leaf.batch, inputs(leaf, name))
-        for name, (own, names) in parts.items()
+        name: Leaf(shape + part_shape, axes + names, leaf.batch, inputs(leaf, name))
+        for name, (part_shape, names) in parts.items()
     }
 
 
@@ -142,8 +142,8 @@ def init(key: jax.Array, model: DecoderConfig, params: Params, config: LoraConfi
     base, adapters = nnx.traversals.flatten_mapping(params), {}
     for i, (path, leaf) in enumerate(targets(model, config).items()):
         parts = _declare(leaf, config)
-        taken = leaf.shape[leaf.batch : leaf.batch + leaf.inputs]
-        bound = math.prod(taken) ** -0.5
+        input_shape = leaf.shape[leaf.batch : leaf.batch + leaf.inputs]
+        bound = math.prod(input_shape) ** -0.5
         shape = parts["a"].shape
         adapters[*path, "a"] = jax.random.uniform(
             jax.random.fold_in(key, i), shape, jnp.float32, -bound, bound
@@ -230,8 +230,8 @@ def merge(model: DecoderConfig, params: Params, adapters: Adapters, config: Lora
     flat = nnx.traversals.flatten_mapping(attach(model, params, adapters, config))
     for path, leaf in layout(model).items():
         if not isinstance(flat[path], jax.Array):
-            whole = functools.partial(linear.dense, dtype=jnp.float32)
-            flat[path] = _by_layer(whole, leaf)(flat[path])
+            dense = functools.partial(linear.dense, dtype=jnp.float32)
+            flat[path] = _by_layer(dense, leaf)(flat[path])
     return nnx.traversals.unflatten_mapping(flat)
 
 

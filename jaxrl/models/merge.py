@@ -22,10 +22,10 @@ def _by_leaf(function: Leaf, *trees: Tree) -> Tree:
 
 
 def _weights(count: int, weights: Sequence[float]) -> np.ndarray:
-    given = np.array(weights if len(weights) else [1.0] * count, np.float32)
-    if len(given) != count:
+    factors = np.array(weights if len(weights) else [1.0] * count, np.float32)
+    if len(factors) != count:
         raise ValueError(f"weights={tuple(weights)}: give one for each of {count} models, or none")
-    return given
+    return factors
 
 
 def mean(models: Sequence[Tree], weights: Sequence[float] = ()) -> Tree:
@@ -40,11 +40,11 @@ def mean(models: Sequence[Tree], weights: Sequence[float] = ()) -> Tree:
     Raises:
       ValueError: not a weight for each, or a sum that is not above 0.
     """
-    given = _weights(len(models), weights)
-    if given.sum() <= 0:
+    factors = _weights(len(models), weights)
+    if factors.sum() <= 0:
         raise ValueError(f"weights={tuple(weights)}: their sum must be above 0")
-    given = given / given.sum()
-    return _by_leaf(lambda *x: np.tensordot(given, np.stack(x), 1), *models)
+    factors = factors / factors.sum()
+    return _by_leaf(lambda *x: np.tensordot(factors, np.stack(x), 1), *models)
 
 
 def task_arithmetic(
@@ -64,8 +64,8 @@ def task_arithmetic(
     Raises:
       ValueError: not a weight for each.
     """
-    given = _weights(len(models), weights) * scale
-    return _added(base, models, lambda vectors: np.tensordot(given, vectors, 1))
+    factors = _weights(len(models), weights) * scale
+    return _added(base, models, lambda vectors: np.tensordot(factors, vectors, 1))
 
 
 def ties(
@@ -93,18 +93,18 @@ def ties(
       ValueError: not a weight for each, or a density out of range.
     """
     _check_density(density)
-    given = _weights(len(models), weights)
+    factors = _weights(len(models), weights)
 
     def merged(vectors: np.ndarray) -> np.ndarray:
         flat = vectors.reshape(len(vectors), -1)
-        kept = max(1, round(density * flat.shape[1]))
-        least = -np.partition(-np.abs(flat), kept - 1, axis=1)[:, kept - 1 : kept]
-        flat = np.where(np.abs(flat) >= least, flat, 0.0) * given[:, None]
+        kept_count = max(1, round(density * flat.shape[1]))
+        least = -np.partition(-np.abs(flat), kept_count - 1, axis=1)[:, kept_count - 1 : kept_count]
+        flat = np.where(np.abs(flat) >= least, flat, 0.0) * factors[:, None]
         elected = np.sign(flat.sum(axis=0))
         agree = (np.sign(flat) == elected) & (flat != 0)
-        total = np.sum(agree * given[:, None], axis=0)
-        found = np.sum(np.where(agree, flat, 0.0), axis=0) / np.where(total == 0, 1.0, total)
-        return scale * found.reshape(vectors.shape[1:])
+        total = np.sum(agree * factors[:, None], axis=0)
+        average = np.sum(np.where(agree, flat, 0.0), axis=0) / np.where(total == 0, 1.0, total)
+        return scale * average.reshape(vectors.shape[1:])
 
     return _added(base, models, merged)
 
@@ -136,12 +136,12 @@ def dare(
       ValueError: not a weight for each, or a density out of range.
     """
     _check_density(density)
-    given = _weights(len(models), weights) * scale / (1 if len(weights) else len(models))
+    factors = _weights(len(models), weights) * scale / (1 if len(weights) else len(models))
     rng = np.random.default_rng(seed)
 
     def merged(vectors: np.ndarray) -> np.ndarray:
-        kept = rng.random(vectors.shape, np.float32) < density
-        return np.tensordot(given, np.where(kept, vectors / np.float32(density), 0.0), 1)
+        keep_mask = rng.random(vectors.shape, np.float32) < density
+        return np.tensordot(factors, np.where(keep_mask, vectors / np.float32(density), 0.0), 1)
 
     return _added(base, models, merged)
 
@@ -211,15 +211,15 @@ def ram(
         return changed, changed.sum(axis=0)
 
     def counted(b: np.ndarray, *x: np.ndarray) -> None:
-        changed, count = (each.reshape(-1, b.size) for each in changes(np.stack(x) - b))
+        changed, count = (array.reshape(-1, b.size) for array in changes(np.stack(x) - b))
         shared[:] += np.sum(changed & (count > 1), axis=1)
         alone[:] += np.sum(changed & (count == 1), axis=1)
 
     def merged(vectors: np.ndarray) -> np.ndarray:
         changed, count = changes(vectors)
-        kept = np.where(changed, vectors, 0.0)
-        enlarged = np.tensordot(factors, kept, 1)
-        return np.where(count == 1, enlarged, kept.sum(axis=0) / np.maximum(count, 1))
+        changed_entries = np.where(changed, vectors, 0.0)
+        enlarged = np.tensordot(factors, changed_entries, 1)
+        return np.where(count == 1, enlarged, changed_entries.sum(axis=0) / np.maximum(count, 1))
 
     _by_leaf(counted, base, *models)
     ratios = np.minimum(shared / np.maximum(alone, 1), 1.0)

@@ -20,9 +20,9 @@ def _yarn_mscale(factor: float, mscale: float = 1.0) -> float:
 
 def _llama3(inverse: np.ndarray, s: RopeScaling) -> np.ndarray:
     turns = s.original_max_positions * inverse / (2 * np.pi)
-    kept = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
-    kept = np.clip(kept, 0.0, 1.0)
-    return inverse * (kept + (1 - kept) / s.factor)
+    smooth_factor = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
+    smooth_factor = np.clip(smooth_factor, 0.0, 1.0)
+    return inverse * (smooth_factor + (1 - smooth_factor) / s.factor)
 
 
 def _yarn(inverse: np.ndarray, s: RopeScaling, theta: float) -> tuple[np.ndarray, float]:

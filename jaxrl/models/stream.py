@@ -47,10 +47,10 @@ def assemble(
     layers = (np.asarray(layer, jnp.dtype(dtype)) for layer in layers)
     if not leaf.batch:
         return _placed(next(layers), where)
-    depth, one = leaf.shape[0], leaf._replace(shape=leaf.shape[1:], batch=leaf.batch - 1)
+    depth, layer_leaf = leaf.shape[0], leaf._replace(shape=leaf.shape[1:], batch=leaf.batch - 1)
 
     def finish(layer: jax.Array) -> Weight:
-        return quantize.one(layer, one, kind) if kind and quantize.applies(leaf) else layer
+        return quantize.one(layer, layer_leaf, kind) if kind and quantize.applies(leaf) else layer
 
     def start() -> Weight:
         return jax.tree.map(lambda row: _bits(jnp.zeros((depth, *row.shape), row.dtype)), rows)
@@ -65,13 +65,13 @@ def assemble(
     def end(whole: Weight) -> Weight:
         return jax.tree.map(lambda a, row: _values(a, row.dtype), whole, rows)
 
-    rows = jax.eval_shape(finish, jax.ShapeDtypeStruct(one.shape, jnp.dtype(dtype)))
+    rows = jax.eval_shape(finish, jax.ShapeDtypeStruct(layer_leaf.shape, jnp.dtype(dtype)))
     put = jax.jit(put, donate_argnums=0, out_shardings=where)
-    whole = jax.jit(start, out_shardings=where)()
+    weight = jax.jit(start, out_shardings=where)()
     for row, layer in enumerate(layers):
         # a layer in flight is host memory: without the wait, all of them would be
-        whole = jax.block_until_ready(put(whole, layer, row))
-    return jax.jit(end, donate_argnums=0, out_shardings=where)(whole)
+        weight = jax.block_until_ready(put(weight, layer, row))
+    return jax.jit(end, donate_argnums=0, out_shardings=where)(weight)
 
 
 def _bits(a: jax.Array) -> jax.Array:

@@ -26,8 +26,8 @@ def split(params: Params, patterns: Sequence[str]) -> tuple[Params, Params]:
             raise ValueError(f"pattern {pattern!r} matches none of {', '.join(flat)}")
     chosen = {path for pattern in patterns for path in fnmatch.filter(flat, pattern)}
     parts = (
-        {path: value for path, value in flat.items() if (path in chosen) == wanted}
-        for wanted in (True, False)
+        {path: value for path, value in flat.items() if (path in chosen) == is_trained}
+        for is_trained in (True, False)
     )
     trained, frozen = (nnx.traversals.unflatten_mapping(part, sep="/") for part in parts)
     return trained, frozen

@@ -53,14 +53,14 @@ def remember(directory: Path, entries: Collection[str]) -> None:
 
 def known(directory: Path) -> set[str]:
     """The entries that runs in this directory, or in one around it, were started with."""
-    found: set[str] = set()
+    functions: set[str] = set()
     where = place(directory)
     with contextlib.suppress(OSError, ValueError):
         for line in _notes().read_text(encoding="utf-8").splitlines():
             note = json.loads(line)
             if where == note["run"] or where.startswith(note["run"] + "/"):
-                found |= set(note["functions"])
-    return found
+                functions |= set(note["functions"])
+    return functions
 
 
 def place(directory: Path) -> str:

@@ -55,8 +55,8 @@ def path(directory: Path, step: int) -> Path:
 
 def steps(directory: Path) -> list[int]:
     """The steps of a run's checkpoints, oldest first, without incomplete saves."""
-    found = root(directory).glob(f"[0-9]*/{manifest.NAME}")
-    return sorted(int(file.parent.name) for file in found if file.parent.name.isdigit())
+    manifests = root(directory).glob(f"[0-9]*/{manifest.NAME}")
+    return sorted(int(file.parent.name) for file in manifests if file.parent.name.isdigit())
 
 
 def newest(directory: Path, note: Note) -> int | None:
@@ -71,12 +71,12 @@ def newest(directory: Path, note: Note) -> int | None:
     """
     committed = distributed.by_first(steps)(directory)
     for step in reversed(committed):
-        found = manifest.faults(path(directory, step))
-        if not found:
+        faults = manifest.faults(path(directory, step))
+        if not faults:
             return step
         if distributed.first():
             note(
-                f"WARNING: checkpoint {path(directory, step)} is damaged ({'; '.join(found)}); "
+                f"WARNING: checkpoint {path(directory, step)} is damaged ({'; '.join(faults)}); "
                 "taking the one before it"
             )
     if committed:
@@ -185,10 +185,10 @@ def restore_extra(directory: Path, name: str, like: Any) -> Any:
             read = checkpointer.restore(path(directory, step), ocp.args.Composite(rest=args))
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path(directory, step)} holds no fitting {name}: {error}") from error
-    found = read["rest"]["extra"][name]
-    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(found)):
+    entry = read["rest"]["extra"][name]
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(entry)):
         raise ValueError(f"{path(directory, step)} holds no {name}, or not all that is asked of it")
-    return found
+    return entry
 
 
 def require(directory: Path, step: int) -> None:
@@ -196,8 +196,8 @@ def require(directory: Path, step: int) -> None:
     committed = distributed.by_first(steps)(directory)
     if step not in committed:
         raise ValueError(f"{directory} holds no checkpoint of step {step}; it has {committed}")
-    if found := manifest.faults(path(directory, step)):
-        raise ValueError(f"{path(directory, step)} is damaged: {'; '.join(found)}")
+    if faults := manifest.faults(path(directory, step)):
+        raise ValueError(f"{path(directory, step)} is damaged: {'; '.join(faults)}")
 
 
 def pin(directory: Path, step: int) -> None:

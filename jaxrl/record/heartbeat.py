@@ -28,8 +28,8 @@ class Heartbeat:
     def __init__(self, directory: Path, stall_s: float, note: Callable[[str], None]) -> None:
         """Args: where to write, seconds without a beat that are a stall (0: never), and a log."""
         self._path, self._stall, self._note = directory / "heartbeat.json", stall_s, note
-        own = "" if distributed.first() else f"-{jax.process_index()}"
-        local = directory / f"stacks{own}.txt"
+        suffix = "" if distributed.first() else f"-{jax.process_index()}"
+        local = directory / f"stacks{suffix}.txt"
         self._stacks = (Path("/dev/stderr") if storage.remote(directory) else local).open("a")
         self._beaten = threading.Event()
         self._ended = False

@@ -33,11 +33,11 @@ def read(path: Path, note: Note = warnings.warn) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 break
-            found = row(line)
-            if found is None:
+            json_object = row(line)
+            if json_object is None:
                 faulty.append(number)
             else:
-                yield found
+                yield json_object
     if faulty:
         note(f"WARNING: {path}: {_lines_of(faulty)} no JSON object; the other rows are used")
 
@@ -61,10 +61,10 @@ def read_whole(path: Path) -> list[dict[str, Any]]:
 def row(line: bytes) -> dict[str, Any] | None:
     """The object that a line holds; None if it holds none."""
     try:
-        found = json.loads(line)
+        json_value = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return json_value if isinstance(json_value, dict) else None
 
 
 def tell_missing(path: Path, present: Collection[int], due: range, name: str, note: Note) -> None:
@@ -88,16 +88,16 @@ def _spans(numbers: Sequence[int]) -> str:
     ends = [n for i, n in enumerate(numbers) if i == len(numbers) - 1 or numbers[i + 1] != n + 1]
     pairs = list(zip(starts, ends, strict=True))
     texts = [str(a) if a == b else f"{a} to {b}" for a, b in pairs[:_NAMED]]
-    more = f" and {len(pairs) - _NAMED} more gaps" if len(pairs) > _NAMED else ""
-    return ", ".join(texts) + more
+    suffix = f" and {len(pairs) - _NAMED} more gaps" if len(pairs) > _NAMED else ""
+    return ", ".join(texts) + suffix
 
 
 def _lines_of(numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
         return f"line {numbers[0]} holds"
     first = ", ".join(map(str, numbers[:_NAMED]))
-    more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
-    return f"lines {first}{more} hold"
+    suffix = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
+    return f"lines {first}{suffix} hold"
 
 
 def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -161,13 +161,13 @@ def _chosen(
     path: Path, note: Note, keep: Callable[[dict[str, Any]], bool]
 ) -> Iterator[dict[str, Any]]:
     odd = 0
-    for each in read(path, note):
+    for entry in read(path, note):
         try:
-            chosen = keep(each)
+            chosen = keep(entry)
         except (KeyError, TypeError):
             chosen, odd = False, odd + 1
         if chosen:
-            yield each
+            yield entry
     if odd:
         note(f"WARNING: {path}: rows without a proper number are left out: {odd}")
 

@@ -75,10 +75,10 @@ def joined(parts: Iterable[Measured | str]) -> Measured:
       OSError: a process has failed, and says why.
     """
     every: Measured = {}
-    for process, found in enumerate(parts):
-        if isinstance(found, str):
-            raise OSError(f"process {process}: {found}")
-        every |= found
+    for process, part in enumerate(parts):
+        if isinstance(part, str):
+            raise OSError(f"process {process}: {part}")
+        every |= part
     return dict(sorted(every.items()))
 
 
@@ -92,8 +92,8 @@ def commit(saved: Path, measured: Measured, facts: Mapping[str, Any]) -> None:
     """
     body = {"schema": SCHEMA, "time": time(), "files": measured, **facts}
     write_json(saved / NAME, {"sha256": digest(body), "body": body})
-    for written in (saved / NAME, saved, saved.parent):
-        storage.sync(written)
+    for path in (saved / NAME, saved, saved.parent):
+        storage.sync(path)
 
 
 def faults(saved: Path) -> list[str]:
@@ -118,9 +118,11 @@ def faults(saved: Path) -> list[str]:
         for name, file in sorted(body["files"].items())
         for piece in range(len(_digests(file)))
     ]
-    own = _faults(saved, body["files"], pieces[jax.process_index() :: jax.process_count()])
-    found = {name: fault for part in distributed.gathered(own) for name, fault in part.items()}
-    return [f"{name}: {found[name]}" for name in sorted(found)]
+    local_faults = _faults(saved, body["files"], pieces[jax.process_index() :: jax.process_count()])
+    faults_by_file = {
+        name: fault for part in distributed.gathered(local_faults) for name, fault in part.items()
+    }
+    return [f"{name}: {faults_by_file[name]}" for name in sorted(faults_by_file)]
 
 
 def _digests(file: Mapping[str, Any]) -> list[str]:
@@ -130,22 +132,24 @@ def _digests(file: Mapping[str, Any]) -> list[str]:
 
 def _faults(saved: Path, written: Measured, pieces: Iterable[tuple[str, int]]) -> dict[str, str]:
     """What is wrong with some pieces, by the name of the file."""
-    found, whole = {}, []
+    faults_by_file, complete_pieces = {}, []
     for name, piece in pieces:
-        wanted = written[name]["bytes"]
+        expected_size = written[name]["bytes"]
         if not (saved / name).exists():
-            found[name] = "missing"
-        elif (size := storage.size(saved / name)) != wanted:
-            found[name] = f"{size} bytes, not {wanted}"
+            faults_by_file[name] = "missing"
+        elif (size := storage.size(saved / name)) != expected_size:
+            faults_by_file[name] = f"{size} bytes, not {expected_size}"
         else:
-            length = wanted if isinstance(written[name]["sha256"], str) else _PIECE
-            whole.append((name, piece, length))
+            length = expected_size if isinstance(written[name]["sha256"], str) else _PIECE
+            complete_pieces.append((name, piece, length))
     with _pool() as pool:
-        hashed = [pool.submit(_sha256, saved / n, i * length, length) for n, i, length in whole]
-        for (name, piece, _), digest_found in zip(whole, hashed, strict=True):
+        hashed = [
+            pool.submit(_sha256, saved / n, i * length, length) for n, i, length in complete_pieces
+        ]
+        for (name, piece, _), digest_found in zip(complete_pieces, hashed, strict=True):
             if digest_found.result() != _digests(written[name])[piece]:
-                found[name] = "its SHA-256 is not the one written"
-    return found
+                faults_by_file[name] = "its SHA-256 is not the one written"
+    return faults_by_file
 
 
 def read(saved: Path) -> dict[str, Any]:
@@ -175,16 +179,16 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def _sha256(path: Path, start: int, length: int) -> str:
-    found, left = hashlib.sha256(), length
+    hasher, left = hashlib.sha256(), length
     with path.open("rb") as stream:
         stream.seek(start)
         while left and (piece := stream.read(min(_READ, left))):
-            found.update(piece)
+            hasher.update(piece)
             left -= len(piece)
-    return found.hexdigest()
+    return hasher.hexdigest()
 
 
 def _writer(name: str) -> int:
     """The process that wrote a file of Orbax's; process 0 wrote what names none."""
-    found = re.search(r"(?:^|[./])process_(\d+)(?:/|$)", name)
-    return int(found[1]) if found else 0
+    match = re.search(r"(?:^|[./])process_(\d+)(?:/|$)", name)
+    return int(match[1]) if match else 0

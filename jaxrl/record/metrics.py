@@ -87,8 +87,8 @@ class MetricsLog:
             return
         row = {k: v if math.isfinite(v) else None for k, v in values.items()}
         self._log.add({"step": step} | row)
-        shown = {k: v for k, v in row.items() if v is not None}
-        self._tell(lambda tracker: tracker.log(step, shown))
+        finite_values = {k: v for k, v in row.items() if v is not None}
+        self._tell(lambda tracker: tracker.log(step, finite_values))
         if self._board is None:
             return
         from tensorboardX.proto.event_pb2 import Event
@@ -106,9 +106,9 @@ class MetricsLog:
 
     def table(self, step: int, rows: Sequence[Row]) -> None:
         """Send completions of a step to the trackers, if there are any."""
-        shown = printable_values(rows)
-        if shown:
-            self._tell(lambda tracker: tracker.table(step, shown))
+        printable_rows = printable_values(rows)
+        if printable_rows:
+            self._tell(lambda tracker: tracker.table(step, printable_rows))
 
     def _tell(self, act: Callable[[Tracker], object]) -> None:
         for name, tracker in list(self._trackers.items()):
@@ -153,5 +153,5 @@ class Timer:
 
     def take(self) -> dict[str, float]:
         """`time/PHASE` of all phases since the last call."""
-        taken, self._seconds = self._seconds, {}
-        return {f"time/{phase}": seconds for phase, seconds in taken.items()}
+        durations, self._seconds = self._seconds, {}
+        return {f"time/{phase}": seconds for phase, seconds in durations.items()}

@@ -24,8 +24,8 @@ def save(directory: Path, params: Params, step: int = 0) -> None:
         clear(where)
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(where, params)
-        measured = manifest.joined(distributed.gathered(manifest.measure(where)))
-        distributed.by_first(manifest.commit)(where, measured, {})
+        measurements = manifest.joined(distributed.gathered(manifest.measure(where)))
+        distributed.by_first(manifest.commit)(where, measurements, {})
     except save_errors() as error:
         if jax.process_count() > 1:  # it may be of an exchange with another that has failed
             raise
@@ -41,12 +41,12 @@ def load(directory: Path, like: Params, step: int) -> Params | None:
     Raises:
       ValueError: it is damaged.
     """
-    known = _steps(directory, step)
-    if not known:
+    saved_steps = _steps(directory, step)
+    if not saved_steps:
         return None
-    where = _path(directory, max(known))
-    if found := manifest.faults(where):
-        raise ValueError(f"{where} is damaged: {'; '.join(found)}; restore it from a copy")
+    where = _path(directory, max(saved_steps))
+    if faults := manifest.faults(where):
+        raise ValueError(f"{where} is damaged: {'; '.join(faults)}; restore it from a copy")
     with ocp.StandardCheckpointer() as checkpointer:
         return checkpointer.restore(where, like)
 
@@ -54,8 +54,8 @@ def load(directory: Path, like: Params, step: int) -> Params | None:
 @distributed.by_first
 def _steps(directory: Path, step: int) -> list[int]:
     """The steps, up to `step`, at which the run took a reference policy."""
-    found = (storage.absolute(directory) / "references").glob(f"[0-9]*/{manifest.NAME}")
-    return [at for at in (int(file.parent.name) for file in found) if at <= step]
+    manifests = (storage.absolute(directory) / "references").glob(f"[0-9]*/{manifest.NAME}")
+    return [at for at in (int(file.parent.name) for file in manifests) if at <= step]
 
 
 def _path(directory: Path, step: int) -> Path:

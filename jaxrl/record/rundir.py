@@ -71,7 +71,7 @@ def prepare(config: Config, note: Callable[[str], None]) -> Place:
         )
     directory = run_directory(config)
     try:
-        made = _probed(directory)
+        is_new = _probed(directory)
     except storage.errors() as error:
         raise ValueError(
             f"run_dir={str(directory)!r} cannot be written: {error}; choose another with --run-dir"
@@ -99,14 +99,14 @@ def prepare(config: Config, note: Callable[[str], None]) -> Place:
             )
         if allowed:
             note(f"changed since the run began: {_list(allowed)}")
-    return Place(directory, made)
+    return Place(directory, is_new)
 
 
 def _probed(directory: Path) -> bool:
     """Make the directory and write into it; whether this process has made it."""
     for attempt in range(_ATTEMPTS):
         try:
-            made = _make(directory)
+            is_new = _make(directory)
             probe = directory / f".probe-{uuid.uuid4().hex}"  # another process may try it as well
             probe.write_text("can be written")
             probe.unlink()
@@ -114,16 +114,16 @@ def _probed(directory: Path) -> bool:
             if attempt == _ATTEMPTS - 1:
                 raise
         else:
-            return made
+            return is_new
     raise AssertionError("unreachable")
 
 
 def _make(directory: Path) -> bool:
     """Whether this process, and no other, has made the directory."""
     if storage.remote(directory):
-        made = not directory.exists()
+        is_new = not directory.exists()
         directory.mkdir(parents=True, exist_ok=True)
-        return made
+        return is_new
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir()
@@ -177,12 +177,12 @@ def locked(directory: Path) -> Iterator[None]:
     Raises:
       BlockingIOError: another process holds it.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         take = _lease if storage.remote(directory) else _lock
 
         @distributed.by_first
         def hold() -> None:
-            if not held.enter_context(take(directory / "lock")):
+            if not stack.enter_context(take(directory / "lock")):
                 raise BlockingIOError(
                     f"run_dir={str(directory)!r} is in use by another process; stop it, or choose "
                     "another directory with --run-dir"

@@ -67,8 +67,8 @@ def identity(directory: Path) -> tuple[int, int] | None:
     """What stays the same of a directory whatever its name is; None in a bucket, or without one."""
     if remote(directory) or not directory.is_dir():
         return None
-    found = directory.stat()
-    return found.st_dev, found.st_ino
+    stat = directory.stat()
+    return stat.st_dev, stat.st_ino
 
 
 def make_inside(folder: Path) -> None:
@@ -87,16 +87,16 @@ def entries(directory: Path) -> list[Path]:
 
 def files(directory: Path) -> list[Path]:
     """All files in a directory and in those beneath."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for entry in entries(directory):
-        found += files(entry) if entry.is_dir() else [entry]
-    return sorted(found)
+        paths += files(entry) if entry.is_dir() else [entry]
+    return sorted(paths)
 
 
 def size(file: Path) -> int:
     """Bytes of a file."""
-    found = file.stat()
-    return found.length if remote(file) else found.st_size
+    stat = file.stat()
+    return stat.length if remote(file) else stat.st_size
 
 
 def remove(directory: Path) -> None:

@@ -58,8 +58,8 @@ def wandb(directory: Path, project: str, settings: TrackConfig) -> Tracker:
     run.define_metric("*", step_metric="step")  # its own count cannot go back, as ours can
 
     def table(step: int, rows: Sequence[Row]) -> None:
-        made = client.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
-        run.log({"step": step, "completions": made})
+        completions = client.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
+        run.log({"step": step, "completions": completions})
 
     return Tracker(lambda step, values: run.log({"step": step, **values}), table, run.finish)
 
@@ -77,8 +77,8 @@ def trackio(directory: Path, project: str, settings: TrackConfig) -> Tracker:
     )
 
     def table(step: int, rows: Sequence[Row]) -> None:
-        made = client.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
-        run.log({"completions": made}, step=step)
+        completions = client.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
+        run.log({"completions": completions}, step=step)
 
     return Tracker(lambda step, values: run.log(dict(values), step=step), table, run.finish)
 
@@ -91,8 +91,12 @@ def mlflow(directory: Path, project: str, settings: TrackConfig) -> Tracker:
     client = MlflowClient()
 
     def create() -> str:
-        found = client.get_experiment_by_name(project)
-        experiment = found.experiment_id if found else client.create_experiment(project)
+        existing_experiment = client.get_experiment_by_name(project)
+        experiment = (
+            existing_experiment.experiment_id
+            if existing_experiment
+            else client.create_experiment(project)
+        )
         tags = dict.fromkeys(settings.tags, "true")
         name = settings.name or directory.name
         return client.create_run(experiment, run_name=name, tags=tags).info.run_id
@@ -102,15 +106,18 @@ def mlflow(directory: Path, project: str, settings: TrackConfig) -> Tracker:
     client.log_dict(run, _config(directory), "config.json")
 
     def log(step: int, values: Mapping[str, float]) -> None:
-        now = int(time.time() * 1000)
+        timestamp = int(time.time() * 1000)
         client.log_batch(
-            run, metrics=[Metric(_spelled(k), v, now, step) for k, v in values.items()]
+            run, metrics=[Metric(_spelled(k), v, timestamp, step) for k, v in values.items()]
         )
 
     def table(step: int, rows: Sequence[Row]) -> None:
         columns = list(rows[0])
-        made = {"columns": columns, "data": [[row[name] for name in columns] for row in rows]}
-        client.log_dict(run, made, f"completions/{step:06d}.json")
+        completions = {
+            "columns": columns,
+            "data": [[row[name] for name in columns] for row in rows],
+        }
+        client.log_dict(run, completions, f"completions/{step:06d}.json")
 
     return Tracker(log, table, lambda: client.set_terminated(run))
 
@@ -118,8 +125,8 @@ def mlflow(directory: Path, project: str, settings: TrackConfig) -> Tracker:
 def _spelled(metric: str) -> str:
     """A metric's name in the characters that MLflow has, the others spelled out, so that names that
     differ in them stay distinct."""
-    named = metric.replace("@", "_at_")
-    return re.sub(r"[^/\w.\- ]", lambda found: f"_{ord(found[0]):x}_", named)
+    name = metric.replace("@", "_at_")
+    return re.sub(r"[^/\w.\- ]", lambda found: f"_{ord(found[0]):x}_", name)
 
 
 def _config(directory: Path) -> dict[str, Any]:

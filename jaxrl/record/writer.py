@@ -101,7 +101,9 @@ class Writer:
           score: ranks this checkpoint, for `keep_best`.
         """
         self.owed = False
-        late = [other for other in distributed.gathered(self._late()) if other is not None]
+        late = [
+            late_step for late_step in distributed.gathered(self._late()) if late_step is not None
+        ]
         if late:
             self.owed = True
             slow = f"storage is slow: step {min(late)} is still being saved"
@@ -130,15 +132,15 @@ class Writer:
         self._count += 1
         facts, text = {"step": step, "score": score}, json.dumps(host, default=to_json)
         before = self._saves[-1].thread if self._saves else None
-        written = Event()
+        written_event = Event()
         # a daemon: storage that hangs must not keep the process from ending
         thread = Thread(
             target=self._finish,
-            args=(step, text, facts, self._orbax, f"{where}/{self._count}", before, written),
+            args=(step, text, facts, self._orbax, f"{where}/{self._count}", before, written_event),
             name="checkpoint",
             daemon=True,
         )
-        self._saves.append(_Save(step, thread, written))
+        self._saves.append(_Save(step, thread, written_event))
         thread.start()
 
     def save_now(
@@ -229,7 +231,7 @@ class Writer:
                 before.join()
             if distributed.first():
                 (where / "host.json").write_text(host)
-            measured = manifest.measure(where)
+            measurements = manifest.measure(where)
         except save_errors() as error:
             written.set()
             if not distributed.first():
@@ -237,7 +239,7 @@ class Writer:
             self._failed(step, error)
             return
         try:
-            gathered = distributed.sent_to_first(key, measured, _MEASURING_S)
+            gathered = distributed.sent_to_first(key, measurements, _MEASURING_S)
             if distributed.first():
                 manifest.commit(where, manifest.joined(gathered), facts)
         except save_errors() as error:

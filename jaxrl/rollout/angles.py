@@ -65,8 +65,8 @@ def concentrations(
         hidden = mesh.fetch(hidden_states(actor.model, params, tokens, places))
         for states, prompt in zip(hidden, batch, strict=False):
             segments = np.arange(len(prompt)) >= shared
-            own = np.asarray(states[: len(prompt)], np.float64)
-            signals.append(bandits.angle_concentration(own, segments))
+            prompt_states = np.asarray(states[: len(prompt)], np.float64)
+            signals.append(bandits.angle_concentration(prompt_states, segments))
     return np.array(signals)
 
 

@@ -95,14 +95,14 @@ class Sampling:
 
     def start(self, weights: Weights) -> None:
         """Start a step; everything in progress continues under its weights."""
-        known = {} if self._drive is None else dict(self._drive.asked.values())
+        futures = {} if self._drive is None else dict(self._drive.asked.values())
         self._weights, self.batch, self._row, self._chunks, self._admitted = weights, None, {}, 0, 0
         if not self._flight.state.held:
             self._do(self._flight.join(weights.step))
         else:
             self._do(self._flight.tell(Trained()))
             self._do(self._flight.tell(Arrived(WORKER, weights.step)))
-        self._drive = self._open_drive(weights, known)
+        self._drive = self._open_drive(weights, futures)
         self._drive.begin(self._flight.open.groups)
 
     def between(self, answered: Collection[int]) -> Row:
@@ -137,8 +137,8 @@ class Sampling:
             done = Chunk(self.drive.sequences, self.drive.context, 0, 0, 0, 0, 0, 0.0)
         self.busy_s += done.seconds
         self._chunks += 1
-        more = {"version": self._weights.version, "decoded": decode, **done._asdict()}
-        self._log({**self._row, **more})
+        columns = {"version": self._weights.version, "decoded": decode, **done._asdict()}
+        self._log({**self._row, **columns})
         return decode
 
     def stop(self) -> None:
@@ -155,8 +155,8 @@ class Sampling:
 
     def get_state(self) -> dict[str, Any]:
         """The position between two steps and what is in flight, for a checkpoint."""
-        held = {"dropped": self._dropped} if self._spare else {}
-        return {"source": self._source.get_state(), **held, **self._flight.get_state()}
+        dropped_state = {"dropped": self._dropped} if self._spare else {}
+        return {"source": self._source.get_state(), **dropped_state, **self._flight.get_state()}
 
     def set_state(self, saved: dict[str, Any]) -> None:
         """Go on from a position."""
@@ -217,10 +217,10 @@ class Sampling:
 
 def due(sampling: Sampling, answered: Collection[int]) -> list[int]:
     """Answers that take effect now, of those that may, see `Sampling.together`."""
-    asked, sampled = sampling.drive.asked, not sampling.drive.work
+    requests, sampled = sampling.drive.asked, not sampling.drive.work
     if sampling.together:
-        return list(asked) if sampled and len(answered) == len(asked) else []
-    return [n for n in asked if n in answered]
+        return list(requests) if sampled and len(answered) == len(requests) else []
+    return [n for n in requests if n in answered]
 
 
 def lockstep(sampling: Sampling, weights: Weights, chunks: int) -> Batch:

@@ -101,25 +101,25 @@ def open_rollouts(
 
     def batch(advance: Callable[[OpenGroups], None], params: Params) -> tuple[int, ...]:
         """Numbers of the groups of a round: the first that are finished."""
-        taken = trained(flight.tell(Trained()) if flight.state.held else flight.join(0))
-        taken = taken or trained(flight.finish())
+        numbers = trained(flight.tell(Trained()) if flight.state.held else flight.join(0))
+        numbers = numbers or trained(flight.finish())
         for action in flight.between_chunks():
             if isinstance(action, Admit):
                 while (missing := len(action.numbers) - len(flight.open.waiting)) > 0:
                     count = prompts if partial else missing
                     flight.open.waiting += source.draw(count, params, flight.drawn())
                 flight.admit(action.numbers)
-        while not taken:
+        while not numbers:
             advance(flight.open)
-            taken = trained(flight.finish())
-        return taken
+            numbers = trained(flight.finish())
+        return numbers
 
     def step(weights: Weights, timer: Timer) -> tuple[Experience, dict[str, float]]:
         nonlocal acceptance
         chunks: list[Chunk] = []
         actor = policy._replace(guide=weights.guide)
         setup = sampler_setup(actor, settings, config.sampler, own_key, room, **turns_of(ctx))
-        kept: list[Group] = []
+        kept_groups: list[Group] = []
         rest: list[Group] = []
         biases: list[float] = []
         state = curriculum.quota(prompts, oversampling=settings.oversampling)
@@ -129,12 +129,12 @@ def open_rollouts(
         )  # fmt: skip
         while True:
             left = int(state.budget - state.sampled)
-            asked = sampling_rounds.size(acceptance, state) if adaptive else min(prompts, left)
+            round_size = sampling_rounds.size(acceptance, state) if adaptive else min(prompts, left)
             flight.limits = flight.limits._replace(
-                groups_per_step=asked, in_flight=in_flight if partial else asked
+                groups_per_step=round_size, in_flight=in_flight if partial else round_size
             )
             numbers = batch(
-                lambda groups, n=asked: advance(
+                lambda groups, n=round_size: advance(
                     groups, engine=open_engine(setup, weights.params), enough=n
                 ),
                 weights.params,
@@ -143,24 +143,24 @@ def open_rollouts(
             groups = flight.take(numbers)
             rewards = np.array([[programs.reward(r) for r in g.rows[:size]] for g in groups])
             source.learn([g.drawn for g in groups], rewards)
-            state, keep, more = curriculum.dynamic(state, rewards)
-            kept += [g for g, k in zip(groups, keep, strict=True) if k]
+            state, keep, resample_count = curriculum.dynamic(state, rewards)
+            kept_groups += [g for g, k in zip(groups, keep, strict=True) if k]
             rest += [g for g, k in zip(groups, keep, strict=True) if not k]
             if adaptive:
-                acceptance = sampling_rounds.observe(acceptance, rewards, last=not more)
-            if not more:
-                measured = {"prompts_sampled": float(state.sampled)}
+                acceptance = sampling_rounds.observe(acceptance, rewards, last=not resample_count)
+            if not resample_count:
+                metrics = {"prompts_sampled": float(state.sampled)}
                 if adaptive:
-                    measured["rounds"] = float(len(biases))
+                    metrics["rounds"] = float(len(biases))
                 if partial:
-                    measured["length_bias"] = float(np.mean(biases))
+                    metrics["length_bias"] = float(np.mean(biases))
                 with timer("record"):
                     log(weights.step, chunks)
-                return experience([*kept, *rest][:prompts], size), measured
+                return experience([*kept_groups, *rest][:prompts], size), metrics
 
     def get_state() -> dict[str, Any]:
-        held = {"acceptance": acceptance.lowest} if adaptive else {}
-        return {"source": source.get_state(), **held, **flight.get_state()}
+        acceptance_state = {"acceptance": acceptance.lowest} if adaptive else {}
+        return {"source": source.get_state(), **acceptance_state, **flight.get_state()}
 
     def set_state(state: dict[str, Any]) -> None:
         nonlocal acceptance

@@ -102,9 +102,9 @@ class Contexts:
         """
         for turn in sorted(() if dialogue.anew else self._turns, key=lambda each: -each.messages):
             rest = list(messages[turn.messages :])
-            known = self._said[turn.context][: turn.messages]
-            same = known == list(messages[: turn.messages]) and self._tools[turn.context] == tools
-            if same and rest and all(each["role"] != "assistant" for each in rest):
+            history = self._said[turn.context][: turn.messages]
+            same = history == list(messages[: turn.messages]) and self._tools[turn.context] == tools
+            if same and rest and all(message["role"] != "assistant" for message in rest):
                 ids = [self._ids[place] for place in self._places[turn.context][: turn.tokens]]
                 joint = dialogue.joint(ids[-1], rest, tools)
                 return (*ids, *joint.close, *joint.more)
@@ -146,5 +146,5 @@ class Contexts:
 
     def _shared(self, places: Sequence[int], ids: Sequence[int]) -> list[int]:
         """Places of the first tokens that a context has in common with `ids`."""
-        same = (self._ids[place] == one for place, one in zip(places, ids, strict=False))
+        same = (self._ids[place] == token for place, token in zip(places, ids, strict=False))
         return list(places[: len(list(itertools.takewhile(bool, same)))])

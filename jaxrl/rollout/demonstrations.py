@@ -35,14 +35,14 @@ def demonstrations(
     """
     dialogue = tasks.dialogue(task, policy.tokenizer, config.rollout)
     ctx = Context(config.rollout, config.seed, policy.tokenizer, task, dialogue)
-    written = [_written(ctx, problem, n) for n, problem in enumerate(problems)]
-    count = len(written)
+    completions = [_written(ctx, problem, n) for n, problem in enumerate(problems)]
+    count = len(completions)
     length = round_up(
-        max(len(c.request.prompt) + len(c.tokens) for c in written), config.packing.bucket
+        max(len(c.request.prompt) + len(c.tokens) for c in completions), config.packing.bucket
     )
-    batch = packing.trajectory(written, [1.0] * count, range(count), length=length)
-    if any(c.turn is not None for c in written):
-        parent = experience.parents(written, batch.tokens.shape)
+    batch = packing.trajectory(completions, [1.0] * count, range(count), length=length)
+    if any(c.turn is not None for c in completions):
+        parent = experience.parents(completions, batch.tokens.shape)
         batch = batch.replace(extra={"parent": parent})
     return batch
 
@@ -50,7 +50,7 @@ def demonstrations(
 def demonstrable(task: Task) -> bool:
     """Whether every problem of a task has a solution to imitate."""
     parts = task.parts.values() or [task]
-    return all((each.turns.gold if each.turns else each.gold) is not None for each in parts)
+    return all((part.turns.gold if part.turns else part.gold) is not None for part in parts)
 
 
 def _written(ctx: Context, problem: Problem, n: int) -> Completion:
@@ -68,20 +68,20 @@ def _played(ctx: Context, problem: Problem, request: Request) -> Completion:
     seed = int(np.random.default_rng([ctx.seed, request.id]).integers(1 << 31))
     actions, tools = iter(task.turns.gold(problem, seed)), ()
     program = episodes.episode(ctx, problem, request, seed)
-    wanted = next(program)
+    query = next(program)
     try:
         while True:
-            if isinstance(wanted, Act):
-                answer = player.answer(wanted.turn)
-                shown = answer if isinstance(answer, Opening) else answer.opening
-                tools = tools if shown is None else shown.tools
-                wanted = program.send(answer)
-            elif isinstance(wanted, Grade):
-                wanted = program.send(score_completion(task, wanted.problem, wanted.text))
+            if isinstance(query, Act):
+                answer = player.answer(query.turn)
+                opening = answer if isinstance(answer, Opening) else answer.opening
+                tools = tools if opening is None else opening.tools
+                query = program.send(answer)
+            elif isinstance(query, Grade):
+                query = program.send(score_completion(task, query.problem, query.text))
             else:
-                turn = programs.expert_turn(ctx, wanted.request, next(actions, ""), tools)
+                turn = programs.expert_turn(ctx, query.request, next(actions, ""), tools)
                 _check_budgets(ctx, problem, turn)
-                wanted = program.send(turn)
+                query = program.send(turn)
     except StopIteration as ended:
         row: programs.Row = ended.value
     finally:
@@ -98,14 +98,14 @@ def _played(ctx: Context, problem: Problem, request: Request) -> Completion:
 def _check_budgets(ctx: Context, problem: Problem, made: Completion) -> None:
     """Refuse a turn that sampling would cut off. The token that ends it may lie beyond."""
     before = 0 if made.request.prefix is None else len(made.request.prefix.tokens)
-    own = len(made.tokens) - before - (int(made.tokens[-1]) in ctx.tokenizer.eos_ids)
+    length = len(made.tokens) - before - (int(made.tokens[-1]) in ctx.tokenizer.eos_ids)
     rollout = ctx.rollout
-    if rollout.turn_tokens and own > rollout.turn_tokens:
+    if rollout.turn_tokens and length > rollout.turn_tokens:
         raise ValueError(
-            f"problem {problem.id}: a turn of its solution has {own} tokens; raise "
+            f"problem {problem.id}: a turn of its solution has {length} tokens; raise "
             f"rollout.turn_tokens={rollout.turn_tokens}"
         )
-    if before + own > made.request.max_new_tokens:
+    if before + length > made.request.max_new_tokens:
         raise ValueError(
             f"problem {problem.id}: its solution does not fit into the budget of a response; raise "
             f"rollout.max_new_tokens={rollout.max_new_tokens}"

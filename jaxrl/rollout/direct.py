@@ -101,10 +101,10 @@ class Receiver:
     def _pull(self, offer: Offer) -> Params:
         if offer.address not in self._known:
             self._known[offer.address] = self._server.connect(offer.address)
-        wanted = jax.tree.map(
+        target_shapes = jax.tree.map(
             lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=self._place), offer.shapes
         )
-        return jax.block_until_ready(self._known[offer.address].pull(offer.number, wanted))
+        return jax.block_until_ready(self._known[offer.address].pull(offer.number, target_shapes))
 
 
 def _server(host: str) -> Any:

@@ -55,7 +55,7 @@ def tokens(group: Group) -> int:
         return sum(len(row.completion.tokens) for row in group.rows)
     longest = {place: len(c.tokens) for place, c in group.partial.items()}
     for place, results in group.log.items():  # a later turn has those before it
-        lengths = [len(each.tokens) for each in results if isinstance(each, Completion)]
+        lengths = [len(result.tokens) for result in results if isinstance(result, Completion)]
         longest[place] = max([longest.get(place, 0), *lengths])
     return sum(longest.values())
 
@@ -150,11 +150,11 @@ class Drive:
         start, sequences = perf_counter(), self.sequences
         done, ended = self.engine.chunk(version), []
         for completion in done.ended:
-            each = self._sampling.pop(completion.request.id)
-            each.node.group.partial.pop(each.node.place, None)
-            if completion.request is not each.wanted.request:  # it was continued
-                completion = dataclasses.replace(completion, request=each.wanted.request)
-            ended.append((each.node, _log(each.node, completion)))
+            query = self._sampling.pop(completion.request.id)
+            query.node.group.partial.pop(query.node.place, None)
+            if completion.request is not query.wanted.request:  # it was continued
+                completion = dataclasses.replace(completion, request=query.wanted.request)
+            ended.append((query.node, _log(query.node, completion)))
         self._want(ended)
         seconds = perf_counter() - start
         return Chunk(sequences, self.context, *done[1:], seconds)
@@ -171,7 +171,7 @@ class Drive:
 
     def still(self) -> int:
         """Number of groups without a sequence in progress."""
-        busy = {each.node.group.first_id for each in self._sampling.values()}
+        busy = {query.node.group.first_id for query in self._sampling.values()}
         return sum(group.first_id not in busy for group in self._groups)
 
     def answers(self, numbers: Collection[int] | None = None) -> dict[int, Answer]:
@@ -194,8 +194,8 @@ class Drive:
         """Numbers of the answers that were there when they were asked for, on every process."""
         return [
             n
-            for n, each in self._asking.items()
-            if isinstance(each.wanted, Act) and self._pool.plays_here(each.wanted.turn.problem)
+            for n, query in self._asking.items()
+            if isinstance(query.wanted, Act) and self._pool.plays_here(query.wanted.turn.problem)
         ]
 
     def wait(self, seconds: float | None = None) -> None:
@@ -205,10 +205,10 @@ class Drive:
 
     def receive(self, answers: Mapping[int, Answer]) -> None:
         """Programs continue with their answers, together and in the order of asking."""
-        settled = [(self._asking.pop(n), answers[n]) for n in sorted(answers)]
+        answered_queries = [(self._asking.pop(n), answers[n]) for n in sorted(answers)]
         for n in answers:
             del self.asked[n]
-        self._want([(each.node, _log(each.node, answer)) for each, answer in settled])
+        self._want([(query.node, _log(query.node, answer)) for query, answer in answered_queries])
 
     def over(self, rows: Sequence[int]) -> None:
         """Close the episodes of rows that are not continued."""
@@ -218,41 +218,47 @@ class Drive:
     def save_partial(self) -> None:
         """Store the sequences in progress in their groups. Nothing is sampled after it."""
         for completion in self.engine.unfinished():
-            each = self._sampling[completion.request.id]
-            each.node.group.partial[each.node.place] = completion
+            query = self._sampling[completion.request.id]
+            query.node.group.partial[query.node.place] = completion
 
     def _want(self, nodes_and_values: Sequence[tuple[_Node, Any]]) -> None:
         """Resume nodes with their values, and submit what they request next."""
-        wanted = [each for node, value in nodes_and_values for each in _resume(node, value)]
+        queries = [query for node, value in nodes_and_values for query in _resume(node, value)]
         if self._ctx.dialogue is not None:
             finished = {g.first_id: g for node, _ in nodes_and_values if (g := node.group).rows}
             rows = (row for group in finished.values() for row in group.rows)
             self.over([row.completion.request.id for row in rows])
         submitted = []
-        for each in wanted:
-            if isinstance(each.wanted, Grade | Act):
-                name = (each.node.group.first_id, each.node.place, each.node.received)
+        for query in queries:
+            if isinstance(query.wanted, Grade | Act):
+                name = (query.node.group.first_id, query.node.place, query.node.received)
                 future = (
                     self._known[name]
                     if name in self._known
-                    else _submit(self._count, self._pool, each.wanted)
+                    else _submit(self._count, self._pool, query.wanted)
                 )
-                self.asked[self._count], self._asking[self._count] = (name, future), each
+                self.asked[self._count], self._asking[self._count] = (name, future), query
                 self._count += 1
             else:
-                request = _request(each)
-                self._sampling[request.id] = each
+                request = _request(query)
+                self._sampling[request.id] = query
                 submitted.append(request)
         self.engine.put(submitted)
         if self._ctx.dialogue is not None:
-            acts = (each.wanted for each in self._asking.values() if isinstance(each.wanted, Act))
+            acts = (
+                query.wanted for query in self._asking.values() if isinstance(query.wanted, Act)
+            )
             self.engine.keep({act.turn.episode for act in acts})
 
 
 def results(futures: Mapping[int, Future[Answer]]) -> dict[int, Answer]:
     """The answers of all processes, on every process."""
-    own = {n: future.result() for n, future in futures.items()}
-    return functools.reduce(operator.or_, distributed.gathered(own)) if own or several() else {}
+    local_answers = {n: future.result() for n, future in futures.items()}
+    return (
+        functools.reduce(operator.or_, distributed.gathered(local_answers))
+        if local_answers or several()
+        else {}
+    )
 
 
 def several() -> bool:
@@ -286,7 +292,7 @@ def _resume(node: _Node, value: Any) -> list[_Wants]:
     """Resume a node with a value and replay its log; what it and its forks request next."""
     while True:
         try:
-            wanted = node.program.send(value)
+            query = node.program.send(value)
         except StopIteration as stop:
             parent = node.parent
             if parent is None:
@@ -299,20 +305,20 @@ def _resume(node: _Node, value: Any) -> list[_Wants]:
                 return []
             node, value = parent, parent.returned
             continue
-        if isinstance(wanted, Fork):
-            if not wanted.programs:
+        if isinstance(query, Fork):
+            if not query.programs:
                 value = []
                 continue
-            node.returned, node.left = [None] * len(wanted.programs), len(wanted.programs)
+            node.returned, node.left = [None] * len(query.programs), len(query.programs)
             node.forks += 1
             parts = [
                 _Node(program, node.group, (*node.place, node.forks - 1, i), node)
-                for i, program in enumerate(wanted.programs)
+                for i, program in enumerate(query.programs)
             ]
-            return [each for part in parts for each in _resume(part, None)]
+            return [branch_query for part in parts for branch_query in _resume(part, None)]
         logged = node.group.log.get(node.place, [])
         if node.received < len(logged):
             value = logged[node.received]
             node.received += 1
             continue
-        return [_Wants(node, wanted)]
+        return [_Wants(node, query)]

@@ -48,8 +48,8 @@ class OpenGroups:
 
 def admit(open_groups: OpenGroups, count: int, size: int) -> None:
     """Start groups of `size` rows for the next `count` of the waiting problems."""
-    for drawn in open_groups.waiting[:count]:
-        open_groups.groups.append(Group(drawn, open_groups.next_id))
+    for sample in open_groups.waiting[:count]:
+        open_groups.groups.append(Group(sample, open_groups.next_id))
         open_groups.next_id += size
     del open_groups.waiting[:count]
 
@@ -64,7 +64,7 @@ def to_state(open_groups: OpenGroups) -> dict[str, Any]:
     """The open groups as JSON values and arrays, for a checkpoint."""
     return {
         "next_id": open_groups.next_id,
-        "waiting": [_plain(drawn) for drawn in open_groups.waiting],
+        "waiting": [_plain(sample) for sample in open_groups.waiting],
         "groups": [
             {
                 "drawn": _plain(group.drawn),
@@ -80,15 +80,15 @@ def to_state(open_groups: OpenGroups) -> dict[str, Any]:
 
 def from_state(saved: dict[str, Any]) -> OpenGroups:
     """The open groups that `to_state` was given."""
-    open_groups = OpenGroups([], [_drawn(each) for each in saved["waiting"]], saved["next_id"])
-    for each in saved["groups"]:
-        rows = state.from_state(each["rows"])
+    open_groups = OpenGroups([], [_drawn(entry) for entry in saved["waiting"]], saved["next_id"])
+    for group_state in saved["groups"]:
+        rows = state.from_state(group_state["rows"])
         open_groups.groups.append(
             Group(
-                _drawn(each["drawn"]),
-                each["first_id"],
-                dict(state.from_state(each["log"])),
-                dict(state.from_state(each["partial"])),
+                _drawn(group_state["drawn"]),
+                group_state["first_id"],
+                dict(state.from_state(group_state["log"])),
+                dict(state.from_state(group_state["partial"])),
                 rows and [Row(*row) for row in rows],
             )
         )

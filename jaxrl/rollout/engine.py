@@ -82,18 +82,18 @@ class Local:
         """Begin requests, or continue the held sequences of the same ids and draws."""
         setup, work, waiting = self._setup, self.work, sampler.held(self.work)
         draws = {s.request.id: s.request.draw for s in work.seats if s is not None and s.held}
-        other = [r.id for r in requests if draws.get(r.id, r.draw) != r.draw]
-        sampler.release(work, other)  # those continue in another context
-        waiting = {name: seat for name, seat in waiting.items() if name not in other}
-        held = [r for r in requests if r.id in waiting]
-        sampler.continue_held(setup, self._params, work, held)
+        redrawn_ids = [r.id for r in requests if draws.get(r.id, r.draw) != r.draw]
+        sampler.release(work, redrawn_ids)  # those continue in another context
+        waiting = {name: seat for name, seat in waiting.items() if name not in redrawn_ids}
+        continuations = [r for r in requests if r.id in waiting]
+        sampler.continue_held(setup, self._params, work, continuations)
         if new := [r for r in requests if r.id not in waiting]:
             sampler.submit(setup, work, new)
 
     def keep(self, ids: Collection[int]) -> None:
         """Release all held sequences but these."""
-        held = sampler.held(self.work)
-        sampler.release(self.work, [name for name in held if name not in ids])
+        held_slots = sampler.held(self.work)
+        sampler.release(self.work, [name for name in held_slots if name not in ids])
 
     def chunk(self, version: int) -> Decoded:
         """Decode one chunk."""

@@ -51,9 +51,9 @@ def group(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, An
         rows = yield from programs.single_turn(ctx, problem, first_id)
         return rows if ctx.dialogue is None else list(map(single, rows))
     seed = int(ctx.rng(first_id, _SEED).integers(1 << 31))
-    made = programs.requests(ctx, problem, first_id)
+    requests = programs.requests(ctx, problem, first_id)
     play = episode if ctx.arrays is None else on_device
-    return (yield Fork([play(ctx, problem, request, seed) for request in made]))
+    return (yield Fork([play(ctx, problem, request, seed) for request in requests]))
 
 
 @dataclasses.dataclass
@@ -100,10 +100,10 @@ def episode(
     except ValueError as refused:
         record.error = f"opening: {refused}"
     contexts = Contexts(request.prompt, messages, last.tools)
-    asked = dataclasses.replace(request, prefix=None, stop=last.stop)
+    turn_request = dataclasses.replace(request, prefix=None, stop=last.stop)
     while record.error is None:
-        made = yield Sample(asked)
-        play = _taken(ctx, contexts, play, last, made, asked)
+        completion = yield Sample(turn_request)
+        play = _taken(ctx, contexts, play, last, completion, turn_request)
         last = yield Act(play)
         _answered(record, contexts, play, last)
         if record.error is None and last.answer is not None:
@@ -115,19 +115,19 @@ def episode(
             record.stopped = record.error is None
             break
         try:
-            following = _following(ctx, contexts, record, request, asked, made, last)
+            following = _following(ctx, contexts, record, request, turn_request, completion, last)
         except ValueError as refused:
             record.error = f"observation: {refused}"
             break
         if following is None:
             break
-        asked = following
+        turn_request = following
     row, rewards = contexts.row, record.rewards
-    own = [r for r, agent in zip(rewards, record.agents, strict=True) if agent == 0]
+    agent_rewards = [r for r, agent in zip(rewards, record.agents, strict=True) if agent == 0]
     return Row(
         _completion(request, row, contexts.parent, record),
         ctx.tokenizer.decode(row.tokens.tolist()),
-        _score(record.error, record.stopped, own, record.named),
+        _score(record.error, record.stopped, agent_rewards, record.named),
         tuple(record.messages),
     )
 
@@ -154,16 +154,16 @@ def _taken(
       asked: its request.
     """
     count, done = _given(asked), parts(made)
-    own = done.tokens[count:].tolist()
-    action = ctx.dialogue.action(contexts.end, own, contexts.conversation[1])
+    tokens = done.tokens[count:].tolist()
+    action = ctx.dialogue.action(contexts.end, tokens, contexts.conversation[1])
     contexts.add(Prefix(*(array[count:] for array in done)))
     play = dataclasses.replace(play, actions=(*play.actions, action), said=(*play.said, last))
     if ctx.task.of(play.problem).turns.reads is None:
         return play
-    spelled = (ctx.tokenizer.decode([each]) for each in own)
-    heard = tuple(map(Token, own, spelled, made.logp[count:].tolist()))
-    written = Written(heard, len(asked.prompt) + count)
-    return dataclasses.replace(play, written=(*play.written, written))
+    spelled = (ctx.tokenizer.decode([token]) for token in tokens)
+    heard = tuple(map(Token, tokens, spelled, made.logp[count:].tolist()))
+    turn_record = Written(heard, len(asked.prompt) + count)
+    return dataclasses.replace(play, written=(*play.written, turn_record))
 
 
 def _given(asked: Request) -> int:
@@ -218,14 +218,14 @@ def _following(
             record.messages += opening.messages
             record.agent, record.read = opening.agent, _digest(last.opening.messages)
         return dataclasses.replace(contexts.request(request), prefix=None, stop=opening.stop)
-    own = int(made.tokens[-1])
-    joint = ctx.dialogue.joint(own, last.messages, contexts.conversation[1])
-    given = [forced(joint.close), forced(joint.more, Source.OBSERVATION)]
-    if contexts.length + sum(len(each.tokens) for each in given) >= request.max_new_tokens:
+    last_token = int(made.tokens[-1])
+    joint = ctx.dialogue.joint(last_token, last.messages, contexts.conversation[1])
+    segments = [forced(joint.close), forced(joint.more, Source.OBSERVATION)]
+    if contexts.length + sum(len(segment.tokens) for segment in segments) >= request.max_new_tokens:
         return None
-    for each in given:
-        contexts.add(each)
-    prefix = join([parts(made), *given])
+    for segment in segments:
+        contexts.add(segment)
+    prefix = join([parts(made), *segments])
     return dataclasses.replace(asked, prefix=prefix, stop=last.stop)
 
 
@@ -261,13 +261,13 @@ def _replaced(
     """
     if last.opening is not None:
         return last.opening._replace(messages=(*system, *last.opening.messages))
-    said, tools = contexts.conversation
-    kept = list(ctx.dialogue.kept(said, tools))
-    at = len(said) - len(last.messages) - 1
-    if ctx.rollout.strip_reasoning and "</think>" in kept[at]["content"]:
-        kept[at] = rendering.answer(kept[at])
-    same = kept == said and not ctx.dialogue.anew
-    return None if same else Opening(tuple(kept), last.stop, tools=tools)
+    messages, tools = contexts.conversation
+    kept_messages = list(ctx.dialogue.kept(messages, tools))
+    at = len(messages) - len(last.messages) - 1
+    if ctx.rollout.strip_reasoning and "</think>" in kept_messages[at]["content"]:
+        kept_messages[at] = rendering.answer(kept_messages[at])
+    same = kept_messages == messages and not ctx.dialogue.anew
+    return None if same else Opening(tuple(kept_messages), last.stop, tools=tools)
 
 
 def on_device(
@@ -294,35 +294,44 @@ def on_device(
     if error is not None:
         done = _completion(request, EMPTY, None, _Record(messages, 0, 0, error))
         return Row(done, "", Score(None, error=error), tuple(messages))
-    made: Completion = yield Sample(request)
+    completion: Completion = yield Sample(request)
     reads = list[int]()
-    for number in range(1, len(made.turn_rewards) + 1):
-        seen, own = (
+    for number in range(1, len(completion.turn_rewards) + 1):
+        observation, action = (
             ctx.tokenizer.decode(
-                made.tokens[(made.turn == number) & (made.source == kind)].tolist()
+                completion.tokens[
+                    (completion.turn == number) & (completion.source == kind)
+                ].tolist()
             )
             for kind in (Source.OBSERVATION, Source.POLICY)
         )
-        shown = ({"role": "user", "content": seen.strip("\n")},) if seen else ()
-        reads.append(_first(opening) if number == 1 else _digest(shown or messages))
-        messages += [*shown, {"role": "assistant", "content": own.strip("\n")}]
-    named = dict(ctx.arrays.parts(made.world))
-    made = dataclasses.replace(
-        made,
+        user_messages = (
+            ({"role": "user", "content": observation.strip("\n")},) if observation else ()
+        )
+        reads.append(_first(opening) if number == 1 else _digest(user_messages or messages))
+        messages += [*user_messages, {"role": "assistant", "content": action.strip("\n")}]
+    reward_parts = dict(ctx.arrays.parts(completion.world))
+    completion = dataclasses.replace(
+        completion,
         request=dataclasses.replace(request, world=None),
         world=None,
         turn_reads=tuple(reads),
     )
-    text = ctx.tokenizer.decode(made.tokens.tolist())
-    return Row(made, text, _score(None, made.stopped, made.turn_rewards, named), tuple(messages))
+    text = ctx.tokenizer.decode(completion.tokens.tolist())
+    return Row(
+        completion,
+        text,
+        _score(None, completion.stopped, completion.turn_rewards, reward_parts),
+        tuple(messages),
+    )
 
 
 def single(row: Row) -> Row:
     """A row of one turn, as an episode."""
     c, value = row.completion, row.score.value
     marks = np.ones(len(c.tokens), np.int16)
-    made = dataclasses.replace(c, turn=marks, turn_rewards=(0.0 if value is None else value,))
-    return row._replace(completion=made)
+    completion = dataclasses.replace(c, turn=marks, turn_rewards=(0.0 if value is None else value,))
+    return row._replace(completion=completion)
 
 
 def _prompt(

@@ -33,7 +33,7 @@ def as_trajectory(experience: Experience, config: Config) -> Trajectory:
     """The experience as one host-side pytree of a length that does not vary from step to step."""
     group = len(experience.completions) // len(experience.problems)
     longest = max(len(c.request.prompt) + len(c.tokens) for c in experience.completions)
-    made = packing.trajectory(
+    batch = packing.trajectory(
         experience.completions,
         [score.value for score in experience.scores],
         [n // group for n in range(len(experience.completions))],
@@ -42,14 +42,14 @@ def as_trajectory(experience: Experience, config: Config) -> Trajectory:
     weighed = objective.parts_weighed(config.objective)
     parts = [_parts(score, bool(weighed)) for score in experience.scores]
     stopped = np.array([c.stopped for c in experience.completions])
-    made = made.replace(reward_parts=packing.reward_parts(parts, weighed), stopped=stopped)
+    batch = batch.replace(reward_parts=packing.reward_parts(parts, weighed), stopped=stopped)
     if any(c.turn is not None for c in experience.completions):
-        made = made.replace(extra=turns(experience.completions, made.tokens.shape))
+        batch = batch.replace(extra=turns(experience.completions, batch.tokens.shape))
     if experience.greedy:
         # a baseline that is missing leaves the reward as it is
         greedy = np.array([score.value or 0.0 for score in experience.greedy], np.float32)
-        made = made.replace(greedy_rewards=np.repeat(greedy, group))
-    return made
+        batch = batch.replace(greedy_rewards=np.repeat(greedy, group))
+    return batch
 
 
 def _parts(score: Score, needed: bool) -> Mapping[str, float] | None:
@@ -92,8 +92,8 @@ def table(experience: Experience, count: int) -> list[dict[str, str | float | No
     group = max(1, total // max(1, len(experience.problems)))
     names = sorted({name for score in experience.scores for name in score.parts})
     rows = []
-    shown = min(count, total)
-    for n in (i * total // shown for i in range(shown)):
+    row_count = min(count, total)
+    for n in (i * total // row_count for i in range(row_count)):
         problem, score = experience.problems[n // group], experience.scores[n]
         rows.append(
             {
@@ -140,17 +140,17 @@ def turns(completions: Sequence[Completion], shape: tuple[int, int]) -> dict[str
     for n, c in enumerate(completions):
         start = len(c.request.prompt)
         turn[n, start : start + len(c.tokens)] = c.turn
-        seen = c.turn == np.arange(1, len(c.turn_rewards) + 1)[:, None]
+        turn_masks = c.turn == np.arange(1, len(c.turn_rewards) + 1)[:, None]
         states = dict[int, int]()  # by the place of the token that the turn continues
         for k, value in enumerate(c.turn_rewards):
-            own = np.flatnonzero(seen[k])
-            rewards[n, start + int(own[-1])] = value
-            digest = c.turn_reads[k] if c.turn_reads else _read(c, seen[k] if k else None)
-            first = np.flatnonzero(seen[k] & c.actions)[:1]
-            before = int(parent[n, start + (first if len(first) else own)[0]])
+            positions = np.flatnonzero(turn_masks[k])
+            rewards[n, start + int(positions[-1])] = value
+            digest = c.turn_reads[k] if c.turn_reads else _read(c, turn_masks[k] if k else None)
+            first = np.flatnonzero(turn_masks[k] & c.actions)[:1]
+            before = int(parent[n, start + (first if len(first) else positions)[0]])
             digest = states.setdefault(before, digest)
-            state[n, start + own] = np.uint32(digest).astype(np.int32)
-            agent[n, start + own] = c.turn_agents[k] if c.turn_agents else 0
+            state[n, start + positions] = np.uint32(digest).astype(np.int32)
+            agent[n, start + positions] = c.turn_agents[k] if c.turn_agents else 0
     return dict(zip(TOKENS, (turn, rewards, state, agent), strict=True)) | {"parent": parent}
 
 
@@ -210,11 +210,11 @@ def _void(experience: Experience) -> np.ndarray:
 
 def _episodes(experience: Experience, void: np.ndarray) -> dict[str, float]:
     """Metrics of a batch's episodes: how many are void, and turns and tool calls of the others."""
-    whole = [c for c in experience.completions if c.turn is not None]
-    if not whole:
+    episodes = [c for c in experience.completions if c.turn is not None]
+    if not episodes:
         return {}
     pairs = zip(experience.completions, void, strict=True)
-    played = [c for c, lost in pairs if c.turn is not None and not lost] or whole
+    played = [c for c, lost in pairs if c.turn is not None and not lost] or episodes
     return {
         "episode/turns": float(np.mean([len(c.turn_rewards) for c in played])),
         "episode/tool_calls": float(np.mean([c.tool_calls for c in played])),
@@ -229,9 +229,9 @@ def _by_domain(
     domains = np.array([problem.domain for problem in problems])
     out: dict[str, float] = {}
     for name in np.unique(domains) if len(set(domains)) > 1 else ():
-        own = domains == name
-        scored = rewards[own][~np.isnan(rewards[own])]
-        out[f"domain/{name}/share"] = float(own.mean())
+        mask = domains == name
+        scored = rewards[mask][~np.isnan(rewards[mask])]
+        out[f"domain/{name}/share"] = float(mask.mean())
         out[f"domain/{name}/reward"] = float(scored.mean()) if len(scored) else float("nan")
-        out[f"domain/{name}/completion_length"] = float(lengths[own].mean())
+        out[f"domain/{name}/completion_length"] = float(lengths[mask].mean())
     return out

@@ -68,8 +68,12 @@ class Flight:
 
     def done(self) -> list[int]:
         """Numbers of the groups that have finished, and that the schedule has not been told of."""
-        known = {g.number for g in self.state.groups if g.finished is not None}
-        return [n for n, group in self._groups.items() if group.rows is not None and n not in known]
+        reported_numbers = {g.number for g in self.state.groups if g.finished is not None}
+        return [
+            n
+            for n, group in self._groups.items()
+            if group.rows is not None and n not in reported_numbers
+        ]
 
     def finish(self) -> list[Action]:
         """The actions that follow from newly finished groups."""
@@ -102,9 +106,9 @@ class Flight:
         completions count with the tokens sampled so far, so the true bias of a step that prefers
         short completions is further below 0.
         """
-        taken = [self._groups[number] for number in numbers]
-        oldest = [self._groups[number] for number in sorted(self._groups)[: len(taken)]]
-        mean = [np.mean([tokens(group) for group in groups]) for groups in (taken, oldest)]
+        step_groups = [self._groups[number] for number in numbers]
+        oldest = [self._groups[number] for number in sorted(self._groups)[: len(step_groups)]]
+        mean = [np.mean([tokens(group) for group in groups]) for groups in (step_groups, oldest)]
         return float(mean[0] - mean[1]) / self._size
 
     def abandon(self) -> list[int]:
@@ -134,7 +138,7 @@ class Flight:
         plan = saved.get("schedule", fresh)  # version 0.1 had no schedule of synchronous runs
         flying = tuple(GroupState(number, v, None, done) for number, v, done in plan["groups"])
         self.state = State(groups=flying, admitted=plan["admitted"])
-        self._groups = {g.number: own for g, own in zip(flying, self.open.groups, strict=True)}
+        self._groups = {g.number: group for g, group in zip(flying, self.open.groups, strict=True)}
 
 
 def restarted(saved: dict[str, Any], *, problems: bool) -> dict[str, Any]:
@@ -144,12 +148,12 @@ def restarted(saved: dict[str, Any], *, problems: bool) -> dict[str, Any]:
       saved: the state, with others' entries beside it.
       problems: keep those that have been drawn; they are started next.
     """
-    held = driver.from_state(saved["open_groups"])
-    driver.abandon(held)
+    open_groups = driver.from_state(saved["open_groups"])
+    driver.abandon(open_groups)
     if not problems:
-        held.waiting = []
+        open_groups.waiting = []
     plan = saved["schedule"] | {"groups": []}
-    return saved | {"open_groups": driver.to_state(held), "schedule": plan}
+    return saved | {"open_groups": driver.to_state(open_groups), "schedule": plan}
 
 
 def trained(actions: Sequence[Action]) -> tuple[int, ...] | None:

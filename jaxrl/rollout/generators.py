@@ -161,7 +161,7 @@ class Fleet:
         Raises:
           RuntimeError: none comes.
         """
-        found = dict[str, Handle]()
+        handles = dict[str, Handle]()
         while True:
             if not self.ready:
                 coming = [future for _, future in self._coming.values()]
@@ -179,10 +179,10 @@ class Fleet:
                 except Gone as error:
                     self._replace(name, handle, str(error))
                 else:
-                    found[name] = self.ready[name] = handle
+                    handles[name] = self.ready[name] = handle
                     self._note(f"{name} is ready, as process {process}")
             if self.ready:
-                return found
+                return handles
 
     def result(self, name: str, future: Future[Any]) -> Any:
         """What a generator answered; None where it is gone.
@@ -304,12 +304,12 @@ class Remote:
             counts.append(reply.decoded[1:])
             self._contexts[name] = reply.context
         ended.sort(key=lambda completion: completion.request.id)
-        steps, *others = zip(*counts, strict=True) if counts else [(0,)] * 5
-        return Decoded(ended, max(steps), *map(sum, others))
+        steps, *other_counts = zip(*counts, strict=True) if counts else [(0,)] * 5
+        return Decoded(ended, max(steps), *map(sum, other_counts))
 
     def unfinished(self) -> list[Completion]:
         """Sequences in progress as far as they have come; none of those that have not begun."""
-        return [each.come for each in self._going.values() if each.come is not None]
+        return [sequence.come for sequence in self._going.values() if sequence.come is not None]
 
     def _bring(self, handles: Mapping[str, Handle]) -> None:
         """Bring the weights to generators, and check them."""
@@ -343,8 +343,8 @@ class Remote:
     def _by_host(self) -> Any:
         """What all generators can be given, with the parameters; made once."""
         if self._whole is None:
-            whole = self._load._replace(params=mesh.fetch(self._params))
-            self._whole = self._fleet.share(whole)
+            load = self._load._replace(params=mesh.fetch(self._params))
+            self._whole = self._fleet.share(load)
         return self._whole
 
     def _placed(self) -> dict[str, list[Request]]:
@@ -355,23 +355,25 @@ class Remote:
         while not self._fleet.ready:
             self._bring(self._fleet.joined())
         load = dict.fromkeys(self._fleet.ready, 0)
-        for each in self._going.values():
-            if each.where is not None:
-                load[each.where] += 1
+        for sequence in self._going.values():
+            if sequence.where is not None:
+                load[sequence.where] += 1
         new = {name: list[Request]() for name in load}
         chosen = dict[tuple[int, ...], str]()
-        for each in self._going.values():
-            if each.where is None:
-                name = chosen.setdefault(each.request.prompt, min(load, key=lambda n: load[n]))
-                each.where = name
+        for sequence in self._going.values():
+            if sequence.where is None:
+                name = chosen.setdefault(sequence.request.prompt, min(load, key=lambda n: load[n]))
+                sequence.where = name
                 load[name] += 1
-                new[name].append(each.request)
+                new[name].append(sequence.request)
         return {name: requests for name, requests in new.items() if load[name]}
 
     def _lost(self, name: str) -> None:
         """Free the sequences of a generator that has died, as of its last chunk."""
         self._contexts.pop(name, None)
-        for each in self._going.values():
-            if each.where == name:
-                each.where = None
-                each.request = each.request if each.come is None else resume(each.come)
+        for sequence in self._going.values():
+            if sequence.where == name:
+                sequence.where = None
+                sequence.request = (
+                    sequence.request if sequence.come is None else resume(sequence.come)
+                )

@@ -49,9 +49,9 @@ class Recorder:
 
     def add(self, problems: Iterable[Problem], rewards: np.ndarray) -> None:
         """Record a batch of P problems and their rewards [P, G]."""
-        seen = ~np.isnan(rewards)
-        total = np.where(seen, rewards, 0.0).sum(axis=1)
-        means = np.where(seen.any(axis=1), total / np.maximum(seen.sum(axis=1), 1), np.nan)
+        mask = ~np.isnan(rewards)
+        total = np.where(mask, rewards, 0.0).sum(axis=1)
+        means = np.where(mask.any(axis=1), total / np.maximum(mask.sum(axis=1), 1), np.nan)
         if self.batches == 0:
             self.back_to(0)
         row = {
@@ -111,12 +111,12 @@ def store(curves: Sequence[Sequence[float]]) -> curriculum.Prompts:
     """
     visits = [len(curve) for curve in curves if curve] or [1]
     window = int(np.median(visits))
-    made = curriculum.start(len(curves), window=window)
+    prompts = curriculum.start(len(curves), window=window)
     for i, curve in enumerate(curves):
         first = curve[:window]
-        made.curve[i, window - len(first) :] = first
-        made.visits[i] = len(first)
-    return made
+        prompts.curve[i, window - len(first) :] = first
+        prompts.visits[i] = len(first)
+    return prompts
 
 
 def weaknesses(run: str | Path, names: Sequence[str]) -> np.ndarray:
@@ -133,9 +133,9 @@ def weaknesses(run: str | Path, names: Sequence[str]) -> np.ndarray:
             f"bandit.history={str(run)!r} has no prompts of {missing}; name a run of domains "
             f"{sorted(names)}"
         )
-    known = np.isin(history.domains, names)
+    mask = np.isin(history.domains, names)
     domains = np.array([names.index(d) for d in history.domains if d in names])
-    failing = curriculum.failing(store(history.curves))[known]
+    failing = curriculum.failing(store(history.curves))[mask]
     return bandits.weaknesses(failing, domains, len(names))
 
 
@@ -174,8 +174,8 @@ def best(settings: CurriculumConfig, task: Task) -> tuple[Task, int]:
             "--curriculum.prompts N)"
         ) from error
     visits = sum(len(curve) for curve in history.curves)
-    known = task.sizes.get("train", max(run.curriculum.prompts, visits))
-    places = _places(task, run.seed, [history.problems[i] for i in ids], known)
+    count = task.sizes.get("train", max(run.curriculum.prompts, visits))
+    places = _places(task, run.seed, [history.problems[i] for i in ids], count)
 
     def problem(split: str, seed: int, index: int) -> Problem:
         return task.problem(split, seed, places[index] if split == "train" else index)
@@ -186,17 +186,17 @@ def best(settings: CurriculumConfig, task: Task) -> tuple[Task, int]:
 
 def _places(task: Task, seed: int, wanted: list[str], count: int) -> list[int]:
     """Indices in the train split of the problems with these ids."""
-    found: dict[str, int] = {}
+    indices: dict[str, int] = {}
     for i in range(count):
-        if len(found) == len(wanted):
+        if len(indices) == len(wanted):
             break
         id_ = task.problem("train", seed, i).id
         if id_ in wanted:
-            found.setdefault(id_, i)
-    missing = [id_ for id_ in wanted if id_ not in found]
+            indices.setdefault(id_, i)
+    missing = [id_ for id_ in wanted if id_ not in indices]
     if missing:
         raise ValueError(
             f"problems {missing[:3]} of the history are not among the first {count} of the train "
             "split; has its file changed?"
         )
-    return [found[id_] for id_ in wanted]
+    return [indices[id_] for id_ in wanted]

@@ -56,10 +56,10 @@ def describe(config: Config, *, trust: bool = False) -> tuple[DecoderConfig, tok
         names functions of others.
     """
     model, tokenizer = _describe(config, None if trust else named_functions(config))
-    given = labels(config.model)
-    if given not in (0, config.labels):
+    count = labels(config.model)
+    if count not in (0, config.labels):
         raise ValueError(
-            f"model={config.model!r} is a classifier with {given} labels, and no language model; "
+            f"model={config.model!r} is a classifier with {count} labels, and no language model; "
             "`jaxrl train reward` trains one with 1 label further, and --reward makes it a reward"
         )
     model = dataclasses.replace(model, labels=config.labels)
@@ -138,15 +138,15 @@ def origin(config: Config, trusted: Collection[str] | None) -> Config:
     Raises:
       ValueError: the chain has no start, or a run in it names functions of others.
     """
-    seen = list[str]()
+    chain = list[str]()
     while is_run(config.model):
-        if config.model in seen:
+        if config.model in chain:
             raise ValueError(
                 f"model={config.model!r}: this run starts from itself "
-                f"({' -> '.join([*seen, config.model])}); set `model` in its config.json to a "
+                f"({' -> '.join([*chain, config.model])}); set `model` in its config.json to a "
                 "model, or to another run"
             )
-        seen.append(config.model)
+        chain.append(config.model)
         config = of_run(config.model, trusted)
     return config
 
@@ -232,11 +232,11 @@ def blank_params(config: Config, model: DecoderConfig, mesh: Mesh, dtype: str) -
         return None
     where = NamedSharding(mesh, PartitionSpec())
     shapes = jax.eval_shape(lambda p: sampling_params(p, dtype), _base(config, model, mesh)[1])
-    one = jax.tree.map(
+    zeros = jax.tree.map(
         lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), where),
         {**shapes, "layers": shapes["layers"][:1]},
     )
-    return {**one, "layers": one["layers"] * model.num_layers}
+    return {**zeros, "layers": zeros["layers"] * model.num_layers}
 
 
 def restored(
@@ -260,8 +260,8 @@ def restored(
     adapters = configs.load(directory / "config.json").lora
     with jax.set_mesh(mesh):
         shapes = trainable.abstract(model, adapters)
-    params, found = checkpoint.restore_params(directory, shapes, step=step)
-    return params, adapters, found
+    params, saved_step = checkpoint.restore_params(directory, shapes, step=step)
+    return params, adapters, saved_step
 
 
 def named(model: str) -> Config:

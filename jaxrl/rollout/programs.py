@@ -94,11 +94,11 @@ class Context(NamedTuple):
 
 def single_turn(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
     """Each row is an answer to the problem's prompt."""
-    made = requests(ctx, problem, first_id)
+    row_requests = requests(ctx, problem, first_id)
     if ctx.task.of(problem).grouped:
-        answers = yield Fork([written(ctx, request) for request in made])
+        answers = yield Fork([written(ctx, request) for request in row_requests])
         return (yield from graded_together(ctx, problem, list(map(for_training, answers))))
-    return (yield Fork([answered(ctx, problem, request) for request in made]))
+    return (yield Fork([answered(ctx, problem, request) for request in row_requests]))
 
 
 def with_greedy(program: Program) -> Program:
@@ -121,15 +121,15 @@ def with_samples(
     result: Any = None
     while True:
         try:
-            wanted = program.send(result)
+            query = program.send(result)
         except StopIteration as end:
             return end.value
-        if isinstance(wanted, Sample):
-            result = yield from sample(wanted.request)
-        elif isinstance(wanted, Fork):
-            result = yield Fork([with_samples(each, sample) for each in wanted.programs])
+        if isinstance(query, Sample):
+            result = yield from sample(query.request)
+        elif isinstance(query, Fork):
+            result = yield Fork([with_samples(branch, sample) for branch in query.programs])
         else:
-            result = yield wanted
+            result = yield query
 
 
 def requests(ctx: Context, problem: Problem, first_id: int) -> list[Request]:
@@ -152,8 +152,8 @@ def requests(ctx: Context, problem: Problem, first_id: int) -> list[Request]:
 
 def budget(problem: Problem, rollout: RolloutConfig) -> int:
     """Tokens that a completion of the problem may have: its own budget, if it has one."""
-    own = problem.metadata.get("max_new_tokens", rollout.max_new_tokens)
-    return min(own, rollout.max_new_tokens)
+    problem_budget = problem.metadata.get("max_new_tokens", rollout.max_new_tokens)
+    return min(problem_budget, rollout.max_new_tokens)
 
 
 def answered(ctx: Context, problem: Problem, request: Request) -> Part:
@@ -202,7 +202,7 @@ def written(ctx: Context, request: Request) -> Generator[Wanted, Any, Completion
     first = len(done.tokens)
     prompt = (*request.prompt, *done.tokens.tolist())
     for turn, (carried, start, stop) in enumerate(chunks.spans(first, end)):
-        made = yield Sample(
+        chunk = yield Sample(
             dataclasses.replace(
                 request,
                 prompt=(*prompt, *done.tokens[carried:start].tolist()),
@@ -211,10 +211,10 @@ def written(ctx: Context, request: Request) -> Generator[Wanted, Any, Completion
                 draw=request.draw + (turn << 16),
             )
         )
-        done = join([done, parts(made)])
-        if made.stopped or stop == end:
-            tops = [made.top_ids, made.top_logp] if not start else [None, None]
-            return Completion(request, *done[:4], made.stopped, done.source, *tops)
+        done = join([done, parts(chunk)])
+        if chunk.stopped or stop == end:
+            tops = [chunk.top_ids, chunk.top_logp] if not start else [None, None]
+            return Completion(request, *done[:4], chunk.stopped, done.source, *tops)
     raise AssertionError("a response always ends")
 
 
@@ -297,6 +297,6 @@ def expert_turn(
     """
     start = start_of(request)
     ids = ctx.dialogue.ids(start[-8:], action, tools)
-    own = forced(ids if limit is None else ids[: limit - len(start)], Source.EXPERT)
-    done = join([request.prefix or EMPTY, own])
-    return Completion(request, *done[:4], len(own.tokens) == len(ids), done.source)
+    turn = forced(ids if limit is None else ids[: limit - len(start)], Source.EXPERT)
+    done = join([request.prefix or EMPTY, turn])
+    return Completion(request, *done[:4], len(turn.tokens) == len(ids), done.source)

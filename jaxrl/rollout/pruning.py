@@ -60,16 +60,16 @@ def closeness(
     width = round_up(rollout.max_prompt_tokens + rollout.max_new_tokens, 16)
     tokens = np.zeros((round_up(len(rows), _ROWS), width + 1), np.int32)
     places = np.full(tokens.shape, width)
-    asked = np.zeros(len(tokens), int)
+    starts = np.zeros(len(tokens), int)
     for n, (start, row) in enumerate(rows):
-        tokens[n, : len(row)], places[n, : len(row)], asked[n] = row, range(len(row)), start
-    written = (places < width) & (places >= asked[:, None])
-    given = (tokens[:, :-1], places[:, :-1].astype(np.int32), tokens[:, 1:], written[:, 1:])
-    found = [
-        mesh.fetch(_moments(actor.model, params, *(a[i : i + _ROWS] for a in given)))
+        tokens[n, : len(row)], places[n, : len(row)], starts[n] = row, range(len(row)), start
+    solution_mask = (places < width) & (places >= starts[:, None])
+    inputs = (tokens[:, :-1], places[:, :-1].astype(np.int32), tokens[:, 1:], solution_mask[:, 1:])
+    moments = [
+        mesh.fetch(_moments(actor.model, params, *(a[i : i + _ROWS] for a in inputs)))
         for i in range(0, len(tokens), _ROWS)
     ]
-    inner, square, norms = zip(*found, strict=True)
+    inner, square, norms = zip(*moments, strict=True)
     products = (np.concatenate(part)[: len(rows)] for part in (inner, square))
     return np.asarray(donod(*products, norms[0]), np.float64)
 

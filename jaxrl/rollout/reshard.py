@@ -35,9 +35,9 @@ def meshes(training: MeshConfig, sampling: SamplingConfig) -> tuple[Mesh, Mesh]:
     if not sampling.devices:
         both = mesh.make(training)
         return both, both
-    each, rest = divmod(sampling.devices, hosts)
-    own = [[d for d in devices if d.process_index == host] for host in range(hosts)]
-    if rest or not 0 < each < min(map(len, own)):
+    share, rest = divmod(sampling.devices, hosts)
+    host_devices = [[d for d in devices if d.process_index == host] for host in range(hosts)]
+    if rest or not 0 < share < min(map(len, host_devices)):
         raise ValueError(
             f"sampling.devices={sampling.devices} of {len(devices)} devices in {hosts} processes: "
             "each process gives as many, and keeps at least one to train; use 0 to sample where "
@@ -48,7 +48,8 @@ def meshes(training: MeshConfig, sampling: SamplingConfig) -> tuple[Mesh, Mesh]:
             f"sampling.mesh.rules={sampling.mesh.rules}: mesh.rules hold on both meshes; use those"
         )
     train, sample = (
-        [d for part in own for d in part[span]] for span in (slice(-each), slice(-each, None))
+        [d for part in host_devices for d in part[span]]
+        for span in (slice(-share), slice(-share, None))
     )
     return mesh.make(training, train), mesh.make(sampling.mesh, sample)
 
@@ -65,11 +66,13 @@ def sampler_weights(
       dtype: to sample in.
       int8: round the matrices of the layers to 8 bits.
     """
-    made = functools.partial(policy.sampling_params, dtype=dtype, rounded=model if int8 else None)
+    convert = functools.partial(
+        policy.sampling_params, dtype=dtype, rounded=model if int8 else None
+    )
     if training == sampling:
-        return made
+        return convert
     place = functools.partial(_place, model, decoder.layout(model), sampling)
-    return lambda params: transfer(made(params), place)
+    return lambda params: transfer(convert(params), place)
 
 
 def transfer(tree: Any, place: Callable[[tuple[Any, ...], jax.Array], NamedSharding]) -> Any:
@@ -87,18 +90,20 @@ def transfer(tree: Any, place: Callable[[tuple[Any, ...], jax.Array], NamedShard
     places = [place(path, leaf) for path, leaf in leaves]
     expected = checksums([leaf for _, leaf in leaves])
     if jax.process_count() == 1:
-        sent = [jax.device_put(leaf, p) for (_, leaf), p in zip(leaves, places, strict=True)]
+        copies = [jax.device_put(leaf, p) for (_, leaf), p in zip(leaves, places, strict=True)]
     else:
-        sent = [mesh.put(mesh.fetch(leaf), p) for (_, leaf), p in zip(leaves, places, strict=True)]
+        copies = [
+            mesh.put(mesh.fetch(leaf), p) for (_, leaf), p in zip(leaves, places, strict=True)
+        ]
     with jax.set_mesh(places[0].mesh):
-        arrived = checksums(sent)
+        arrived = checksums(copies)
     expected, arrived = mesh.fetch((expected, arrived))
     for n in np.flatnonzero(expected != arrived)[:1]:
         raise RuntimeError(
             f"parameter {jax.tree_util.keystr(leaves[n][0])} arrived on the sampling devices other "
             "than it was sent; check the hardware, and continue from the last checkpoint"
         )
-    return jax.tree.unflatten(structure, sent)
+    return jax.tree.unflatten(structure, copies)
 
 
 @jax.jit
@@ -127,8 +132,8 @@ def _place(
     stacked = names[0] == "layers"
     if stacked:
         names = (decoder.STACKS[names[1] >= model.dense_layers], *names[2:])
-    known = layout.get(names)
-    axes = known.axes[stacked:] if known and len(known.axes) - stacked == leaf.ndim else None
+    entry = layout.get(names)
+    axes = entry.axes[stacked:] if entry and len(entry.axes) - stacked == leaf.ndim else None
     if axes is None:
         return mesh.replicated(where)
     return NamedSharding(where, mesh.param_spec(model, names, axes, leaf.shape, where))

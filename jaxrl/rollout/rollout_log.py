@@ -52,15 +52,17 @@ def recorder(
     @jax.jit
     def advantages(part: Trajectory, step: jax.Array) -> jax.Array:
         budget = config.rollout.max_new_tokens
-        whole = objective.whole_batch(config.objective, part, budget, step=step)
-        return jnp.broadcast_to(whole.advantages, part.tokens.shape)
+        batch = objective.whole_batch(config.objective, part, budget, step=step)
+        return jnp.broadcast_to(batch.advantages, part.tokens.shape)
 
     def trained_on(batch: Trajectory, own: int, after: int) -> np.ndarray:
         """[own, T]: the advantages in the update that each sequence of the step was part of."""
         count = config.updates_per_batch
         parts = packing.shares(batch, count)
-        made = [mesh.fetch(advantages(part, after - count + i)) for i, part in enumerate(parts)]
-        return np.concatenate([part[: own // count] for part in made])
+        update_advantages = [
+            mesh.fetch(advantages(part, after - count + i)) for i, part in enumerate(parts)
+        ]
+        return np.concatenate([part[: own // count] for part in update_advantages])
 
     def record(step: int, experience: Experience, batch: Trajectory, state: TrainState) -> None:
         if not keep.every or (step % keep.every and step not in (1, config.steps)):
@@ -70,10 +72,10 @@ def recorder(
         logp = mesh.fetch(score(state, batch))
         if not distributed.first():
             return
-        made = rows(step, experience, batch, advantage, logp, decode, groups=keep.groups)
+        log_rows = rows(step, experience, batch, advantage, logp, decode, groups=keep.groups)
         path = directory / "rollouts" / f"{step:06d}.jsonl"
         storage.make_inside(path.parent)
-        jsonl.write(path, made)
+        jsonl.write(path, log_rows)
 
     return record
 
@@ -176,15 +178,15 @@ def pieces(decode: Decode, tokens: Sequence[int]) -> list[str]:
     character but one on, since some tokenizers drop a space at the start of a text.
     """
     out: list[str] = []
-    before = whole = 0  # text up to `whole` is out; it was decoded from `before` on
+    before = end = 0  # text up to `end` is out; it was decoded from `before` on
     for i in range(len(tokens)):
-        known = decode(tokens[before:whole])
+        prefix = decode(tokens[before:end])
         text = decode(tokens[before : i + 1])
         if text.endswith("�") and i + 1 < len(tokens):
             out.append("")
         else:
-            out.append(text[len(known) :])
-            before, whole = whole, i + 1
+            out.append(text[len(prefix) :])
+            before, end = end, i + 1
     return out
 
 

@@ -194,10 +194,10 @@ def decide(state: State, event: Event, limits: Limits) -> tuple[State, list[Acti
             state, actions = _train(state, limits)  # after a restart the batch may be complete
             return state, [*publish, *actions]
         case Lost(worker):
-            held = {name: v for name, v in state.held.items() if name != worker}
+            versions = {name: v for name, v in state.held.items() if name != worker}
             arrived = {name: v for name, v in state.arrived.items() if name != worker}
             groups = _unassigned(state.groups, worker)
-            return state._replace(held=held, arrived=arrived, groups=groups), []
+            return state._replace(held=versions, arrived=arrived, groups=groups), []
         case Arrived(worker, version):
             if worker not in state.held:
                 return state, []
@@ -212,8 +212,8 @@ def decide(state: State, event: Event, limits: Limits) -> tuple[State, list[Acti
             )
             return _train(state._replace(groups=groups), limits)
         case Dropped(worker, number):
-            kept = tuple(g for g in state.groups if not _is(g, worker, number))
-            return _train(state._replace(groups=kept), limits)
+            live_groups = tuple(g for g in state.groups if not _is(g, worker, number))
+            return _train(state._replace(groups=live_groups), limits)
         case Trained():
             state = state._replace(step=state.step + 1, training=())
             state, actions = _train(state, limits)
@@ -235,7 +235,7 @@ def room(state: State, version: int, limits: Limits) -> int:
         else:
             due = [g.version + limits.staleness for g in state.groups]
             bounds += [
-                (d - step + 1) * size - sum(each <= d for each in due)
+                (d - step + 1) * size - sum(deadline <= d for deadline in due)
                 for d in {last, *due}
                 if d >= last
             ]
@@ -258,7 +258,7 @@ def batch(state: State, limits: Limits) -> tuple[int, ...] | None:
     due: dict[int, int] = {}
     if limits.staleness is not None:
         last = [g.version + limits.staleness for g in state.groups]
-        due = {d: sum(each <= d for each in last) - (d - step) * size for d in set(last)}
+        due = {d: sum(deadline <= d for deadline in last) - (d - step) * size for d in set(last)}
     chosen = []
     done = [g for g in state.groups if g.finished is not None]
     if len(done) < size:
@@ -301,11 +301,11 @@ def _train(state: State, limits: Limits) -> tuple[State, list[Action]]:
     """Take the next step, if none is in progress and its batch is complete."""
     if state.training or state.step == limits.steps:
         return state, []
-    taken = batch(state, limits)
-    if taken is None:
+    numbers = batch(state, limits)
+    if numbers is None:
         return state, []
-    rest = tuple(g for g in state.groups if g.number not in taken)
-    return state._replace(training=taken, groups=rest), [Train(taken)]
+    rest = tuple(g for g in state.groups if g.number not in numbers)
+    return state._replace(training=numbers, groups=rest), [Train(numbers)]
 
 
 def _next_step(state: State) -> int:

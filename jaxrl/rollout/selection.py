@@ -73,8 +73,8 @@ def check(config: Config) -> None:
     if config.rollout.rounds == "adaptive":  # whose first round may be the whole budget
         largest = int(curriculum.quota(largest, oversampling=config.rollout.oversampling).budget)
         batch = f"{batch} times rollout.oversampling={config.rollout.oversampling}"
-    for field, each in by_field.items():
-        _check_curriculum(field, each, largest, batch)
+    for field, settings in by_field.items():
+        _check_curriculum(field, settings, largest, batch)
     if config.domains and config.curriculum != CurriculumConfig():
         raise ValueError(
             "curriculum is for a run of one task; with domains, set domains.NAME.curriculum of each"
@@ -128,21 +128,21 @@ def open_source(config: Config, task: Task, actor: Policy) -> Source:
     def leaf(settings: CurriculumConfig, task: Task) -> Source:
         seed = config.seed
         keep = policy.keeps(actor.tokenizer, config.rollout, task)
-        of = {"task": task.name, "params": dict(task.params), "seed": seed}
-        of["longest"] = config.rollout.max_prompt_tokens if keep else None
+        origin = {"task": task.name, "params": dict(task.params), "seed": seed}
+        origin["longest"] = config.rollout.max_prompt_tokens if keep else None
         if settings.history:
             task, seed = history.best(settings, task)
-            of |= {"history": settings.history, "score": settings.score, "keep": settings.keep}
-        of = json.loads(json.dumps(of))  # as it will be when it is read from a checkpoint
+            origin |= {"history": settings.history, "score": settings.score, "keep": settings.keep}
+        origin = json.loads(json.dumps(origin))  # as it will be when it is read from a checkpoint
         if settings.choose:
-            given = (actor, config.rollout, task)
+            arguments = (actor, config.rollout, task)
             signals = {
-                "measure": functools.partial(angles.concentrations, *given),
-                "closeness": functools.partial(pruning.closeness, *given),
-                "solution_fits": functools.partial(pruning.fits, *given),
+                "measure": functools.partial(angles.concentrations, *arguments),
+                "closeness": functools.partial(pruning.closeness, *arguments),
+                "solution_fits": functools.partial(pruning.fits, *arguments),
             }
-            return chosen(settings, task, of, seed=seed, keep=keep, **signals)
-        return ordered(task, of, seed=seed, keep=keep)
+            return chosen(settings, task, origin, seed=seed, keep=keep, **signals)
+        return ordered(task, origin, seed=seed, keep=keep)
 
     if not config.domains:
         return leaf(config.curriculum, task)
@@ -246,9 +246,9 @@ def chosen(
     )
 
     def measured(signal: Signal, params: Params) -> np.ndarray:
-        found = signal(params, problems(np.flatnonzero(course.allowed)))
-        out = np.full(size, found.min() - 1)
-        out[course.allowed] = found
+        signal_values = signal(params, problems(np.flatnonzero(course.allowed)))
+        out = np.full(size, signal_values.min() - 1)
+        out[course.allowed] = signal_values
         return out
 
     def draw(count: int, params: Params, in_flight: Sequence[Drawn] = ()) -> list[Drawn]:
@@ -262,11 +262,11 @@ def chosen(
         elif by_closeness and np.isnan(course.signal).any():
             course = course._replace(signal=measured(closeness, params))
         elif by_rank:
-            now = measure(params, problems(course.last))
-            turned = float(np.mean(now - course.signal[course.last]))
+            signal = measure(params, problems(course.last))
+            turned = float(np.mean(signal - course.signal[course.last]))
         if config.retain < 1 and course.batches and not course.batches % config.retain_every:
             course = course._replace(allowed=_retained(config, state, course, count))
-        given = {
+        arguments = {
             "state": state._replace(visits=state.visits + flying),
             "ranks": ranks,
             "count": count,
@@ -275,7 +275,7 @@ def chosen(
             "concentration": turned,
             "closeness": course.signal,
         }
-        after, ids = functions.call(function, config.args, given)
+        after, ids = functions.call(function, config.args, arguments)
         if len(ids) < count:
             raise ValueError(
                 f"{config.choose} has {len(ids)} prompts left for a batch of {count}; raise "
@@ -290,7 +290,7 @@ def chosen(
 
     def learn(drawn: Sequence[Drawn], rewards: np.ndarray) -> None:
         nonlocal state, course
-        ids = np.array([each.ticket for each in drawn], np.int64)
+        ids = np.array([sample.ticket for sample in drawn], np.int64)
         # groups that were drawn at several times may be of one prompt
         before = np.array([np.count_nonzero(ids[:n] == ids[n]) for n in range(len(ids))])
         for nth in range(before.max(initial=-1) + 1):
@@ -300,8 +300,8 @@ def chosen(
             course = course._replace(accuracy=np.float64(scored.mean()))
 
     def get_state() -> dict[str, Any]:
-        held = {"state": state, "ranks": ranks, "course": course}
-        return {"of": of} | {name: curriculum.to_json(v) for name, v in held.items()}
+        states = {"state": state, "ranks": ranks, "course": course}
+        return {"of": of} | {name: curriculum.to_json(v) for name, v in states.items()}
 
     def set_state(saved: dict[str, Any]) -> None:
         nonlocal state, ranks, course
@@ -317,8 +317,8 @@ def _retained(
     config: CurriculumConfig, state: curriculum.Prompts, course: CurriculumState, count: int
 ) -> np.ndarray:
     """[N] bool: the hardest share of the allowed prompts, if these are enough for a batch."""
-    wanted = max(count, int(config.retain * course.allowed.sum()))
-    _, ids = curriculum.hardest_retained(state, wanted, course.allowed)
+    size = max(count, int(config.retain * course.allowed.sum()))
+    _, ids = curriculum.hardest_retained(state, size, course.allowed)
     return np.isin(np.arange(len(course.allowed)), ids) if len(ids) >= count else course.allowed
 
 
@@ -346,16 +346,18 @@ def mixed(
         flying = {d: _of_part(in_flight, d) for d in counts}
         batches = {d: iter(parts[names[d]].draw(n, params, flying[d])) for d, n in counts.items()}
         return [
-            Drawn(each.problem, [int(d), each.ticket]) for d in order for each in [next(batches[d])]
+            Drawn(sample.problem, [int(d), sample.ticket])
+            for d in order
+            for sample in [next(batches[d])]
         ]
 
     def learn(drawn: Sequence[Drawn], rewards: np.ndarray) -> None:
         nonlocal state
-        of = np.array([each.ticket[0] for each in drawn])
-        for d in np.unique(of).tolist():
-            parts[names[d]].learn(_of_part(drawn, d), rewards[of == d])
+        group_domains = np.array([sample.ticket[0] for sample in drawn])
+        for d in np.unique(group_domains).tolist():
+            parts[names[d]].learn(_of_part(drawn, d), rewards[group_domains == d])
         signal = rewards if config.signal == "reward" else _advantages(rewards)
-        domains = np.repeat(of, rewards.shape[1])
+        domains = np.repeat(group_domains, rewards.shape[1])
         state = bandits.observe(state, domains, signal.reshape(-1), rate=config.rate)
 
     def get_state() -> dict[str, Any]:
@@ -374,14 +376,16 @@ def mixed(
 
 def _of_part(drawn: Sequence[Drawn], part: int) -> list[Drawn]:
     """What a part of a mixture has drawn, with the part's own tickets."""
-    return [each._replace(ticket=each.ticket[1]) for each in drawn if each.ticket[0] == part]
+    return [
+        sample._replace(ticket=sample.ticket[1]) for sample in drawn if sample.ticket[0] == part
+    ]
 
 
 def recorded(source: Source, recorder: history.Recorder) -> Source:
     """The source, with all that it learns written to the run's history."""
 
     def learn(drawn: Sequence[Drawn], rewards: np.ndarray) -> None:
-        recorder.add([each.problem for each in drawn], rewards)
+        recorder.add([sample.problem for sample in drawn], rewards)
         source.learn(drawn, rewards)
 
     def set_state(saved: dict[str, Any]) -> None:
@@ -395,8 +399,8 @@ def recorded(source: Source, recorder: history.Recorder) -> Source:
 
 def _advantages(rewards: np.ndarray) -> np.ndarray:
     """[P, G]: |r - mean| / std of each group; 0 where all agree, nan for a failed score."""
-    seen = ~np.isnan(rewards)
-    count = np.maximum(seen.sum(axis=1, keepdims=True), 1)
-    gap = rewards - np.where(seen, rewards, 0.0).sum(axis=1, keepdims=True) / count
-    deviation = np.sqrt(np.where(seen, gap**2, 0.0).sum(axis=1, keepdims=True) / count)
+    mask = ~np.isnan(rewards)
+    count = np.maximum(mask.sum(axis=1, keepdims=True), 1)
+    gap = rewards - np.where(mask, rewards, 0.0).sum(axis=1, keepdims=True) / count
+    deviation = np.sqrt(np.where(mask, gap**2, 0.0).sum(axis=1, keepdims=True) / count)
     return np.abs(gap) / np.where(deviation > 0, deviation, 1.0)

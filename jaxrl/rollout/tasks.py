@@ -59,8 +59,8 @@ def require_turns(config: Config, asked_by: str, *, of_all: bool = True, or_else
     Raises:
       ValueError: it is answered in one turn.
     """
-    whole = named(config)
-    parts = whole.parts.values() or [whole]
+    task = named(config)
+    parts = task.parts.values() or [task]
     single = [part.name for part in parts if part.turns is None]
     if single and (of_all or len(single) == len(parts)):
         raise ValueError(
@@ -79,8 +79,8 @@ def require_one_turn(config: Config, asked_by: str) -> None:
     Raises:
       ValueError: it has turns, or a part of it.
     """
-    whole = named(config)
-    played = [part.name for part in whole.parts.values() or [whole] if part.turns is not None]
+    task = named(config)
+    played = [part.name for part in task.parts.values() or [task] if part.turns is not None]
     if played:
         raise ValueError(
             f"{asked_by}: task {played[0]!r} has turns; use a task that is answered in one"
@@ -115,7 +115,7 @@ def require_no_selection(config: Config, asked_by: str) -> None:
       ValueError: naming the field.
     """
     curricula = [config.curriculum, *(domain.curriculum for domain in config.domains.values())]
-    chosen = next((each.choose for each in curricula if each.choose), "")
+    chosen = next((curriculum.choose for curriculum in curricula if curriculum.choose), "")
     for field, value, off in (
         ("rollout.oversampling", config.rollout.oversampling, 1.0),
         ("curriculum.choose", chosen, ""),
@@ -138,8 +138,8 @@ def require_one_agent(config: Config, asked_by: str) -> None:
     Raises:
       ValueError: they have several.
     """
-    whole = named(config)
-    parts = list(whole.parts.values()) or [whole]
+    task = named(config)
+    parts = list(task.parts.values()) or [task]
     agents = max(1 if part.turns is None else part.turns.agents for part in parts)
     if agents > 1:
         raise ValueError(
@@ -164,11 +164,11 @@ def arrays(task: Task, tokenizer: Tokenizer, rollout: RolloutConfig) -> Arrays |
         "rollout.strip_reasoning=True": rollout.strip_reasoning,
         f"rollout.turn_tokens={rollout.turn_tokens}": rollout.turn_tokens < 1,
     }
-    if found := [name for name, value in wrong.items() if value]:
+    if conflicts := [name for name, value in wrong.items() if value]:
         raise ValueError(
             "rollout.on_device needs an environment in arrays and turns of bounded length, with "
             "no chat template, no system message and no reasoning left out, but "
-            f"{found[0]}; set rollout.on_device to False"
+            f"{conflicts[0]}; set rollout.on_device to False"
         )
     return _arrays(task.turns.arrays, tokenizer)
 
@@ -185,7 +185,7 @@ def dialogue(task: Task, tokenizer: Tokenizer, rollout: RolloutConfig) -> Dialog
     Raises:
       ValueError: the chat template cannot carry them exactly.
     """
-    worlds = [each.turns for each in (task, *task.parts.values()) if each.turns is not None]
+    worlds = [part.turns for part in (task, *task.parts.values()) if part.turns is not None]
     if not worlds:
         return None
     roles = tuple(sorted({role for world in worlds for role in world.roles}))

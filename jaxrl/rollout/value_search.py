@@ -44,9 +44,9 @@ def searched(program: Program, width: int, judge: Judge) -> Program:
         raise ValueError(f"search={width}: have 2 to 255 candidates")
 
     def best(request: Request) -> Generator[Wanted, Any, Completion]:
-        made = yield Fork([_candidate(request, number) for number in range(1, width + 1)])
-        values = judge([(*request.prompt, *each.tokens.tolist()) for each in made])
-        return dataclasses.replace(made[int(np.argmax(values))], request=request)
+        candidates = yield Fork([_candidate(request, number) for number in range(1, width + 1)])
+        values = judge([(*request.prompt, *candidate.tokens.tolist()) for candidate in candidates])
+        return dataclasses.replace(candidates[int(np.argmax(values))], request=request)
 
     def group(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
         return (yield from with_samples(program(ctx, problem, first_id), best))
@@ -73,8 +73,8 @@ def token_values(model: DecoderConfig, params: Params) -> Judge:
     @jax.jit
     def values(params: Params, tokens: jax.Array, lengths: jax.Array) -> jax.Array:
         positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-        seen = jnp.full_like(tokens, tokens.shape[1])
-        states = decoder.hidden(model, params["decoder"], tokens, positions, seen)
+        visible_until = jnp.full_like(tokens, tokens.shape[1])
+        states = decoder.hidden(model, params["decoder"], tokens, positions, visible_until)
         rows = jnp.arange(len(tokens))
         before, last = states[rows, lengths - 2], tokens[rows, lengths - 1]
         heads = params["q"][:, last]

@@ -165,11 +165,11 @@ def gathered(groups: Iterable[Group]) -> Experience:
       ValueError: groups of different sizes, as rankings of different lengths are.
     """
     problems, answers = zip(*groups, strict=True)
-    for problem, own in zip(problems, answers, strict=True):
-        if len(own) != len(answers[0]):
+    for problem, group in zip(problems, answers, strict=True):
+        if len(group) != len(answers[0]):
             raise ValueError(
-                f"{problem.id} has {len(own)} answers and {problems[0].id} {len(answers[0])}; give "
-                "all rankings of a file the same length"
+                f"{problem.id} has {len(group)} answers and {problems[0].id} {len(answers[0])}; "
+                "give all rankings of a file the same length"
             )
     flat = [row for group in answers for row in group]
     return Experience(

@@ -208,9 +208,9 @@ def _check_extensions(config: Config, extensions: dict[str, Extension]) -> None:
 
 def _check_agents(config: Config) -> None:
     """Refuse an advantage that does not tell agents apart where episodes have several."""
-    named = config.objective.advantage
-    if not functions.takes(functions.lookup(named), "agent_ids"):
-        tasks.require_one_agent(config, f"objective.advantage={named!r}")
+    advantage = config.objective.advantage
+    if not functions.takes(functions.lookup(advantage), "agent_ids"):
+        tasks.require_one_agent(config, f"objective.advantage={advantage!r}")
 
 
 def _check_rows(config: Config) -> None:

@@ -108,16 +108,16 @@ def open_rollouts(
       run: the run.
       config, task, pool, source, program, room, open_engine: see `collect.open_rollouts`.
     """
-    given = collect.context(config.rollout, config.seed, run.policy, task)
+    ctx = collect.context(config.rollout, config.seed, run.policy, task)
 
     def drive(weights: Weights, known: Mapping[Asked, Future[Answer]]) -> Drive:
         setup = collect.sampler_setup(
             run.policy._replace(guide=weights.guide), config.rollout, config.sampler,
-            collect.key(config.seed), room, **collect.turns_of(given),
+            collect.key(config.seed), room, **collect.turns_of(ctx),
             resumes=config.asynchronous.staleness != 0,
         )  # fmt: skip
         engine = open_engine(setup, weights.params)
-        return Drive(program, given, engine, pool, known)
+        return Drive(program, ctx, engine, pool, known)
 
     record = StepLog(run.directory / FILE, run.callbacks.note)
     together = config.asynchronous.staleness == 0 and config.rollout.replies == "together"
@@ -145,16 +145,16 @@ def open_rollouts(
         record.begin(weights.step)
         with timer("sample"):
             batch = sample(weights)
-        now = perf_counter()
-        whole = now - (ended or entered)
+        end_time = perf_counter()
+        seconds = end_time - (ended or entered)
         metrics = {
             "prompts_sampled": float(batch.admitted),
-            "idle/train": (now - entered) / whole,
-            "idle/sample": max(0.0, 1.0 - (sampling.busy_s - busy) / whole),
+            "idle/train": (end_time - entered) / seconds,
+            "idle/sample": max(0.0, 1.0 - (sampling.busy_s - busy) / seconds),
         }
         if config.asynchronous.order == "finished":
             metrics["length_bias"] = batch.length_bias
-        ended, busy = now, sampling.busy_s
+        ended, busy = end_time, sampling.busy_s
         return collect.experience(batch.groups, config.rollout.group_size), metrics
 
     def get_state() -> dict[str, Any]:

@@ -133,24 +133,26 @@ def forked(run: RunContext, like: TrainState, assess: Assess) -> Saved:
         references.save(run.directory, params or saved.state.params, step)
     run.callbacks.note(f"forked from step {step} of {source}{_other_recipe(source, run.config)}")
     lineage = [*saved.host["lineage"], {"run": str(storage.absolute(source)), "step": step}]
-    own = {
+    host_entries = {
         "before": _before(run, saved.state, step, assess),
         "rollouts": _carried(source, run.config, saved.host["rollouts"]),
         "extensions": _first_of(run) | saved.host["extensions"],
         "rollbacks": 0,
         "lineage": lineage,
     }
-    return saved._replace(host=saved.host | own)
+    return saved._replace(host=saved.host | host_entries)
 
 
 def _other_recipe(source: Path, config: Config) -> str:
     """What a note says of a fork whose settings are those of another recipe."""
     path = source / "config.json"
-    there = json_file.field(path, "config").get("recipe") if path.exists() else config.recipe
-    if there == config.recipe:
+    source_recipe = (
+        json_file.field(path, "config").get("recipe") if path.exists() else config.recipe
+    )
+    if source_recipe == config.recipe:
         return ""
     return (
-        f"; WARNING: that run is of recipe {there!r}, and this one has the settings of "
+        f"; WARNING: that run is of recipe {source_recipe!r}, and this one has the settings of "
         f"{config.recipe!r}; leave the recipe out to keep those of that run"
     )
 
@@ -166,13 +168,15 @@ def _carried(source: Path, config: Config, rollouts: dict[str, Any] | None) -> A
     """Another run's position in its experience, without groups that this config does not fit."""
     if rollouts is None or "open_groups" not in rollouts:  # it has learned from a file
         return rollouts
-    there = json_file.field(source / "config.json", "config")
-    here = json.loads(json.dumps(configs.to_dict(config)))
+    source_config = json_file.field(source / "config.json", "config")
+    run_config = json.loads(json.dumps(configs.to_dict(config)))
 
     def differ(names: Iterable[str]) -> bool:
-        return any(there.get(name, here[name]) != here[name] for name in names)
+        return any(source_config.get(name, run_config[name]) != run_config[name] for name in names)
 
-    staleness = [values.get("asynchronous", {}).get("staleness") for values in (there, here)]
+    staleness = [
+        values.get("asynchronous", {}).get("staleness") for values in (source_config, run_config)
+    ]
     if not differ([*_PROBLEMS, *_GROUPS]) and staleness[0] == staleness[1]:
         return rollouts
     return flight.restarted(rollouts, problems=not differ(_PROBLEMS))

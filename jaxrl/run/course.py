@@ -95,8 +95,12 @@ def summary(directory: Path) -> dict[str, Any]:
       directory: of the run.
     """
     stages = sorted(directory.glob("stages/*/summary.json"), key=lambda path: int(path.parent.name))
-    found = [json_file.read(path) for path in stages]
-    return {"course": [{name: each[name] for name in _SHOWN} for each in found]} if found else {}
+    summaries = [json_file.read(path) for path in stages]
+    return (
+        {"course": [{name: stage[name] for name in _SHOWN} for stage in summaries]}
+        if summaries
+        else {}
+    )
 
 
 def _stages(config: Config) -> Iterator[Config]:

@@ -99,16 +99,16 @@ def answers(experience: Experience, decode: rollout_log.Decode) -> list[str | No
 
     None: the episode was cut off, or is void, so that its last turn is no answer.
     """
-    given: list[str | None] = []
+    votes: list[str | None] = []
     for n, c in enumerate(experience.completions):
         if c.turn is None:
-            given.append(experience.texts[n].strip())
+            votes.append(experience.texts[n].strip())
         elif experience.scores[n].error is not None or not c.stopped:
-            given.append(None)
+            votes.append(None)
         else:
-            own = c.actions & (c.turn == len(c.turn_rewards))
-            given.append(decode(c.tokens[own].tolist()).strip())
-    return given
+            mask = c.actions & (c.turn == len(c.turn_rewards))
+            votes.append(decode(c.tokens[mask].tolist()).strip())
+    return votes
 
 
 def figures(experience: Experience, k: int, votes: Sequence[str | None]) -> dict[str, float]:
@@ -159,8 +159,8 @@ def save(directory: Path, step: int, experience: Experience, decode: rollout_log
     path = directory / "evals" / f"{step:06d}.jsonl"
     storage.make_inside(path.parent)
     count = len(experience.completions)
-    made = (rollout_log.sampled(experience, n, decode) for n in range(count))
-    jsonl.write(path, made)
+    rows = (rollout_log.sampled(experience, n, decode) for n in range(count))
+    jsonl.write(path, rows)
 
 
 def pass_at_k(correct: np.ndarray, n: int, k: int) -> np.ndarray:
@@ -179,5 +179,5 @@ def pass_at_k(correct: np.ndarray, n: int, k: int) -> np.ndarray:
 
 def _majority(votes: Sequence[str | None]) -> int:
     """Index of the first completion that gives the most frequent answer; 0 if none gives any."""
-    given = Counter(vote for vote in votes if vote is not None)
-    return votes.index(given.most_common(1)[0][0]) if given else 0
+    counts = Counter(vote for vote in votes if vote is not None)
+    return votes.index(counts.most_common(1)[0][0]) if counts else 0

@@ -193,12 +193,12 @@ def open_extensions(config: Config) -> dict[str, Extension]:
         if name in opened:
             raise ValueError(f"extensions has two of the name {name!r}; rename one of them")
         configs.check_name(reference)
-        made = functions.extension(reference)(configs.settings_of(reference, settings))
-        opened[name] = made
+        instance = functions.extension(reference)(configs.settings_of(reference, settings))
+        opened[name] = instance
     for name in _SINGLE:
-        given = [n for n, extension in opened.items() if getattr(extension, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"extensions {given} both give the run's {name}; keep one of them")
+        names = [n for n, extension in opened.items() if getattr(extension, name) is not None]
+        if len(names) > 1:
+            raise ValueError(f"extensions {names} both give the run's {name}; keep one of them")
     for extension in opened.values():
         extension.check(config)
     return opened
@@ -213,5 +213,5 @@ def taught(ctx: Context, extensions: Iterable[Extension], packed: Packed) -> Pac
 
 def only(extensions: Mapping[str, Extension], field: str) -> Any:
     """The function or value `field` of the one extension that gives it; None where none does."""
-    found = (getattr(extension, field) for extension in extensions.values())
-    return next((function for function in found if function is not None), None)
+    values = (getattr(extension, field) for extension in extensions.values())
+    return next((function for function in values if function is not None), None)

@@ -71,9 +71,9 @@ def open_fleet(run: RunContext, config: Config) -> Fleet:
     import ray
 
     if not ray.is_initialized():
-        here = {} if address else {"num_cpus": config.generators, "include_dashboard": False}
+        options = {} if address else {"num_cpus": config.generators, "include_dashboard": False}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(address=address, log_to_driver=False, namespace=str(run.directory), **here)
+        ray.init(address=address, log_to_driver=False, namespace=str(run.directory), **options)
         run.closing.callback(ray.shutdown)
     gpus = ray.cluster_resources().get("GPU", 0) >= config.generators
     actor = ray.remote(Actor).options(
@@ -85,7 +85,7 @@ def open_fleet(run: RunContext, config: Config) -> Fleet:
     failed = (ray.exceptions.RayActorError, ray.exceptions.OwnerDiedError)
 
     def start(name: str) -> tuple[Handle, Future[Any]]:
-        made = actor.remote(config)
+        worker = actor.remote(config)
 
         def call(method: str, *arguments: Any) -> Future[Any]:
             answer: Future[Any] = Future()
@@ -99,11 +99,11 @@ def open_fleet(run: RunContext, config: Config) -> Fleet:
                 else:
                     answer.set_result(done.result())
 
-            getattr(made, method).remote(*arguments).future().add_done_callback(settle)
+            getattr(worker, method).remote(*arguments).future().add_done_callback(settle)
             return answer
 
         run.callbacks.note(f"{name} is started")
-        return Handle(call, lambda: ray.kill(made)), call("process")
+        return Handle(call, lambda: ray.kill(worker)), call("process")
 
     patience, host = config.guard.stall_seconds, ray.util.get_node_ip_address()
     sender: list[Sender] = []
@@ -124,15 +124,15 @@ class Actor(Generator):
         import ray
 
         _, tokenizer = policy.describe(config, trust=True)
-        on, host = mesh.make(config.sampling.mesh), ray.util.get_node_ip_address()
+        sampling_mesh, host = mesh.make(config.sampling.mesh), ray.util.get_node_ip_address()
         receiver: list[Receiver] = []
 
         def take(offer: Offer) -> Params:
             if not receiver:
-                receiver.append(Receiver(on, host, _DEADLINE_S))
+                receiver.append(Receiver(sampling_mesh, host, _DEADLINE_S))
             return receiver[0].take(offer)
 
-        super().__init__(on, tokenizer.decode, take)
+        super().__init__(sampling_mesh, tokenizer.decode, take)
 
     def process(self) -> int:
         """The id of this process; answered once it can be called."""

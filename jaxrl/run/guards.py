@@ -42,7 +42,7 @@ def tripped(config: GuardConfig, metrics: Mapping[str, jax.Array]) -> dict[str, 
       metrics: scalars of one update: `loss`, `grad_norm`, `logp_gap_max`, `entropy`,
         `advantage_abs`, `error_rate`, and `kl` where there is a reference.
     """
-    found = {
+    flags = {
         "non_finite": ~jnp.isfinite(metrics["loss"]) | ~jnp.isfinite(metrics["grad_norm"]),
         "ratio": metrics["logp_gap_max"] > config.max_log_ratio,
         "entropy": metrics["entropy"] < config.min_entropy,
@@ -50,8 +50,8 @@ def tripped(config: GuardConfig, metrics: Mapping[str, jax.Array]) -> dict[str, 
         "reward_errors": metrics["error_rate"] > config.max_error_rate,
     }
     if "kl" in metrics:
-        found["kl"] = metrics["kl"] > config.max_kl
-    return {name: value for name, value in found.items() if getattr(config, name) != "off"}
+        flags["kl"] = metrics["kl"] > config.max_kl
+    return {name: value for name, value in flags.items() if getattr(config, name) != "off"}
 
 
 def guarded(update: Update, config: GuardConfig) -> Update:
@@ -66,17 +66,17 @@ def guarded(update: Update, config: GuardConfig) -> Update:
         state: TrainState, batch: Trajectory, packed: Packed, ref_logp: jax.Array | None
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         proposed, metrics = update(state, batch, packed, ref_logp)
-        own = batch.extra.get("addition", 0) == 0  # what was added was not scored now
-        answered = jnp.any(batch.action_mask, axis=-1) & own
+        scored_rows = batch.extra.get("addition", 0) == 0  # what was added was not scored now
+        answered = jnp.any(batch.action_mask, axis=-1) & scored_rows
         failed = jnp.sum(answered & ~batch.valid)
         metrics["error_rate"] = failed / jnp.maximum(jnp.sum(answered), 1)
-        found = tripped(config, metrics)
-        refusals = [value for name, value in found.items() if getattr(config, name) != "warn"]
+        flags = tripped(config, metrics)
+        refusals = [value for name, value in flags.items() if getattr(config, name) != "warn"]
         refused = jnp.any(jnp.stack([jnp.bool_(False), *refusals]))
-        kept = jax.tree.map(lambda new, old: jnp.where(refused, old, new), proposed, state)
+        next_state = jax.tree.map(lambda new, old: jnp.where(refused, old, new), proposed, state)
         metrics["skipped"] = jnp.maximum(metrics["skipped"], refused.astype(jnp.float32))
-        metrics |= {f"guard/{name}": value.astype(jnp.float32) for name, value in found.items()}
-        return kept.replace(step=proposed.step), metrics
+        metrics |= {f"guard/{name}": value.astype(jnp.float32) for name, value in flags.items()}
+        return next_state.replace(step=proposed.step), metrics
 
     return run
 
@@ -84,8 +84,10 @@ def guarded(update: Update, config: GuardConfig) -> Update:
 def trips(config: GuardConfig, metrics: Mapping[str, float]) -> list[Trip]:
     """The guards that tripped in any update of a step, the most severe action first."""
     names = [name for name in metrics if name.startswith("guard/") and metrics[name] > 0]
-    found = [Trip(n, getattr(config, n)) for n in (name.removeprefix("guard/") for name in names)]
-    return sorted(found, key=lambda trip: -SEVERITY.index(trip.action))
+    step_trips = [
+        Trip(n, getattr(config, n)) for n in (name.removeprefix("guard/") for name in names)
+    ]
+    return sorted(step_trips, key=lambda trip: -SEVERITY.index(trip.action))
 
 
 def decide(config: GuardConfig, found: list[Trip], rollbacks: int) -> str:

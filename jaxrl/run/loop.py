@@ -121,13 +121,13 @@ def _run(
         _, state, host = machine.begin()
         set_host_state(run, host)
     version = int(jax.device_get(state.step))
-    begun = host["lineage"][-1]["step"] if host["lineage"] else 0
+    fork_step = host["lineage"][-1]["step"] if host["lineage"] else 0
     current: stage.Stage | None = None
     stage_start = -1
     already = host["seconds"]
 
-    wanted = trackers.wanted(config)
-    log = MetricsLog(run.directory, host["step"], note, wanted, start=begun)
+    makers = trackers.wanted(config)
+    log = MetricsLog(run.directory, host["step"], note, makers, start=fork_step)
     timer, tripped, began = Timer(), list[Trip](), perf_counter()
     try:
         while host["step"] < config.steps:
@@ -170,7 +170,7 @@ def _run(
                     host = saved.host | {"rollouts": position, "rollbacks": rollbacks}
                     set_host_state(run, host)
                     log.close()
-                    log = MetricsLog(run.directory, saved.step, note, wanted, start=begun)
+                    log = MetricsLog(run.directory, saved.step, note, makers, start=fork_step)
                     note(f"rolled back from step {step} to {saved.step}, on with other prompts")
                     continue
 
@@ -190,11 +190,11 @@ def _run(
                     with timer("eval"):
                         figures = machine.assess(state, step)
                     metrics |= {f"eval/{name}": value for name, value in figures.items()}
-                now = perf_counter()
-                metrics |= timer.take() | {"time/step": now - began}
-                began = now
+                end_time = perf_counter()
+                metrics |= timer.take() | {"time/step": end_time - began}
+                began = end_time
                 log.write(step, metrics)  # before the save: a checkpoint's rows are on disk
-                if wanted and (step == 1 or step % config.track.every == 0):
+                if makers and (step == 1 or step % config.track.every == 0):
                     log.table(step, experience.table(result.experience, config.track.completions))
                 if writer.due(step) or step in config.stages:
                     with timer("save"), transfers():

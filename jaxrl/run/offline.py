@@ -44,9 +44,9 @@ def origin(config: Config, actor: Policy) -> Origin:
     """
     settings = config.data
     tokenizer = actor.tokenizer
-    found = written.usable(tokenizer, config, settings.path)
+    file_rows = written.usable(tokenizer, config, settings.path)
     evaluated = (
-        written.usable(tokenizer, config, settings.eval_path) if settings.eval_path else found
+        written.usable(tokenizer, config, settings.eval_path) if settings.eval_path else file_rows
     )
     if settings.max_tokens > actor.model.max_positions:
         raise ValueError(
@@ -54,24 +54,27 @@ def origin(config: Config, actor: Policy) -> Origin:
             f"{actor.model.max_positions} positions; lower it"
         )
     if settings.eval_path:
-        train, held = list(range(len(found))), list(range(len(evaluated)))[: config.eval.problems]
+        train, eval_indices = (
+            list(range(len(file_rows))),
+            list(range(len(evaluated)))[: config.eval.problems],
+        )
     else:
-        train, held = rows.divide(found, settings.eval_share, config.eval.problems)
-    read = ((i, groups(actor, config, evaluated, i)) for i in held)
+        train, eval_indices = rows.divide(file_rows, settings.eval_share, config.eval.problems)
+    read = ((i, groups(actor, config, evaluated, i)) for i in eval_indices)
     held_out = list(read)
 
     def open_batches(
         run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: Recorder, start: int
     ) -> Batches:
-        for bad in found.bad[:3]:
+        for bad in file_rows.bad[:3]:
             run.callbacks.note(f"left out {bad.id}: {bad.why}")
-        if found.bad:
-            run.callbacks.note(f"{len(found.bad)} bad rows of {found.path} are left out")
-        for note in written.notes(tokenizer, config, found):
+        if file_rows.bad:
+            run.callbacks.note(f"{len(file_rows.bad)} bad rows of {file_rows.path} are left out")
+        for note in written.notes(tokenizer, config, file_rows):
             run.callbacks.note(note)
-        return batches(ctx.config, run.policy, found, train, scored(run.directory).get("train"))
+        return batches(ctx.config, run.policy, file_rows, train, scored(run.directory).get("train"))
 
-    sources = {"train": found, **({"eval": evaluated} if settings.eval_path else {})}
+    sources = {"train": file_rows, **({"eval": evaluated} if settings.eval_path else {})}
 
     @functools.cache
     def scored(directory: Path) -> dict[str, Scored]:
@@ -79,9 +82,13 @@ def origin(config: Config, actor: Policy) -> Origin:
 
     @functools.cache
     def batch(directory: Path) -> Trajectory:
-        known = scored(directory).get("eval" if settings.eval_path else "train")
-        made = (each if known is None else known.fill(each, i) for i, each in held_out)
-        return experience.as_trajectory(gathered(itertools.chain.from_iterable(made)), config)
+        cache = scored(directory).get("eval" if settings.eval_path else "train")
+        batch_groups = (
+            row_groups if cache is None else cache.fill(row_groups, i) for i, row_groups in held_out
+        )
+        return experience.as_trajectory(
+            gathered(itertools.chain.from_iterable(batch_groups)), config
+        )
 
     measure: Callable[..., dict[str, jax.Array]] | None = None
 
@@ -131,26 +138,26 @@ def batches(
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
         nonlocal position, piece
-        taken: list[Group] = []
+        batch: list[Group] = []
         left_out, in_a_row = 0, 0
         with timer("read"):
-            while len(taken) < config.data.batch_size and not (taken and position == last):
+            while len(batch) < config.data.batch_size and not (batch and position == last):
                 place = places[int(order[position])]
-                made = groups(actor, config, found, place)
-                in_a_row = 0 if made else in_a_row + 1
-                left_out += not made
+                row_groups = groups(actor, config, found, place)
+                in_a_row = 0 if row_groups else in_a_row + 1
+                left_out += not row_groups
                 if in_a_row >= len(places):
                     raise ValueError(
                         f"data.max_tokens={config.data.max_tokens} leaves no row of {found.path!r} "
                         "with an answer to learn; raise it"
                     )
-                whole = made if scored is None else scored.fill(made, place)
-                part = whole[piece : piece + config.data.batch_size - len(taken)]
-                taken += part
+                scored_groups = row_groups if scored is None else scored.fill(row_groups, place)
+                part = scored_groups[piece : piece + config.data.batch_size - len(batch)]
+                batch += part
                 piece += len(part)
-                if piece == len(made):
+                if piece == len(row_groups):
                     position, piece = position + 1, 0
-        return gathered(taken), {
+        return gathered(batch), {
             "epoch": position / len(places),
             "rows_left_out": float(left_out),
         }
@@ -196,5 +203,5 @@ def figures(
     packed = taught(ctx, run.extensions.values(), packed)
     ref_logp = reference_logp(ctx, state, batch, packed)
     placed = mesh.put(batch, placement.of_batch(batch))
-    found = jax.device_get(measure(state, placed, packed, ref_logp))
-    return {name: float(value) for name, value in found.items() if name not in _TOLD}
+    metrics = jax.device_get(measure(state, placed, packed, ref_logp))
+    return {name: float(value) for name, value in metrics.items() if name not in _TOLD}

@@ -171,8 +171,8 @@ def settled(update: Callable[..., Any], like: TrainState) -> Callable[..., Any]:
     def settle(state: TrainState, *args: Any) -> tuple[TrainState, Any]:
         args = (*(mesh.put(batch, of_batch(batch)) for batch in args[:1]), *args[1:])
         if away:
-            here = shardings(_in_memory("device", like.opt_state))
-            state = state.replace(opt_state=jax.device_put(state.opt_state, here))
+            device_shardings = shardings(_in_memory("device", like.opt_state))
+            state = state.replace(opt_state=jax.device_put(state.opt_state, device_shardings))
         state, metrics = update(state, *args)
         return jax.device_put(state, where), metrics
 

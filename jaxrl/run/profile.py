@@ -77,7 +77,7 @@ def tally(events: Iterable[dict[str, Any]]) -> list[Cost]:
     for event in events:
         if event.get("ph") == "X" and "hlo_op" in event.get("args", ()):
             threads[event["pid"], event["tid"]].append(event)
-    own: dict[tuple[str, str], list[float]] = defaultdict(list)
+    op_times: dict[tuple[str, str], list[float]] = defaultdict(list)
     for thread in threads.values():
         around: list[tuple[float, list[float], int]] = []  # end, times and place of what is open
         for event in sorted(thread, key=lambda e: (e["ts"], -e["dur"])):
@@ -87,11 +87,11 @@ def tally(events: Iterable[dict[str, Any]]) -> list[Cost]:
                 _, times, place = around[-1]
                 times[place] -= event["dur"]
             args = event["args"]
-            times = own[args.get("hlo_module", ""), args["hlo_op"]]
+            times = op_times[args.get("hlo_module", ""), args["hlo_op"]]
             times.append(event["dur"])
             around.append((event["ts"] + event["dur"], times, len(times) - 1))
-    found = [Cost(*name, len(times), sum(times) * 1e-6) for name, times in own.items()]
-    return sorted(found, key=lambda cost: -cost.seconds)
+    op_costs = [Cost(*name, len(times), sum(times) * 1e-6) for name, times in op_times.items()]
+    return sorted(op_costs, key=lambda cost: -cost.seconds)
 
 
 def listing(found: list[Cost], most: int = 15) -> str:

@@ -36,8 +36,8 @@ _FILE = "reference_logp.npz"
 
 def needed(config: Config, extensions: Mapping[str, Extension]) -> bool:
     """Whether a stage, of a config without its stages, compares with a reference policy."""
-    asked = any(extension.needs_reference for extension in extensions.values())
-    return asked or objective.needs_reference(config.objective)
+    extension_needs = any(extension.needs_reference for extension in extensions.values())
+    return extension_needs or objective.needs_reference(config.objective)
 
 
 def _needed_once(config: Config, extensions: Mapping[str, Extension]) -> bool:
@@ -51,9 +51,9 @@ def stored(config: Config, extensions: Mapping[str, Extension]) -> bool:
     With adapters the reference is the base without them, and an extension may give another. Where
     its log-probabilities are cached, no parameters are needed.
     """
-    given = only(extensions, "reference") is not None
-    kept = config.lora.rank or config.data.cache_reference
-    return _needed_once(config, extensions) and not kept and not given
+    from_extension = only(extensions, "reference") is not None
+    base_or_cache = config.lora.rank or config.data.cache_reference
+    return _needed_once(config, extensions) and not base_or_cache and not from_extension
 
 
 def check(config: Config, extensions: Mapping[str, Extension]) -> None:
@@ -74,7 +74,7 @@ def check(config: Config, extensions: Mapping[str, Extension]) -> None:
 
 
 def _check_cached(config: Config, extensions: Mapping[str, Extension]) -> None:
-    own = [n for n, e in extensions.items() if e.needs_reference or e.reference is not None]
+    names = [n for n, e in extensions.items() if e.needs_reference or e.reference is not None]
     why = {
         "the run learns from no file": not config.data.kinds,
         "the objective compares with no reference policy": not _needed_once(config, extensions),
@@ -82,7 +82,7 @@ def _check_cached(config: Config, extensions: Mapping[str, Extension]) -> None:
         "reference would replace": any(
             objective.needs_behavior(staged.objective) for _, staged in stages.all_of(config)
         ),
-        f"extension {own} reads the reference policy on other rows": bool(own),
+        f"extension {names} reads the reference policy on other rows": bool(names),
         f"fork={config.fork!r} has taken over another run's reference": bool(config.fork),
     }
     for reason, wrong in why.items():
@@ -153,14 +153,14 @@ class Scored:
 
     def fill(self, made: list[Group], index: int) -> list[Group]:
         """A row's groups with the log-probabilities of their answers."""
-        own = self.logp[self.starts[index] : self.starts[index + 1]]
-        sizes = [len(each.completion.tokens) for _, answers in made for each in answers]
-        parts = iter(np.split(own, np.cumsum(sizes)[:-1]))
+        row_logp = self.logp[self.starts[index] : self.starts[index + 1]]
+        sizes = [len(row.completion.tokens) for _, answers in made for row in answers]
+        parts = iter(np.split(row_logp, np.cumsum(sizes)[:-1]))
 
         def filled(each: Row) -> Row:
             return each._replace(completion=dataclasses.replace(each.completion, logp=next(parts)))
 
-        return [(problem, [filled(each) for each in answers]) for problem, answers in made]
+        return [(problem, [filled(row) for row in answers]) for problem, answers in made]
 
 
 def reference_logp(
@@ -188,9 +188,9 @@ def write_cache(ctx: Context, state: TrainState, files: Mapping[str, Rows]) -> N
       files: by a name.
     """
     arrays: dict[str, np.ndarray] = {}
-    for name, found in files.items():
+    for name, file_rows in files.items():
         parts, sizes = [np.zeros(0, np.float32)], [0]
-        for logp, size in _scored(ctx, state, found):
+        for logp, size in _scored(ctx, state, file_rows):
             parts.append(logp)
             sizes.append(size)
         arrays[f"{name}_logp"] = np.concatenate(parts)
@@ -217,9 +217,9 @@ def read_cache(directory: Path) -> dict[str, Scored]:
 
 @distributed.by_first
 def _save(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    made = io.BytesIO()
-    np.savez(made, **arrays)
-    storage.write(directory / _FILE, made.getvalue())
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    storage.write(directory / _FILE, buffer.getvalue())
 
 
 def _scored(ctx: Context, state: TrainState, found: Rows) -> Iterator[tuple[np.ndarray, int]]:
@@ -227,11 +227,15 @@ def _scored(ctx: Context, state: TrainState, found: Rows) -> Iterator[tuple[np.n
     config, size = ctx.config, ctx.config.data.batch_size
     for first in range(0, len(found), size):
         rows = range(first, min(first + size, len(found)))
-        made = [groups(ctx.policy, config, found, index) for index in rows]
-        logp = iter(_logp(ctx, config, state, [each for own in made for each in own]))
-        for each in made:
-            own = [next(logp) for _, answers in each for _ in answers]
-            flat = np.concatenate([np.zeros(0, np.float32), *own])
+        batch_groups = [groups(ctx.policy, config, found, index) for index in rows]
+        logp = iter(
+            _logp(
+                ctx, config, state, [group for row_groups in batch_groups for group in row_groups]
+            )
+        )
+        for row_groups in batch_groups:
+            answer_logps = [next(logp) for _, answers in row_groups for _ in answers]
+            flat = np.concatenate([np.zeros(0, np.float32), *answer_logps])
             yield flat, len(flat)
 
 
@@ -241,6 +245,6 @@ def _logp(ctx: Context, config: Config, state: TrainState, made: list[Group]) ->
         return []
     rows = gathered(made)
     batch = experience.as_trajectory(rows, config)
-    found = mesh.fetch(ctx.score(state.params, placement.pack(batch, config)[0]))
+    logp = mesh.fetch(ctx.score(state.params, placement.pack(batch, config)[0]))
     spans = ((len(c.request.prompt), len(c.tokens)) for c in rows.completions)
-    return [found[n, start : start + count] for n, (start, count) in enumerate(spans)]
+    return [logp[n, start : start + count] for n, (start, count) in enumerate(spans)]

@@ -137,8 +137,8 @@ def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:
     played = [
         task.name
         for _, staged in stages.all_of(config)
-        for whole in [tasks.named(staged)]
-        for task in (whole, *whole.parts.values())
+        for root_task in [tasks.named(staged)]
+        for task in (root_task, *root_task.parts.values())
         if task.turns is not None
     ]
     if not played:
@@ -154,9 +154,10 @@ def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:
         refused[f"objective.advantage={name!r}, which needs greedy answers"] = (
             objective.needs_greedy(staged.objective)
         )
-    if found := [name for name, value in refused.items() if value]:
+    if conflicts := [name for name, value in refused.items() if value]:
         raise ValueError(
-            f"task {played[0]!r} is played in turns, which do not go with {found[0]}; leave it out"
+            f"task {played[0]!r} is played in turns, which do not go with {conflicts[0]}; "
+            "leave it out"
         )
     return True
 
@@ -178,9 +179,9 @@ def check_prompts(config: Config, actor: Policy) -> None:
     examples.end(actor.tokenizer)  # else no completion would end
     tasks.dialogue(tasks.named(config), actor.tokenizer, config.rollout)
     tasks.arrays(tasks.named(config), actor.tokenizer, config.rollout)
-    whole = tasks.named(config)
+    root_task = tasks.named(config)
     curricula = [domain.curriculum for domain in config.domains.values()] or [config.curriculum]
-    for curriculum, task in zip(curricula, whole.parts.values() or [whole], strict=True):
+    for curriculum, task in zip(curricula, root_task.parts.values() or [root_task], strict=True):
         if curriculum.history:
             history.best(curriculum, task)
         batch = {"seed": config.seed, "batch_size": config.rollout.prompts}

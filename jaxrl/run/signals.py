@@ -101,13 +101,13 @@ def stoppable(grace_s: float, note: Callable[[str], None]) -> Iterator[Gate]:
         return
     timer = threading.Timer(grace_s, os._exit, (UNSAVED,))
     timer.daemon = True
-    seen: set[int] = set()
+    received_signals: set[int] = set()
 
     def handle(number: int, _: FrameType | None) -> None:
-        if number == signal.SIGINT and number in seen:
+        if number == signal.SIGINT and number in received_signals:
             os._exit(INTERRUPTED)
-        first, name = not seen, signal.Signals(number).name
-        seen.add(number)
+        first, name = not received_signals, signal.Signals(number).name
+        received_signals.add(number)
         if first:
             timer.start()
             gate.ask(name)

@@ -75,7 +75,7 @@ def step(
         with transfers():
             batch = experiences.as_trajectory(experience, config)
             batch = prepared(ctx, extensions, state, batch)
-        measured = []
+        update_metrics = []
         for update, part in enumerate(packing.shares(batch, config.updates_per_batch)):
             with transfers():
                 keep = objective.worth_computing(
@@ -86,12 +86,12 @@ def step(
                 packed = taught(ctx, extensions, packed)
                 ref_logp = reference_logp(ctx, state, part, packed)
             state, metrics = stage.update(state, part, packed, ref_logp)
-            measured.append(metrics)
+            update_metrics.append(metrics)
         on_host = experiences.measure(experience) | sampling | cost  # while the devices compute
-        measured, version, applied = jax.device_get(
-            (measured, state.step, optimizer.applied(state.opt_state))
+        update_metrics, version, applied = jax.device_get(
+            (update_metrics, state.step, optimizer.applied(state.opt_state))
         )
-    metrics = combine(measured) | on_host
+    metrics = combine(update_metrics) | on_host
     return StepResult(state, int(version), int(applied), experience, batch, metrics)
 
 

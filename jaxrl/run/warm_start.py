@@ -102,13 +102,13 @@ def warm_start(run: RunContext, params: Params) -> Params:
                 with run.gate.closed():
                     batch = demonstrations.demonstrations(run.policy, config, task, next(batches))
                     packed = placement.pack(batch, config)[0]
-                    state, measured = update(state, batch, packed, None)
+                    state, metrics = update(state, batch, packed, None)
                     step += 1
                     if writer.due(step):
                         writer.save(step, state, {"stream": batches.get_state()})
                 run.heart.beat("warm start", step)
                 if step % -(-warm.steps // _SHOWN) == 0:
-                    run.callbacks.imitated(step, float(jax.device_get(measured["loss"])))
+                    run.callbacks.imitated(step, float(jax.device_get(metrics["loss"])))
                 run.callbacks.stage("warm start", step, warm.steps)
         except Stop:
             if step:

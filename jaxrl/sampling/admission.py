@@ -27,10 +27,10 @@ def make_room(setup: Setup, work: Work) -> None:
         least = max(least, total)
     # sequences stay in their parts, and each of these must have room for its own
     enough = (n for n in setup.sizes if n >= max(least, fullest * setup.shards))
-    wanted = next(enough, setup.sizes[-1])
-    coming = itertools.islice(work.queue, wanted - len(occupied))
+    target_size = next(enough, setup.sizes[-1])
+    coming = itertools.islice(work.queue, target_size - len(occupied))
     lengths = [s.length + (not s.held) for s in occupied] + [len(start_of(r)) + 1 for r in coming]
-    reshape(setup, work, wanted, max(lengths, default=1))
+    reshape(setup, work, target_size, max(lengths, default=1))
 
 
 def reshape(setup: Setup, work: Work, total: int, least: int) -> None:
@@ -38,14 +38,14 @@ def reshape(setup: Setup, work: Work, total: int, least: int) -> None:
 
     It goes by way of the shapes between: few programs lead from each to the next.
     """
-    wanted = total, setup.width(total, least)
-    now = (len(work.seats), work.slots.width) if work.slots else None
-    if not any(work.seats) and now != wanted:
+    target_shape = total, setup.width(total, least)
+    current_shape = (len(work.seats), work.slots.width) if work.slots else None
+    if not any(work.seats) and current_shape != target_shape:
         work.slots = slot.empty_slots(
-            setup.models, total, setup.capacity, wanted[1], setup.features
+            setup.models, total, setup.capacity, target_shape[1], setup.features
         )
-        work.seats, now = [None] * total, wanted
-    for size, width in route(setup, now, wanted):
+        work.seats, current_shape = [None] * total, target_shape
+    for size, width in route(setup, current_shape, target_shape):
         chosen = None if size == len(work.seats) else _kept(work.seats, size, setup.shards)
         work.slots = slot.resize(setup.models, work.slots, chosen, width=width)
         if chosen is not None:
@@ -57,8 +57,8 @@ def _kept(seats: Sequence[Seat | None], size: int, shards: int) -> np.ndarray:
     chosen = np.full((shards, size // shards), -1, np.int32)
     per = len(seats) // shards
     for p in range(shards):
-        own = [i for i in range(p * per, (p + 1) * per) if seats[i] is not None]
-        chosen[p, : len(own)] = own
+        occupied_slots = [i for i in range(p * per, (p + 1) * per) if seats[i] is not None]
+        chosen[p, : len(occupied_slots)] = occupied_slots
     return chosen.ravel()
 
 
@@ -68,26 +68,26 @@ def admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
     A prompt is read in the part where its slots are, once for all that share it there.
     """
     rows, total, shards = setup.rows, len(work.seats), setup.shards
-    each, per = rows // shards, total // shards
+    rows_per_part, per = rows // shards, total // shards
     free = [
         [i for i in range(p * per, (p + 1) * per) if work.seats[i] is None] for p in range(shards)
     ]
     starts: list[dict[tuple[int, ...], int]] = [{} for _ in range(shards)]
-    taken: dict[int, Request] = {}
+    requests: dict[int, Request] = {}
     source = np.zeros(total, np.int32)
     while work.queue:
         start = start_of(work.queue[0])
         ready = [
             (start in starts[p], len(free[p]), -p)
             for p in range(shards)
-            if free[p] and (start in starts[p] or len(starts[p]) < each)
+            if free[p] and (start in starts[p] or len(starts[p]) < rows_per_part)
         ]
         if not ready:
             break
         p = -max(ready)[-1]
         i = free[p].pop(0)
-        source[i] = starts[p].setdefault(start, p * each + len(starts[p]))
-        taken[i] = work.queue.popleft()
+        source[i] = starts[p].setdefault(start, p * rows_per_part + len(starts[p]))
+        requests[i] = work.queue.popleft()
 
     tokens = np.zeros((rows, setup.prompt_width), np.int32)
     length = np.zeros(rows, np.int32)
@@ -97,7 +97,7 @@ def admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
     empty = Request(0, (), 0)
 
     def column(value: Callable[[Request], int], dtype: Any) -> np.ndarray:
-        return np.array([value(taken.get(i, empty)) for i in range(total)], dtype)
+        return np.array([value(requests.get(i, empty)) for i in range(total)], dtype)
 
     new = {
         "tokens": tokens[source],
@@ -106,16 +106,16 @@ def admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
         "request": column(lambda r: r.id & 0xFFFFFFFF, np.uint32),
         "draw": column(lambda r: r.draw, np.uint32),
         "settings": settings_of(
-            [taken.get(i, empty) for i in range(total)],
+            [requests.get(i, empty) for i in range(total)],
             setup.config.vocab_size,
             total,
             setup.features.biases,
         ),
     }
-    fresh = np.isin(np.arange(total), list(taken))
+    fresh = np.isin(np.arange(total), list(requests))
     prefix = prefill.prefill(setup.models, params, tokens, length, piece=setup.piece)
     work.slots = slot.insert(setup.models, work.slots, prefix, source, fresh, new)
-    for i, request in taken.items():
+    for i, request in requests.items():
         start, turn = start_of(request), turn_start(request)
         work.seats[i] = Seat(request, len(start), turn, read=list(start[turn:]))
 
@@ -133,13 +133,15 @@ def append(
     """
     after = [s.length + len(observations.get(s.request.id, ())) for s in work.seats if s]
     reshape(setup, work, len(work.seats), max(after) + 1)
-    each, per = setup.rows // setup.shards, len(work.seats) // setup.shards
+    rows_per_part, per = setup.rows // setup.shards, len(work.seats) // setup.shards
     seats = [(i, s) for i, s in enumerate(work.seats) if s and s.request.id in observations]
     queues = [[i for i, _ in seats if i // per == p] for p in range(setup.shards)]
-    for first in range(0, max(map(len, queues)), each):
-        part = slice(first, first + each)
+    for first in range(0, max(map(len, queues)), rows_per_part):
+        part = slice(first, first + rows_per_part)
         rows = {
-            p * each + k: i for p, queue in enumerate(queues) for k, i in enumerate(queue[part])
+            p * rows_per_part + k: i
+            for p, queue in enumerate(queues)
+            for k, i in enumerate(queue[part])
         }
         _append(setup, params, work, rows, observations, requests)
 
@@ -154,23 +156,23 @@ def _append(
 ) -> None:
     """Append to the slot of each row."""
     seats = {row: work.seats[i] for row, i in slots.items()}
-    given = {row: observations[seat.request.id] for row, seat in seats.items()}
-    longest = max(map(len, given.values()))
+    row_observations = {row: observations[seat.request.id] for row, seat in seats.items()}
+    longest = max(map(len, row_observations.values()))
     width = min(round_up(longest, 16), setup.piece)
     limit = np.zeros(setup.rows, np.int32)
     for row, seat in seats.items():
         turn = seat.request.turn_tokens or seat.room
-        limit[row] = seat.length + min(seat.room, len(given[row]) + turn)
+        limit[row] = seat.length + min(seat.room, len(row_observations[row]) + turn)
     for start in range(0, longest, width):
         target = np.full(setup.rows, len(work.seats), np.int32)
         tokens, count = np.zeros((setup.rows, width), np.int32), np.zeros(setup.rows, np.int32)
         for row, i in slots.items():
-            if len(part := list(given[row][start : start + width])):
+            if len(part := list(row_observations[row][start : start + width])):
                 target[row] = i
                 tokens[row, : len(part)], count[row] = part, len(part)
         work.slots = decode.append(setup.models, params, work.slots, target, tokens, count, limit)
     for row, seat in seats.items():
-        before, seat.length = seat.length, seat.length + len(given[row])
+        before, seat.length = seat.length, seat.length + len(row_observations[row])
         if seat.request.id in requests:
             seat.request, seat.observed = requests[seat.request.id], []
         else:

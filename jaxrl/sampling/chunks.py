@@ -24,8 +24,8 @@ class Chunks:
         """The chunks (carried from, first own, stop) of a response from `first` up to `end`."""
         if not self.size:
             return [(first, first, end)]
-        own = range(first + self.size, end, self.size - self.carry)
-        starts = [first, *own]
+        later_starts = range(first + self.size, end, self.size - self.carry)
+        starts = [first, *later_starts]
         return [
             (start - self.carry if start > first else first, start, stop)
             for start, stop in itertools.pairwise([*starts, end])

@@ -143,8 +143,8 @@ def decode(
     capacity = slots.tokens.shape[1]
 
     def stream_of(request: jax.Array, draw: jax.Array) -> jax.Array:
-        own = jnp.where(draw > 0, jax.random.fold_in(key, draw), key)
-        return jax.random.fold_in(own, request)
+        draw_key = jnp.where(draw > 0, jax.random.fold_in(key, draw), key)
+        return jax.random.fold_in(draw_key, request)
 
     stream = jax.vmap(stream_of)(slots.request, slots.draw)
 
@@ -154,21 +154,21 @@ def decode(
         return best((), scores)
 
     def running(carry: tuple[jax.Array, SlotState]) -> jax.Array:
-        taken, s = carry
-        return (taken < steps) & (jnp.sum(s.live) >= min_live)
+        step, s = carry
+        return (step < steps) & (jnp.sum(s.live) >= min_live)
 
     def advance(carry: tuple[jax.Array, SlotState]) -> tuple[jax.Array, SlotState]:
-        taken, s = carry
+        step, s = carry
         last = s.length - 1
         position = jnp.where(s.live, last, capacity)
         hidden, caches = extend(
             models, params, _at(s.tokens, last)[:, None], position[:, None], s.caches
         )
-        scores, *others = (
+        scores, *other_scores = (
             head.logits(h[:, 0], decoder.unembedding(p), softcap=m.logit_softcap, spelled=m.spelled)
             for m, p, h in zip(models, params, hidden, strict=True)
         )
-        context = processors.Context(hidden[0][:, 0], s.tokens, s.length, tuple(others))
+        context = processors.Context(hidden[0][:, 0], s.tokens, s.length, tuple(other_scores))
         scores = process(scores, context, args)
         if features.biases:
             scores = processors.add_bias(scores, s.settings.bias_ids, s.settings.bias)
@@ -176,29 +176,29 @@ def decode(
             occurred = processors.seen(s.tokens, s.length, scores.shape[1])
             scores = processors.penalize(scores, occurred, s.settings.repetition_penalty)
         keys = jax.vmap(jax.random.fold_in)(stream, s.length)
-        drawn = sampling.sample(
+        sample = sampling.sample(
             scores, s.settings, keys, truncate=features.truncate, top=features.top, top_k=top_k
         )
         write = functools.partial(_write, at=jnp.where(s.live, s.length, capacity))
 
         if features.top:
             s = s.replace(
-                top_ids=write(s.top_ids, new=drawn.top_ids),
-                top_logp=write(s.top_logp, new=drawn.top_logp),
+                top_ids=write(s.top_ids, new=sample.top_ids),
+                top_logp=write(s.top_logp, new=sample.top_logp),
             )
-        length, void = s.length + s.live, jnp.isnan(drawn.logp)
-        ended = jnp.isin(drawn.token, stop_ids) | (length >= s.limit) | void
+        length, void = s.length + s.live, jnp.isnan(sample.logp)
+        ended = jnp.isin(sample.token, stop_ids) | (length >= s.limit) | void
         s = s.replace(
             caches=caches,
-            tokens=write(s.tokens, new=drawn.token),
-            logp=write(s.logp, new=drawn.logp),
-            entropy=write(s.entropy, new=drawn.entropy),
+            tokens=write(s.tokens, new=sample.token),
+            logp=write(s.logp, new=sample.logp),
+            entropy=write(s.entropy, new=sample.entropy),
             version=write(s.version, new=jnp.broadcast_to(version, length.shape)),
             length=length,
             live=s.live & ~ended,
             failed=s.failed | (s.live & void),
         )
-        return taken + 1, constrain(models, s)
+        return step + 1, constrain(models, s)
 
     return jax.lax.while_loop(running, advance, (jnp.int32(0), slots))[1]
 

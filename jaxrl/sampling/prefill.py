@@ -109,7 +109,7 @@ def _fill_up(models: Models, caches: Caches, total: int) -> Caches:
 
     def fill(a: jax.Array) -> jax.Array:
         room = (total - a.shape[0]) // count
-        whole = jnp.pad(cut(a, count), ((0, 0), (0, room), *[(0, 0)] * (a.ndim - 1)))
-        return whole.reshape(total, *a.shape[1:])
+        padded_parts = jnp.pad(cut(a, count), ((0, 0), (0, room), *[(0, 0)] * (a.ndim - 1)))
+        return padded_parts.reshape(total, *a.shape[1:])
 
     return constrain_caches(models, jax.tree.map(fill, caches))

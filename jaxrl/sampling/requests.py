@@ -59,16 +59,16 @@ def turn_start(request: Request) -> int:
     """The start position of the turn that a request samples or continues."""
     if request.prefix is None:
         return len(request.prompt)
-    others = np.flatnonzero(request.prefix.source != Source.POLICY)
-    return len(request.prompt) + (int(others[-1]) + 1 if len(others) else 0)
+    non_policy_indices = np.flatnonzero(request.prefix.source != Source.POLICY)
+    return len(request.prompt) + (int(non_policy_indices[-1]) + 1 if len(non_policy_indices) else 0)
 
 
 def limit_of(request: Request) -> int:
     """The length at which the turn that a request samples is cut off, its prompt included."""
-    whole = len(request.prompt) + request.max_new_tokens
+    max_length = len(request.prompt) + request.max_new_tokens
     if not request.turn_tokens:
-        return whole
-    return min(whole, turn_start(request) + request.turn_tokens)
+        return max_length
+    return min(max_length, turn_start(request) + request.turn_tokens)
 
 
 def features_of(requests: Sequence[Request], least: Features = Features()) -> Features:
@@ -142,11 +142,11 @@ def check_guide(config: DecoderConfig, guide: Guide) -> None:
 def _check_lengths(config: DecoderConfig, r: Request, max_length: int | None) -> None:
     if not r.prompt:
         raise ValueError(f"request {r.id}: prompt is empty; give it at least one token (BOS)")
-    given = 0 if r.prefix is None else len(r.prefix.tokens)
-    if r.max_new_tokens <= given:
+    prefix_size = 0 if r.prefix is None else len(r.prefix.tokens)
+    if r.max_new_tokens <= prefix_size:
         raise ValueError(
-            f"request {r.id}: max_new_tokens={r.max_new_tokens}; ask for {given + 1} or more"
-            + (f", as the prefix has {given}" if given else "")
+            f"request {r.id}: max_new_tokens={r.max_new_tokens}; ask for {prefix_size + 1} or more"
+            + (f", as the prefix has {prefix_size}" if prefix_size else "")
         )
     total = len(r.prompt) + r.max_new_tokens
     if total > config.max_positions:

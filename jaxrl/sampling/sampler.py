@@ -91,10 +91,10 @@ def generate(
     while work:
         turns: dict[int, Sequence[int]] = {}
         for completion in advance(setup, params, work, version=version):
-            more = observe(completion) if observe and completion.stopped else None
+            observation = observe(completion) if observe and completion.stopped else None
             room = completion.request.max_new_tokens - len(completion.tokens)
-            if more and len(more) < room:
-                turns[completion.request.id] = more
+            if observation and len(observation) < room:
+                turns[completion.request.id] = observation
             else:
                 if setup.hold:
                     release(work, [completion.request.id])
@@ -294,10 +294,10 @@ def continue_held(setup: Setup, params: Params, work: Work, requests: Sequence[R
         if seat is None:
             raise ValueError(f"request {r.id} is not held; submit it")
         was, start = seat.held.request, start_of(r)
-        known = (*was.prompt, *seat.held.tokens.tolist())
-        if start[: len(known)] != known or len(start) == len(known):
+        sequence = (*was.prompt, *seat.held.tokens.tolist())
+        if start[: len(sequence)] != sequence or len(start) == len(sequence):
             raise ValueError(
-                f"request {r.id}: its prompt and prefix must begin with the {len(known)} tokens "
+                f"request {r.id}: its prompt and prefix must begin with the {len(sequence)} tokens "
                 "that are held, and continue after them; release it and submit the request"
             )
         if dataclasses.replace(r, prefix=was.prefix, stop=was.stop) != was:
@@ -305,7 +305,7 @@ def continue_held(setup: Setup, params: Params, work: Work, requests: Sequence[R
                 f"request {r.id} has other settings than the sequence that is held; release it and "
                 "submit the request"
             )
-        rest[r.id] = start[len(known) :]
+        rest[r.id] = start[len(sequence) :]
     if rest:
         check_requests(setup.config, requests, max_length=setup.max_length)
         everything = (params, *setup.guide.params)
@@ -359,9 +359,9 @@ def _needed(setup: Setup, live: Sequence[Request]) -> Features:
     full = setup.features
     if not setup.lean:
         return full
-    asked = features_of(live)
+    features = features_of(live)
     return dataclasses.replace(
-        asked, biases=full.biases if asked.biases else 0, top=full.top if asked.top else 0
+        features, biases=full.biases if features.biases else 0, top=full.top if features.top else 0
     )
 
 

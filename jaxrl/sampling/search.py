@@ -107,7 +107,7 @@ def beam(
     tokens[0, : len(prompt)] = prompt
     length = np.array([len(prompt)], np.int32)
     prefix = prefill.prefill((config,), (params,), tokens, length, piece=tokens.shape[1])
-    found = _search(
+    state = _search(
         config,
         params,
         prefix,
@@ -119,18 +119,18 @@ def beam(
         budget=max_new_tokens,
         capacity=round_up(total, bucket),
     )
-    if np.isnan(found.logp).any():
+    if np.isnan(state.logp).any():
         raise FloatingPointError(
             "beam search: the logits are nan or infinite, or all of them -inf; look for nan in the "
             "weights, or an overflow of the dtype that is computed in"
         )
-    live = (found.tokens, found.logp, found.logp / float(found.step) ** length_penalty)
-    ended = (found.ended, found.ended_logp, found.ended_score)
+    live = (state.tokens, state.logp, state.logp / float(state.step) ** length_penalty)
+    ended = (state.ended, state.ended_logp, state.ended_score)
     beams = [
         Beam(tokens[:size], float(logp), float(score), stopped)
         for arrays, lengths, stopped in (
-            (ended, found.ended_length, True),
-            (live, np.full(width, int(found.step)), False),
+            (ended, state.ended_length, True),
+            (live, np.full(width, int(state.step)), False),
         )
         for tokens, logp, score, size in zip(*jax.device_get(arrays), lengths, strict=True)
         if logp > -np.inf
@@ -191,11 +191,11 @@ def _search(
             (tokens, jnp.where(stops, best, -jnp.inf), score, jnp.full_like(token, s.step + 1)),
             jnp.concatenate([s.ended_score, score]),
         )
-        logp, on = jax.lax.top_k(jnp.where(stops, -jnp.inf, best), width)
+        logp, survivors = jax.lax.top_k(jnp.where(stops, -jnp.inf, best), width)
         return _Search(
             s.step + 1,
-            jax.tree.map(lambda a: a[parent[on]], (cache,)),
-            tokens[on],
+            jax.tree.map(lambda a: a[parent[survivors]], (cache,)),
+            tokens[survivors],
             logp,
             ended,
             ended_logp,

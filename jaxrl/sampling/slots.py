@@ -93,9 +93,9 @@ def pick_rows(a: jax.Array, index: jax.Array, count: int) -> jax.Array:
 
     An index outside of its part gives any row.
     """
-    whole = cut(a, count)
-    local = jnp.clip(_local(index, count, a.shape[0]), 0, whole.shape[1] - 1)
-    return jax.vmap(lambda part, i: part[i])(whole, local).reshape(len(index), *a.shape[1:])
+    part_rows = cut(a, count)
+    local = jnp.clip(_local(index, count, a.shape[0]), 0, part_rows.shape[1] - 1)
+    return jax.vmap(lambda part, i: part[i])(part_rows, local).reshape(len(index), *a.shape[1:])
 
 
 def put_rows(a: jax.Array, index: jax.Array, new: jax.Array, count: int) -> jax.Array:
@@ -201,15 +201,15 @@ def insert(
         each [S].
     """
     prompt = rows["tokens"].shape[1]
-    kept = min(prompt, slots.width)  # what is longer than the caches are wide is padding
+    width = min(prompt, slots.width)  # what is longer than the caches are wide is padding
     count = parts(models, fresh.shape[0], jax.tree.leaves(prefix)[0].shape[0])
 
     def put(old: jax.Array, new: jax.Array) -> jax.Array:
         return jnp.where(fresh.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
     def copy(old: jax.Array, new: jax.Array) -> jax.Array:
-        return old.at[:, :, :kept].set(
-            put(old[:, :, :kept], pick_rows(new[:, :, :kept], source, count))
+        return old.at[:, :, :width].set(
+            put(old[:, :, :width], pick_rows(new[:, :, :width], source, count))
         )
 
     state = slots.replace(
@@ -265,8 +265,8 @@ def _fit(
 @functools.partial(jax.jit, static_argnames="models")
 def _choose(models: Models, slots: SlotState, chosen: jax.Array) -> SlotState:
     count = parts(models, slots.length.shape[0], chosen.shape[0])
-    kept = jax.tree.map(lambda a: pick_rows(a, chosen, count), slots)
-    return _constrain_rows(models, kept.replace(live=kept.live & (chosen >= 0)))
+    state = jax.tree.map(lambda a: pick_rows(a, chosen, count), slots)
+    return _constrain_rows(models, state.replace(live=state.live & (chosen >= 0)))
 
 
 def settle(slots: SlotState, length: np.ndarray, live: np.ndarray) -> SlotState:
@@ -300,7 +300,7 @@ def peek(models: Models, arrays: Any, rows: jax.Array, start: jax.Array, *, widt
             at = (row, first, *[0] * (a.ndim - 2))
             return jax.lax.dynamic_slice(a, at, (1, width, *a.shape[2:]))[0]
 
-        found = jax.vmap(one)(rows, start)
-        return mesh.constrain(found, *[None] * found.ndim, rules=models[0].rules)
+        spans = jax.vmap(one)(rows, start)
+        return mesh.constrain(spans, *[None] * spans.ndim, rules=models[0].rules)
 
     return jax.tree.map(span, arrays)

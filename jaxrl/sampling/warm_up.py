@@ -29,12 +29,18 @@ def warm_up(setup: Setup, params: Params) -> None:
     """
     everything, rows = (params, *setup.guide.params), setup.rows
     lengths = [min(16 << i, setup.piece) for i in range((setup.piece - 1).bit_length())]
-    pieces, each = sorted({*lengths, setup.piece}), rows // setup.shards
+    pieces, rows_per_part = sorted({*lengths, setup.piece}), rows // setup.shards
     tokens = np.zeros((rows, setup.prompt_width), np.int32)
-    for count, length in itertools.product(range(1, each + 1), {*pieces, setup.prompt_width}):
-        if count == each or count.bit_count() == 1:
-            given = np.where(np.arange(rows) % each < count, length, 0).astype(np.int32)
-            prefix = prefill.prefill(setup.models, everything, tokens, given, piece=setup.piece)
+    for count, length in itertools.product(
+        range(1, rows_per_part + 1), {*pieces, setup.prompt_width}
+    ):
+        if count == rows_per_part or count.bit_count() == 1:
+            prompt_lengths = np.where(np.arange(rows) % rows_per_part < count, length, 0).astype(
+                np.int32
+            )
+            prefix = prefill.prefill(
+                setup.models, everything, tokens, prompt_lengths, piece=setup.piece
+            )
     for size, widths in setup.shapes.items():
         for width in widths:
             _warm_up_shape(setup, everything, prefix, size, width, pieces if setup.hold else [])
@@ -78,16 +84,16 @@ def _warm_up_shape(
         "draw": none.astype(np.uint32),
         "settings": settings_of([], setup.config.vocab_size, size, setup.features.biases),
     }
-    for other, wide in neighbours(setup, size, width):
+    for neighbour_size, wide in neighbours(setup, size, width):
         state = slot.empty_slots(setup.models, size, setup.capacity, width, setup.features)
-        chosen = None if other == size else np.full(other, -1, np.int32)
+        chosen = None if neighbour_size == size else np.full(neighbour_size, -1, np.int32)
         slot.resize(setup.models, state, chosen, width=wide)
     state = slot.empty_slots(setup.models, size, setup.capacity, width, setup.features)
     state = slot.insert(setup.models, state, prefix, none, none.astype(bool), new)
     for piece in pieces:
         target, count = np.full(setup.rows, size, np.int32), np.zeros(setup.rows, np.int32)
-        given = np.zeros((setup.rows, piece), np.int32)
-        state = decode.append(setup.models, params, state, target, given, count, count)
+        tokens = np.zeros((setup.rows, piece), np.int32)
+        state = decode.append(setup.models, params, state, target, tokens, count, count)
     state = slot.settle(state, np.ones(size, np.int32), np.zeros(size, bool))
     state = _decode_nothing(setup, params, state)
     if width == setup.shapes[size][-1]:

@@ -137,10 +137,10 @@ def slot_counts(slots: int, shards: int = 1) -> list[int]:
       slots: asked for; rounded up to a multiple of `shards`, as each number is.
       shards: parts that slots are cut into.
     """
-    each = [-(-slots // shards)]
-    while (fewer := each[-1] // (2 if len(each) < 3 else 4)) * shards >= SMALLEST:
-        each.append(fewer)
-    return [n * shards for n in reversed(each)]
+    shard_counts = [-(-slots // shards)]
+    while (fewer := shard_counts[-1] // (2 if len(shard_counts) < 3 else 4)) * shards >= SMALLEST:
+        shard_counts.append(fewer)
+    return [n * shards for n in reversed(shard_counts)]
 
 
 def route(setup: Setup, start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
@@ -148,18 +148,18 @@ def route(setup: Setup, start: tuple[int, int], end: tuple[int, int]) -> list[tu
     (size, width), (last, goal) = start, end
     # what makes caches smaller comes first
     first = setup.width(size, goal) if last > size else width
-    found = [(size, w) for w in _between(setup.shapes[size], width, first)]
+    shapes = [(size, w) for w in _between(setup.shapes[size], width, first)]
     for slots in _between(setup.sizes, size, last):
         first = setup.width(slots, first)
-        found.append((slots, first))
-    return found + [(last, w) for w in _between(setup.shapes[last], first, goal)]
+        shapes.append((slots, first))
+    return shapes + [(last, w) for w in _between(setup.shapes[last], first, goal)]
 
 
 def neighbours(setup: Setup, size: int, width: int) -> list[tuple[int, int]]:
     """Slots and cache widths to which one program leads from these."""
     return [
-        *((size, other) for other in _beside(setup.shapes[size], width)),
-        *((other, setup.width(other, width)) for other in _beside(setup.sizes, size)),
+        *((size, next_width) for next_width in _beside(setup.shapes[size], width)),
+        *((next_size, setup.width(next_size, width)) for next_size in _beside(setup.sizes, size)),
     ]
 
 
@@ -211,15 +211,15 @@ class Work:
 
 def find_stops(setup: Setup, work: Work, active: list[int]) -> dict[int, int]:
     """Slots whose turn completed a stop string, and the length at which it did."""
-    watched, found = [i for i in active if work.seats[i].request.stop], {}
+    watched, stop_lengths = [i for i in active if work.seats[i].request.stop], {}
     starts = [work.seats[i].turn + len(work.seats[i].read) for i in watched]
     ends = [work.seats[i].length for i in watched]
     spans = _fetch(setup, (work.slots.tokens,), watched, starts, ends)
     for i, (tokens,) in zip(watched, spans, strict=True):
         seat = work.seats[i]
         if end := _completed(setup, seat, tokens.tolist()):
-            found[i] = seat.length = seat.turn + end
-    return found
+            stop_lengths[i] = seat.length = seat.turn + end
+    return stop_lengths
 
 
 def _completed(setup: Setup, seat: Seat, new: list[int]) -> int | None:
@@ -228,12 +228,15 @@ def _completed(setup: Setup, seat: Seat, new: list[int]) -> int | None:
     Text is decoded from some tokens before the new ones, not from the start of the turn: those give
     as many characters as a string has, and some more, as the first may be parts of characters.
     """
-    stops, known = seat.request.stop, len(seat.read)
+    stops, read_count = seat.request.stop, len(seat.read)
     seat.read += new
-    back = wanted = max(map(len, stops)) + 8
-    while back < known and len(setup.text(seat.read[known - back : known])) < wanted:
+    back = min_characters = max(map(len, stops)) + 8
+    while (
+        back < read_count
+        and len(setup.text(seat.read[read_count - back : read_count])) < min_characters
+    ):
         back *= 2
-    first = max(0, known - back)
+    first = max(0, read_count - back)
 
     def complete(count: int) -> bool:
         text = setup.text(seat.read[first:count])
@@ -241,7 +244,7 @@ def _completed(setup: Setup, seat: Seat, new: list[int]) -> int | None:
 
     if not complete(len(seat.read)):
         return None
-    ends = range(known + 1, len(seat.read))
+    ends = range(read_count + 1, len(seat.read))
     return next((n for n in ends if complete(n)), len(seat.read))
 
 
@@ -301,19 +304,19 @@ def _fetch(
     widths = [next(w for w in buckets if w >= counts[part].max()) for part in parts]
     slots, length = arrays[0].shape[:2]
     if slots * length <= 2 * _ROWS * sum(widths):
-        whole = mesh.fetch(arrays)
+        host_arrays = mesh.fetch(arrays)
         return [
-            [a[row, start:end].copy() for a in whole]
+            [a[row, start:end].copy() for a in host_arrays]
             for row, start, end in zip(rows, starts, ends, strict=True)
         ]
-    sent = []
+    device_spans = []
     for part, width in zip(parts, widths, strict=True):
         first = np.minimum(offset[part], length - width)
         room = (0, _ROWS - len(first))
         at = np.pad(np.array(rows[part], np.int32), room), np.pad(first, room)
-        sent.append(slot.peek(setup.models, arrays, *at, width=width))
+        device_spans.append(slot.peek(setup.models, arrays, *at, width=width))
         offset[part] -= first
-    fetched = mesh.fetch(sent)
+    fetched = mesh.fetch(device_spans)
     return [
         [a[n % _ROWS, offset[n] : offset[n] + counts[n]].copy() for a in fetched[n // _ROWS]]
         for n in range(len(rows))
@@ -328,19 +331,23 @@ def _completion(
     source = np.zeros(len(tokens), np.int8)
     for first, last in seat.observed:
         source[first - start : last - start] = Source.OBSERVATION
-    given = 0
+    prefix_size = 0
     if request.prefix is not None:
-        given = len(request.prefix.tokens)
-        source[:given] = request.prefix.source
+        prefix_size = len(request.prefix.tokens)
+        source[:prefix_size] = request.prefix.source
     outside = source != Source.POLICY
-    outside[:given] = True
+    outside[:prefix_size] = True
     for array in (logp, entropy, version):
         array[outside] = 0
     top_ids[outside], top_logp[outside] = -1, 0
     if request.prefix is not None:
         p = request.prefix
-        logp[:given], entropy[:given], version[:given] = p.logp, p.entropy, p.version
-    by_token = len(tokens) > given and int(tokens[-1]) in setup.stop_ids
+        logp[:prefix_size], entropy[:prefix_size], version[:prefix_size] = (
+            p.logp,
+            p.entropy,
+            p.version,
+        )
+    by_token = len(tokens) > prefix_size and int(tokens[-1]) in setup.stop_ids
     top = request.top_logprobs
     return Completion(
         request,

@@ -76,7 +76,7 @@ def play(
     rows = [first if seat is None else seat.request.world for seat in work.seats]
     starts = [0 if seat is None else len(seat.request.prompt) for seat in work.seats]
     budgets = [0 if seat is None else seat.request.max_new_tokens for seat in work.seats]
-    work.slots, found = _play(
+    work.slots, device_record = _play(
         setup.models,
         everything,
         work.slots,
@@ -90,7 +90,7 @@ def play(
         process=setup.guide.process,
         features=setup.features,
     )
-    length, failed, record = mesh.fetch((work.slots.length, work.slots.failed, found))
+    length, failed, record = mesh.fetch((work.slots.length, work.slots.failed, device_record))
     if np.any(failed):
         raise FloatingPointError(
             f"requests {[work.seats[i].request.id for i in np.flatnonzero(failed)]}: their logits "
@@ -99,8 +99,10 @@ def play(
     for i in chosen:
         seat = work.seats[i]
         seat.length = int(length[i])
-        given = np.flatnonzero(np.asarray(record.source[i, : seat.length]) != Source.POLICY)
-        seat.observed = [(int(at), int(at) + 1) for at in given]
+        non_policy_indices = np.flatnonzero(
+            np.asarray(record.source[i, : seat.length]) != Source.POLICY
+        )
+        seat.observed = [(int(at), int(at) + 1) for at in non_policy_indices]
     completions = read_out(setup, work, chosen, {})
     work.seats = [None] * len(work.seats)
     return [
@@ -111,15 +113,18 @@ def play(
 
 def _finished(completion: Completion, start: int, record: Record) -> Completion:
     """The completion of an episode, whose `record` is that of its slot."""
-    own = slice(start, start + len(completion.tokens))
-    turn, source = np.asarray(record.turn[own]), np.asarray(record.source[own], np.int8)
+    response_span = slice(start, start + len(completion.tokens))
+    turn, source = (
+        np.asarray(record.turn[response_span]),
+        np.asarray(record.source[response_span], np.int8),
+    )
     last = np.flatnonzero((np.diff(turn, append=turn[-1] + 1) != 0) & (source == Source.POLICY))
     return dataclasses.replace(
         completion,
         source=source,
         stopped=bool(record.ended),
         turn=turn.astype(np.int16),
-        turn_rewards=tuple(np.asarray(record.rewards[own])[last].tolist()),
+        turn_rewards=tuple(np.asarray(record.rewards[response_span])[last].tolist()),
         world=record.states,
     )
 
@@ -179,7 +184,7 @@ def _play(
         after = slots.length
         at = jnp.minimum(before[:, None] + jnp.arange(world.turn_tokens), capacity - 1)
         action = jnp.take_along_axis(slots.tokens, at, axis=1)
-        moved, observed, seen, reward, done = step(states, action, after - before)
+        moved, observed, observation_length, reward, done = step(states, action, after - before)
         states = jax.tree.map(
             lambda new, old: jnp.where(live.reshape(-1, *[1] * (new.ndim - 1)), new, old),
             moved,
@@ -190,8 +195,8 @@ def _play(
         first = jnp.where(close, world.end, observed[:, 0])
         closed = jnp.concatenate([first[:, None], observed], axis=1)
         plain = jnp.pad(observed, ((0, 0), (0, 1)))
-        given = jnp.where(close[:, None], closed, plain)
-        total = seen + close
+        appended_tokens = jnp.where(close[:, None], closed, plain)
+        total = observation_length + close
         goes_on = live & ~done & (after + total < whole)
         record = _recorded(record, index, number, (before, after, total), live, goes_on, reward)
         closes = (index == after[:, None]) & (goes_on & close)[:, None]
@@ -205,7 +210,7 @@ def _play(
             params,
             slots,
             jnp.where(goes_on, jnp.arange(count), count),
-            given,
+            appended_tokens,
             jnp.where(goes_on, total, 0),
             jnp.minimum(whole, after + total + world.turn_tokens),
         )
@@ -230,9 +235,9 @@ def _recorded(
 ) -> Record:
     """The record with a turn, and what is read after it, which belongs to the next."""
     before, after, total = (end[:, None] for end in ends)
-    own = (index >= before) & (index < after) & live[:, None]
+    policy_mask = (index >= before) & (index < after) & live[:, None]
     read = (index >= after) & (index < after + total) & goes_on[:, None]
-    turn = jnp.where(read, number + 1, jnp.where(own, number, record.turn))
+    turn = jnp.where(read, number + 1, jnp.where(policy_mask, number, record.turn))
     paid = (index == after - 1) & live[:, None]
     return record._replace(
         turn=turn,

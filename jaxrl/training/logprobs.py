@@ -137,10 +137,10 @@ def _inputs(
         jax.lax.dynamic_index_in_dim(a, index, keepdims=False)
         for a in (packed.tokens, packed.positions, packed.visible_until)
     )
-    drawn = None
+    embedding_noise = None
     if noise is not None:
-        drawn = noise.draw(index, positions, visible_until, model.hidden_size)
-    return (tokens, positions, visible_until), drawn
+        embedding_noise = noise.draw(index, positions, visible_until, model.hidden_size)
+    return (tokens, positions, visible_until), embedding_noise
 
 
 def _predicting(
@@ -201,8 +201,8 @@ def micro_logprobs(
       logp and entropy, each [R * A].
     """
     states = micro_states(model, params, packed, index, remat, noise)
-    given = {"temperature": temperature, "restriction": restriction, "reading": reading}
-    return state_logprobs(model, params, packed, index, states, **given)
+    arguments = {"temperature": temperature, "restriction": restriction, "reading": reading}
+    return state_logprobs(model, params, packed, index, states, **arguments)
 
 
 def state_logprobs(
@@ -221,12 +221,12 @@ def state_logprobs(
         scores = reward.score(params, states)[..., 0].reshape(-1)
         return scores, jnp.zeros_like(scores)
     target = jax.lax.dynamic_index_in_dim(packed.target, index, keepdims=False)
-    taught = packed.teacher if reading is not None else None
+    teaching = packed.teacher if reading is not None else None
     beside: tuple[jax.Array, ...] = ()
     if restriction is not None:
         beside = (target, micro_states(model, restriction.params, packed, index, "none"))
-    elif taught is not None:
-        beside = (jax.lax.dynamic_index_in_dim(taught.states, index, keepdims=False),)
+    elif teaching is not None:
+        beside = (jax.lax.dynamic_index_in_dim(teaching.states, index, keepdims=False),)
 
     def unembedding(params: Params) -> jax.Array:
         tables = {name: params[name] for name in ("embed", "head") if name in params}
@@ -237,9 +237,12 @@ def state_logprobs(
     ) -> tuple[jax.Array, jax.Array]:
         def process(logits: jax.Array, *beside: jax.Array) -> jax.Array:
             if restriction is not None:
-                chosen, others = beside
+                chosen, restriction_states = beside
                 likely = head.logits(
-                    others, weights[1], softcap=model.logit_softcap, spelled=model.spelled
+                    restriction_states,
+                    weights[1],
+                    softcap=model.logit_softcap,
+                    spelled=model.spelled,
                 )
                 logits = restriction.mask(logits, likely, chosen, restriction.args)
             # a teacher is compared with at one temperature, which is the reading's own
@@ -248,10 +251,10 @@ def state_logprobs(
         def read(logits: jax.Array, target: jax.Array, *beside: jax.Array) -> jax.Array:
             if not beside:
                 return reading(logits, None, target)
-            (others,) = beside
-            known = min(logits.shape[-1], weights[1].shape[0])  # rows beyond are no tokens
-            likely = head.logits(others, weights[1][:known], softcap=taught.softcap)
-            return reading(logits[..., :known], likely, target)
+            (teacher_states,) = beside
+            vocab_size = min(logits.shape[-1], weights[1].shape[0])  # rows beyond are no tokens
+            likely = head.logits(teacher_states, weights[1][:vocab_size], softcap=teaching.softcap)
+            return reading(logits[..., :vocab_size], likely, target)
 
         return head.token_logprobs(
             states,
@@ -267,8 +270,8 @@ def state_logprobs(
 
     readers = [params] if restriction is None else [params, restriction.params]
     weights = [unembedding(p) for p in readers]
-    if taught is not None:
-        weights.append(taught.unembedding)
+    if teaching is not None:
+        weights.append(teaching.unembedding)
     logp, entropy = layouts.by_rows(logprobs, rules=model.rules)(weights, states, target, *beside)
     return logp.reshape(-1), entropy.reshape(-1)
 

@@ -112,8 +112,8 @@ def scope(config: ObjectiveConfig) -> Scope:
 
 def _per_token(config: ObjectiveConfig) -> list[Callable[..., Any]]:
     """The policy objective, and the estimator of the KL penalty where there is one."""
-    named = [config.policy, config.kl] if config.kl_coef else [config.policy]
-    return [functions.lookup(name) for name in named]
+    names = [config.policy, config.kl] if config.kl_coef else [config.policy]
+    return [functions.lookup(name) for name in names]
 
 
 def needs_proximal(config: ObjectiveConfig) -> bool:
@@ -261,19 +261,19 @@ def shaped(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) ->
     """
     if not config.shaping:
         return batch
-    given = _of_rewards(batch, step)
-    function = functions.resolve(config.shaping, config.shaping_args, set(given))
-    rewards = functions.call(function, config.shaping_args, given)
+    arguments = _of_rewards(batch, step)
+    function = functions.resolve(config.shaping, config.shaping_args, set(arguments))
+    rewards = functions.call(function, config.shaping_args, arguments)
     extra = batch.extra
     if "turn_rewards" in extra:
-        extra = turns.with_more(extra, given["mask"], rewards - batch.rewards)
+        extra = turns.with_more(extra, arguments["mask"], rewards - batch.rewards)
     return batch.replace(rewards=rewards, extra=extra)
 
 
 def _of_rewards(batch: Trajectory, step: jax.Array | int) -> dict[str, Any]:
     """The arrays of `REWARD_ARRAYS` that the batch has."""
     mask = batch.action_mask & batch.valid[:, None]
-    given = {
+    arguments = {
         "rewards": batch.rewards,
         "group_ids": batch.group_ids,
         "num_groups": batch.tokens.shape[0],
@@ -287,29 +287,29 @@ def _of_rewards(batch: Trajectory, step: jax.Array | int) -> dict[str, Any]:
     }
     for name in ("reward_parts", "greedy_rewards", "stopped"):
         if (array := getattr(batch, name)) is not None:
-            given[name] = array
-    return given
+            arguments[name] = array
+    return arguments
 
 
 def _given(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) -> dict[str, Any]:
     """The arguments available to functions of the whole batch; rewards are the shaped ones."""
     batch = shaped(config, batch, step)
-    given = _of_rewards(batch, step)
+    arguments = _of_rewards(batch, step)
     if "turn" in batch.extra:
-        given |= {name: batch.extra[name] for name in turns.TOKENS}
-        given |= turns.steps(batch.extra, batch.group_ids, given["mask"])
-    return given
+        arguments |= {name: batch.extra[name] for name in turns.TOKENS}
+        arguments |= turns.steps(batch.extra, batch.group_ids, arguments["mask"])
+    return arguments
 
 
 def _advantages(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) -> jax.Array:
     """[N, 1], or [N, T] from a critic or a function that gives each token its own."""
     if batch.advantages is not None:
         return batch.advantages
-    given = _given(config, batch, step)
-    function = functions.resolve(config.advantage, config.advantage_args, set(given))
-    advantages = functions.call(function, config.advantage_args, given)
+    arguments = _given(config, batch, step)
+    function = functions.resolve(config.advantage, config.advantage_args, set(arguments))
+    advantages = functions.call(function, config.advantage_args, arguments)
     if functions.takes(function, "step_mask"):
-        return turns.to_tokens(advantages, batch.extra["turn"], given["mask"])
+        return turns.to_tokens(advantages, batch.extra["turn"], arguments["mask"])
     return advantages[:, None] if advantages.ndim == 1 else advantages
 
 
@@ -319,9 +319,9 @@ def _rows(
     """[N] bool: the sequences that the filter keeps, and those without a reward."""
     if not config.rows:
         return jnp.ones(len(batch.valid), bool)
-    given = _given(config, batch, step) | {"advantages": advantages}
-    function = functions.resolve(config.rows, config.rows_args, set(given))
-    return functions.call(function, config.rows_args, given) | ~batch.valid
+    arguments = _given(config, batch, step) | {"advantages": advantages}
+    function = functions.resolve(config.rows, config.rows_args, set(arguments))
+    return functions.call(function, config.rows_args, arguments) | ~batch.valid
 
 
 def _age(batch: Trajectory, step: jax.Array | int) -> jax.Array:
@@ -370,7 +370,7 @@ def objective(
       A scalar whose sum over micro-batches is the loss, and scalars whose sums are token means;
       where the policy objective gives one, also `lr_scale`, a factor of the learning rate.
     """
-    given = masking.sanitize(
+    arguments = masking.sanitize(
         mask,
         logp=logp,
         behavior_logp=batch.behavior_logp,
@@ -380,8 +380,8 @@ def objective(
         proximal_logp=batch.proximal_logp,
         **{name: array for name, array in batch.extra.items() if array.ndim == 2},
     )
-    given |= {name: array for name, array in batch.extra.items() if array.ndim == 1}
-    given |= {
+    arguments |= {name: array for name, array in batch.extra.items() if array.ndim == 1}
+    arguments |= {
         "mask": mask,
         "batch_mask": whole.mask,
         "rewards": batch.rewards,
@@ -396,23 +396,23 @@ def objective(
         return aggregate.weighted_sum(per_token, mask, whole.weights)
 
     tokens = jnp.maximum(whole.tokens, 1)
-    function = functions.resolve(config.policy, config.policy_args, set(given))
-    per_token, details = functions.call(function, config.policy_args, given)
+    function = functions.resolve(config.policy, config.policy_args, set(arguments))
+    per_token, details = functions.call(function, config.policy_args, arguments)
     loss = reduce(per_token)
-    means = {"policy_loss": per_token, "entropy": given["entropy"]} | details
+    means = {"policy_loss": per_token, "entropy": arguments["entropy"]} | details
     if config.kl_coef:
-        divergence = functions.resolve(config.kl, {}, set(given))
-        kl = functions.call(divergence, {}, given)
+        divergence = functions.resolve(config.kl, {}, set(arguments))
+        kl = functions.call(divergence, {}, arguments)
         loss += coefficients.get("kl_coef", config.kl_coef) * reduce(kl)
         means["kl"] = kl
     if config.entropy_coef or "entropy_coef" in coefficients:
-        loss -= coefficients.get("entropy_coef", config.entropy_coef) * reduce(given["entropy"])
-    gap = jnp.abs(given["logp"] - given["behavior_logp"])
-    gap = jnp.where(given["expert"][:, None], 0.0, gap)  # which no policy sampled
+        loss -= coefficients.get("entropy_coef", config.entropy_coef) * reduce(arguments["entropy"])
+    gap = jnp.abs(arguments["logp"] - arguments["behavior_logp"])
+    gap = jnp.where(arguments["expert"][:, None], 0.0, gap)  # which no policy sampled
     means["logp_gap"] = gap
     if weights:
-        ratio = masking.bounded_exp(given["logp"] - given["behavior_logp"])
-        ratio = jax.lax.stop_gradient(jnp.where(given["expert"][:, None], 1.0, ratio))
+        ratio = masking.bounded_exp(arguments["logp"] - arguments["behavior_logp"])
+        ratio = jax.lax.stop_gradient(jnp.where(arguments["expert"][:, None], 1.0, ratio))
         means |= {"weight_mean": ratio, "weight_square": ratio**2}
     metrics = {
         name: aggregate.masked_mean(jnp.broadcast_to(x, mask.shape), mask, tokens)

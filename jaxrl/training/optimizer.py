@@ -146,10 +146,10 @@ def _scale_by_path(rates: Mapping[str, float]) -> optax.GradientTransformation:
         return optax.EmptyState()
 
     def scale(path: tuple[Any, ...], update: jax.Array) -> jax.Array:
-        found = (
+        matching_rates = (
             rate for pattern, rate in rates.items() if fnmatch.fnmatchcase(name(path), pattern)
         )
-        return update * next(found, 1.0)
+        return update * next(matching_rates, 1.0)
 
     def update(
         updates: optax.Updates, state: optax.EmptyState, params: optax.Params | None = None

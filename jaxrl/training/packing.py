@@ -83,13 +83,13 @@ def _fill(trees: Sequence[_Tree], row_length: int) -> list[list[_Tree]]:
 
 def _parted(rows: Sequence[Sequence[_Tree]], per_micro: int) -> bool:
     """Whether contexts of one sequence lie in several micro-batches."""
-    found = {
+    placements = {
         (branch.sequence, r // per_micro)
         for r, trees in enumerate(rows)
         for tree in trees
         for branch in tree.branches
     }
-    return len(found) > len({sequence for sequence, _ in found})
+    return len(placements) > len({sequence for sequence, _ in placements})
 
 
 def pack(
@@ -178,7 +178,7 @@ def pack(
             laid = tries.lay(tree.branches, at, 0, len(tree.prompt), inputs["visible_until"][r])
             for branch, cell, position, before in laid:
                 n, start = branch.sequence, branch.start
-                size, own = branch.stop - start, slice(start, branch.end)
+                size, branch_span = branch.stop - start, slice(start, branch.end)
                 inputs["tokens"][r, cell : cell + size] = tokens[n, start : branch.stop]
                 inputs["positions"][r, cell : cell + size] = count_up[position : position + size]
                 span = slice(done, done := done + acted[n, start])
@@ -188,11 +188,11 @@ def pack(
                 if done - span.start == len(predictors):
                     chosen: slice | np.ndarray = slice(None)
                 else:
-                    chosen = mask[n, own]
+                    chosen = mask[n, branch_span]
                 actions["predictor"][r, span] = predictors[chosen]
-                actions["target"][r, span] = tokens[n, own][chosen]
+                actions["target"][r, span] = tokens[n, branch_span][chosen]
                 actions["sequence"][r, span] = n
-                actions["time"][r, span] = count_up[own][chosen]
+                actions["time"][r, span] = count_up[branch_span][chosen]
                 if mask[n, start]:
                     actions["predictor"][r, span.start] = before
                 if branch.leaf and done > span.start:
@@ -231,12 +231,12 @@ def _row_length(branches: Sequence[Branch], config: PackingConfig, row_multiple:
             )
         return config.row_length
     tree = max((t.size for t in _trees(branches, sys.maxsize)), default=0)
-    wanted = round_to_eighth(min(2 * longest, max(longest, tree)), config.bucket)
+    target_length = round_to_eighth(min(2 * longest, max(longest, tree)), config.bucket)
     affordable = round_to_eighth(
         config.micro_batch_tokens // row_multiple, config.bucket, down=True
     )
-    if wanted <= affordable:
-        return wanted
+    if target_length <= affordable:
+        return target_length
     least = round_to_eighth(longest, config.bucket)
     # A longer row may share prompts among more branches, or hold no second sequence.
     return min(
@@ -247,8 +247,8 @@ def _row_length(branches: Sequence[Branch], config: PackingConfig, row_multiple:
 
 def _few(rows: int) -> int:
     """The least of 1, 2, 3, 4, 6, 8, 12, 16, ... that holds `rows`: few shapes, little padding."""
-    whole = round_up(rows, 1)
-    return whole // 4 * 3 if 0 < rows <= whole // 4 * 3 else whole
+    power = round_up(rows, 1)
+    return power // 4 * 3 if 0 < rows <= power // 4 * 3 else power
 
 
 def _action_bucket(most: int, row_length: int) -> int:

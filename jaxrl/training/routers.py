@@ -66,10 +66,10 @@ def token_weights(packed: Packed, index: jax.Array, ended: jax.Array) -> jax.Arr
     until = jax.lax.dynamic_index_in_dim(packed.visible_until, index, keepdims=False)
     length = until.shape[1]
     at = jnp.where(ended < 0, length, ended)
-    found = jax.vmap(lambda at: jnp.zeros(length, jnp.float32).at[at].add(1.0, mode="drop"))(at)
-    before = jnp.pad(jnp.cumsum(found, axis=1), ((0, 0), (1, 0)))  # ends before a position
-    seen = jnp.take_along_axis(before, until, axis=1) - before[:, :-1]
-    return jnp.maximum(seen, 0.0)
+    counts = jax.vmap(lambda at: jnp.zeros(length, jnp.float32).at[at].add(1.0, mode="drop"))(at)
+    before = jnp.pad(jnp.cumsum(counts, axis=1), ((0, 0), (1, 0)))  # ends before a position
+    sequence_counts = jnp.take_along_axis(before, until, axis=1) - before[:, :-1]
+    return jnp.maximum(sequence_counts, 0.0)
 
 
 def members(packed: Packed, index: jax.Array, ended: jax.Array) -> jax.Array:

@@ -78,7 +78,9 @@ def make_measure(
     def measure(
         state: TrainState, batch: Trajectory, packed: Packed, ref_logp: jax.Array | None
     ) -> dict[str, jax.Array]:
-        whole = whole_batch(config, batch, max_new_tokens, packed.computed[:, None], state.step)
+        statistics = whole_batch(
+            config, batch, max_new_tokens, packed.computed[:, None], state.step
+        )
         logp, entropy = all_logprobs(
             model,
             state.params,
@@ -88,7 +90,7 @@ def make_measure(
             reading=reading,
         )
         rest = (ref_logp, state.step, state.coefficients, seed)
-        return objective(config, batch, whole, whole.mask, logp, entropy, *rest)[1]
+        return objective(config, batch, statistics, statistics.mask, logp, entropy, *rest)[1]
 
     return measure
 
@@ -145,16 +147,18 @@ def make_update(
     def update(
         state: TrainState, batch: Trajectory, packed: Packed, ref_logp: jax.Array | None
     ) -> tuple[TrainState, dict[str, jax.Array]]:
-        several = packed.tokens.shape[0] > 1
-        coupled = several and (looks == "batch" or (looks == "sequence" and packed.cut))
-        whole = whole_batch(config, batch, max_new_tokens, packed.computed[:, None], state.step)
+        is_split = packed.tokens.shape[0] > 1
+        coupled = is_split and (looks == "batch" or (looks == "sequence" and packed.cut))
+        statistics = whole_batch(
+            config, batch, max_new_tokens, packed.computed[:, None], state.step
+        )
         trained, frozen = part.split(state.params)
         allowed = restriction(state)
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        drawn = Noise(jax.random.fold_in(key, _NOISE), noise) if noise else None
+        embedding_noise = Noise(jax.random.fold_in(key, _NOISE), noise) if noise else None
         reads = {"temperature": temperature, "restriction": allowed, "reading": reading}
         if router is not None:
-            counted = jnp.any(whole.mask, axis=1)
+            counted = jnp.any(statistics.mask, axis=1)
             totals = routers.totals(packed, counted)
 
         def share(
@@ -173,14 +177,14 @@ def make_update(
         def gradients(trained: Params, params: Params) -> tuple[Params, dict[str, jax.Array]]:
             """Of the whole batch, with its metrics; `params` has the frozen part too."""
             load = None
-            if router is not None and several and router.level == "batch" and router.balance:
-                load = _load(model, params, packed, counted, drawn)
+            if router is not None and is_split and router.level == "batch" and router.balance:
+                load = _load(model, params, packed, counted, embedding_noise)
             if coupled:
-                slopes, measured = jax.grad(share, argnums=(0, 1), has_aux=True)(
-                    *all_logprobs(model, params, packed, noise=drawn, **reads),
-                    whole.mask,
+                slopes, batch_metrics = jax.grad(share, argnums=(0, 1), has_aux=True)(
+                    *all_logprobs(model, params, packed, noise=embedding_noise, **reads),
+                    statistics.mask,
                     batch,
-                    whole,
+                    statistics,
                     ref_logp,
                 )
 
@@ -188,54 +192,58 @@ def make_update(
                 params = part.join(trained, frozen)
                 if router is None:
                     logp, entropy = micro_logprobs(
-                        model, params, packed, index, remat=remat, noise=drawn, **reads
+                        model, params, packed, index, remat=remat, noise=embedding_noise, **reads
                     )
                     return of_actions(logp, entropy, index)
-                states, routing = micro_routing(model, params, packed, index, remat, drawn)
+                states, routing = micro_routing(
+                    model, params, packed, index, remat, embedding_noise
+                )
                 logp, entropy = state_logprobs(model, params, packed, index, states, **reads)
                 value, metrics = of_actions(logp, entropy, index)
-                given = (routing, packed, index, counted, totals, load)
-                more, measured = routers.share(router, model, *given)
-                return value + more, metrics | measured
+                arguments = (routing, packed, index, counted, totals, load)
+                router_loss, router_metrics = routers.share(router, model, *arguments)
+                return value + router_loss, metrics | router_metrics
 
             def of_actions(
                 logp: jax.Array, entropy: jax.Array, index: jax.Array
             ) -> tuple[jax.Array, dict[str, jax.Array]]:
                 if looks == "token":
                     sequence, time = places(packed, index)
-                    own = at_actions((batch, whole, ref_logp), sequence, time)
-                    here = own[1].mask & (sequence >= 0)[:, None]
-                    return share(logp[:, None], entropy[:, None], here, *own)
-                logp, entropy, here = spread(packed, index, logp, entropy, rules=model.rules)
+                    action_arrays = at_actions((batch, statistics, ref_logp), sequence, time)
+                    micro_mask = action_arrays[1].mask & (sequence >= 0)[:, None]
+                    return share(logp[:, None], entropy[:, None], micro_mask, *action_arrays)
+                logp, entropy, micro_mask = spread(packed, index, logp, entropy, rules=model.rules)
                 if coupled:
                     return jnp.vdot(slopes[0], logp) + jnp.vdot(slopes[1], entropy), {}
-                return share(logp, entropy, here & whole.mask, batch, whole, ref_logp)
+                return share(
+                    logp, entropy, micro_mask & statistics.mask, batch, statistics, ref_logp
+                )
 
             gradient = jax.grad(loss, has_aux=True)
 
             def accumulate(index: jax.Array, carry: Any) -> Any:
                 grads, metrics = carry
-                more, measured = gradient(trained, index)
+                micro_grads, micro_metrics = gradient(trained, index)
                 metrics = {
                     name: (jnp.maximum if name in _SAME or name.endswith("_max") else jnp.add)(
                         metrics[name], value
                     )
-                    for name, value in measured.items()
+                    for name, value in micro_metrics.items()
                 }
-                return jax.tree.map(jnp.add, grads, more), metrics
+                return jax.tree.map(jnp.add, grads, micro_grads), metrics
 
-            if not several:  # a sum from zero would pass over all gradients twice more
+            if not is_split:  # a sum from zero would pass over all gradients twice more
                 grads, metrics = gradient(trained, jnp.int32(0))
             else:
                 shapes = jax.eval_shape(gradient, trained, jnp.int32(0))
                 zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
                 grads, metrics = jax.lax.fori_loop(0, packed.micro_batches, accumulate, zeros)
-            return grads, effective_share(measured | metrics if coupled else metrics)
+            return grads, effective_share(batch_metrics | metrics if coupled else metrics)
 
         grads, metrics = gradients(trained, state.params)
         if ascent is not None:
-            moved, found = ascent(state, batch, packed, grads)
-            grads, metrics = gradients(moved, part.join(moved, frozen))[0], metrics | found
+            moved, ascent_metrics = ascent(state, batch, packed, grads)
+            grads, metrics = gradients(moved, part.join(moved, frozen))[0], metrics | ascent_metrics
         norm = optax.global_norm(grads)
         finite = jnp.isfinite(norm)
         updates, opt_state = optimizer.update(grads, state.opt_state, trained)
@@ -248,7 +256,7 @@ def make_update(
         metrics |= {
             "grad_norm": norm,
             "skipped": 1.0 - finite,
-            "advantage_abs": jnp.mean(jnp.abs(whole.advantages)),
+            "advantage_abs": jnp.mean(jnp.abs(statistics.advantages)),
             **lag(batch, state.step),
         }
         params = part.join(trained, frozen)
@@ -287,12 +295,12 @@ def lag(batch: Trajectory, step: jax.Array) -> dict[str, jax.Array]:
     Mean and maximum over the tokens that the policy chose and learns from; 0 on-policy. Tokens that
     an expert wrote are left out.
     """
-    own = batch.action_mask & batch.learned[:, None]
+    mask = batch.action_mask & batch.learned[:, None]
     if batch.expert is not None:
-        own &= ~batch.expert[:, None]
-    age = jnp.where(own, step - batch.policy_version, 0).astype(jnp.float32)
+        mask &= ~batch.expert[:, None]
+    age = jnp.where(mask, step - batch.policy_version, 0).astype(jnp.float32)
     return {
-        "lag/mean": jnp.sum(age) / jnp.maximum(jnp.sum(own), 1),
+        "lag/mean": jnp.sum(age) / jnp.maximum(jnp.sum(mask), 1),
         "lag/max": jnp.max(age),
     }
 

@@ -74,9 +74,9 @@ def _adapted(model: DecoderConfig, adapters: LoraConfig) -> Part:
         return trained | {name: frozen.pop(name) for name in _WHOLE & frozen.keys()}, frozen
 
     def join(trained: Params, frozen: Params) -> Params:
-        whole = {name: trained[name] for name in _WHOLE & trained.keys()}
+        full_params = {name: trained[name] for name in _WHOLE & trained.keys()}
         small = {name: part for name, part in trained.items() if name not in _WHOLE}
-        return lora.attach(model, frozen, small, adapters) | whole
+        return lora.attach(model, frozen, small, adapters) | full_params
 
     return Part(split, join)
 
@@ -133,8 +133,8 @@ def abstract(model: DecoderConfig, adapters: LoraConfig, *, on: bool = True) -> 
     ) -> jax.ShapeDtypeStruct:
         keys = tuple(step.key for step in path if isinstance(step, jax.tree_util.DictKey))
         attributes = [step.name for step in path[len(keys) :]]
-        own = keys if attributes in ([], ["base"]) else ()
-        where = mesh.param_spec(model, own, names, shape.shape, the_mesh)
+        param_path = keys if attributes in ([], ["base"]) else ()
+        where = mesh.param_spec(model, param_path, names, shape.shape, the_mesh)
         where = jax.NamedSharding(the_mesh, where)
         return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where)
 

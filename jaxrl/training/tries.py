@@ -39,7 +39,7 @@ class Branch:
     """Tokens of it and all that continues it."""
 
     def __post_init__(self) -> None:
-        size = self.stop - self.start + sum(each.size for each in self.branches)
+        size = self.stop - self.start + sum(branch.size for branch in self.branches)
         object.__setattr__(self, "size", size)
 
     @property
@@ -76,11 +76,11 @@ def branches(
     Raises:
       ValueError: an action that continues nothing, or a token that continues a later one.
     """
-    found: list[Branch] = []
+    roots: list[Branch] = []
     for n in np.flatnonzero(end).tolist():
         begin, stop = int(first[n]), int(end[n])
         if parent is not None and np.any(parent[n, 1:stop] != np.arange(stop - 1)):
-            found += _trie(tokens[n], mask[n], parent[n], n, begin, stop)
+            roots += _trie(tokens[n], mask[n], parent[n], n, begin, stop)
             continue
         if begin == 0:
             raise ValueError(
@@ -90,8 +90,8 @@ def branches(
         for carried, start, last in chunks.spans(begin, stop):
             prompt = np.concatenate([tokens[n, :begin], tokens[n, carried:start]])
             # The last action is a target only: nothing is predicted from it, so it is no input.
-            found.append(Branch(prompt, n, start, last - 1, last, len(prompt)))
-    return found
+            roots.append(Branch(prompt, n, start, last - 1, last, len(prompt)))
+    return roots
 
 
 def _trie(
@@ -117,22 +117,22 @@ def _trie(
     broken = 1 + np.flatnonzero(parent[1:end] != at[:-1])
     first = min(first, int(broken[0]))
     starts = sorted({first, *broken.tolist()})
-    kept: list[list[Branch]] = [[] for _ in starts]
+    children: list[list[Branch]] = [[] for _ in starts]
     top: list[Branch] = []
     for run, (start, stop) in reversed(list(enumerate(itertools.pairwise([*starts, end])))):
-        own = np.flatnonzero(mask[start:stop])
-        acts = int(own[-1]) if len(own) else 0
-        size = max([acts, *(each.sees for each in kept[run])])
-        if not size and not len(own):
+        actions = np.flatnonzero(mask[start:stop])
+        acts = int(actions[-1]) if len(actions) else 0
+        size = max([acts, *(child.sees for child in children[run])])
+        if not size and not len(actions):
             continue  # nothing is predicted from it
         last = int(parent[start])
         holder = bisect.bisect_right(starts, last) - 1
         sees = last + 1 if holder < 0 else last + 1 - starts[holder]
-        after = start + acts + 1 if len(own) else start
-        made = Branch(
-            tokens[:first], n, start, start + size, after, sees, tuple(reversed(kept[run]))
+        after = start + acts + 1 if len(actions) else start
+        branch = Branch(
+            tokens[:first], n, start, start + size, after, sees, tuple(reversed(children[run]))
         )
-        (top if holder < 0 else kept[holder]).append(made)
+        (top if holder < 0 else children[holder]).append(branch)
     return top[::-1]
 
 
@@ -166,10 +166,12 @@ def lay(
     laid: list[Laid] = []
     left = _beside(branches, at, position, size, visible_until)[::-1]
     while left:
-        laid.append(one := left.pop())
-        branch = one.branch
-        own = branch.stop - branch.start
-        left += _beside(branch.branches, one.cell, one.position, own, visible_until)[::-1]
+        laid.append(laid_branch := left.pop())
+        branch = laid_branch.branch
+        branch_size = branch.stop - branch.start
+        left += _beside(
+            branch.branches, laid_branch.cell, laid_branch.position, branch_size, visible_until
+        )[::-1]
     return laid
 
 

@@ -50,10 +50,10 @@ def steps(arrays: Mapping[str, jax.Array], group_ids: jax.Array, mask: jax.Array
     rewards = jnp.zeros((count, length), jnp.float32)
     rewards = rewards.at[jnp.arange(count)[:, None], place].add(arrays["turn_rewards"], mode="drop")
     state = best(arrays["turn_state"], jnp.iinfo(jnp.int32).min)
-    named = state.astype(jnp.uint32) + group_ids[:, None].astype(jnp.uint32) * jnp.uint32(
+    state_keys = state.astype(jnp.uint32) + group_ids[:, None].astype(jnp.uint32) * jnp.uint32(
         2654435761
     )
-    _, ids = jnp.unique(named.reshape(-1), return_inverse=True, size=count * length)
+    _, ids = jnp.unique(state_keys.reshape(-1), return_inverse=True, size=count * length)
     return {
         "step_rewards": rewards,
         "step_mask": best(mask, False),
@@ -76,10 +76,10 @@ def with_more(
       mask: [N, T] bool, the actions of valid episodes.
       more: what the reward of each episode has risen by.
     """
-    own = mask & (arrays["agent"] == 0)
-    last = own.shape[1] - 1 - jnp.argmax(own[:, ::-1], axis=1)
-    added = jnp.where(jnp.any(own, axis=1), more, 0.0)
-    rewards = jnp.asarray(arrays["turn_rewards"]).at[jnp.arange(len(own)), last].add(added)
+    agent_mask = mask & (arrays["agent"] == 0)
+    last = agent_mask.shape[1] - 1 - jnp.argmax(agent_mask[:, ::-1], axis=1)
+    added = jnp.where(jnp.any(agent_mask, axis=1), more, 0.0)
+    rewards = jnp.asarray(arrays["turn_rewards"]).at[jnp.arange(len(agent_mask)), last].add(added)
     return {**arrays, "turn_rewards": rewards}
 
 

@@ -163,40 +163,45 @@ def _check_calls(
 
     def loss(config: ObjectiveConfig, whole: Whole) -> None:
         ref_logp = batch.behavior_logp if needs_reference(config) else None
-        given = (batch, whole, whole.mask, batch.behavior_logp, batch.behavior_logp, ref_logp, step)
-        jax.eval_shape(functools.partial(objective, config), *given)
+        args = (batch, whole, whole.mask, batch.behavior_logp, batch.behavior_logp, ref_logp, step)
+        jax.eval_shape(functools.partial(objective, config), *args)
 
     all_rows, count, batch = dataclasses.replace(config, rows=""), len(batch.rewards), shapes(batch)
-    own = batch.advantages is None  # else an extension makes them, of rewards shaped on the host
+    by_objective = batch.advantages is None
+    # else an extension makes them, of rewards shaped on the host
     if config.shaping:
         call = functools.partial(jax.eval_shape, functools.partial(shaped, config))
-        of_rewards = call if own else functools.partial(shaped, config)
+        of_rewards = call if by_objective else functools.partial(shaped, config)
         _refuse(config, "shaping", _failure(of_rewards, batch, step))
     _refuse(config, "advantage", _failure(of_batch, all_rows))
-    found = of_batch(all_rows).advantages.shape
-    if found not in ((), (count, 1), batch.tokens.shape):
-        _refuse(config, "advantage", f"it returns the shape {found} for {count} sequences")
+    shape = of_batch(all_rows).advantages.shape
+    if shape not in ((), (count, 1), batch.tokens.shape):
+        _refuse(config, "advantage", f"it returns the shape {shape} for {count} sequences")
     if config.rows:
         _refuse(config, "rows", _failure(of_batch, config))
     policy = functions.lookup(config.policy)
     if any(functions.takes(policy, name) and name not in batch.extra for name in extra):
         return  # an extension adds it within its update, in a shape that is not known here
 
-    whole, alone = of_batch(all_rows), dataclasses.replace(config, kl_coef=0.0)
+    statistics, alone = of_batch(all_rows), dataclasses.replace(config, kl_coef=0.0)
     one_each = dataclasses.replace(
-        whole, advantages=jax.ShapeDtypeStruct((count, 1), whole.advantages.dtype)
+        statistics, advantages=jax.ShapeDtypeStruct((count, 1), statistics.advantages.dtype)
     )
-    failure = _failure(loss, alone, whole)
-    if failure and whole.advantages.size > count and not _failure(loss, alone, one_each):
-        given_by = f"objective.advantage={config.advantage!r}" if own else "an extension"
+    failure = _failure(loss, alone, statistics)
+    if failure and statistics.advantages.size > count and not _failure(loss, alone, one_each):
+        given_by = f"objective.advantage={config.advantage!r}" if by_objective else "an extension"
         raise ValueError(
             f"objective.policy={config.policy!r} takes one advantage a sequence, and {given_by} "
             "gives one a token; choose another policy objective, such as ppo_clip, or "
-            + ("another advantage, such as group_advantages" if own else "leave the extension out")
+            + (
+                "another advantage, such as group_advantages"
+                if by_objective
+                else "leave the extension out"
+            )
         ) from failure
     _refuse(config, "policy", failure)
     if config.kl_coef:
-        _refuse(config, "kl", _failure(loss, config, whole))
+        _refuse(config, "kl", _failure(loss, config, statistics))
 
 
 def _failure(call: Callable[..., Any], *arguments: Any) -> Exception | None:

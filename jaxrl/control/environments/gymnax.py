@@ -36,7 +36,7 @@ def make(name: str = "CartPole-v1", **kwargs: Any) -> Environment:
             action = jnp.reshape(middle + half * action, actions.shape)
         # gymnax's own `step` would reset, and no time limit counts as a terminal here
         observation, state, reward, terminal, _ = env.step_env(key, state, action, parameters)
-        seen = jnp.ravel(observation).astype(jnp.float32)
-        return Step(state, seen, jnp.asarray(reward, jnp.float32), terminal)
+        flat_observation = jnp.ravel(observation).astype(jnp.float32)
+        return Step(state, flat_observation, jnp.asarray(reward, jnp.float32), terminal)
 
     return Environment(f"gymnax/{name}", Space(sample.size, size, discrete), horizon, reset, step)

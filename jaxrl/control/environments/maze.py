@@ -54,8 +54,8 @@ def make(layout: str = "u", *, anywhere: bool = False, horizon: int = 60) -> Env
         place = jnp.where(blocked(down), place, down)
         across = place.at[1].add(move[1])
         place = jnp.where(blocked(across), place, across)
-        there = jnp.all(jnp.round(place).astype(jnp.int32) == goal)
-        return Step(place, observe(place), there.astype(jnp.float32), there)
+        at_goal = jnp.all(jnp.round(place).astype(jnp.int32) == goal)
+        return Step(place, observe(place), at_goal.astype(jnp.float32), at_goal)
 
     return Environment(f"maze_{layout}", Space(2, 2), horizon, reset, step)
 
@@ -69,14 +69,14 @@ def free_cells(layout: str) -> list[tuple[int, int]]:
 def _outwards(layout: str, goal: tuple[int, int]) -> list[tuple]:
     """Each cell that reaches `goal`, nearest first: the cell, the step to take, steps to go."""
     free = set(free_cells(layout))
-    found, seen = [(goal, (0, 0), 0)], {goal}
-    for (row, column), _, far in found:
+    cells, visited = [(goal, (0, 0), 0)], {goal}
+    for (row, column), _, far in cells:
         for down, across in ((1, 0), (-1, 0), (0, 1), (0, -1)):
             cell = (row - down, column - across)
-            if cell in free - seen:
-                found.append((cell, (down, across), far + 1))
-                seen.add(cell)
-    return found
+            if cell in free - visited:
+                cells.append((cell, (down, across), far + 1))
+                visited.add(cell)
+    return cells
 
 
 def compass(layout: str, goal: tuple[int, int]) -> np.ndarray:
@@ -91,8 +91,8 @@ def steps_to_goal(layout: str) -> np.ndarray:
     """Cells to go to the goal, [rows, columns] float32; at walls, more than from anywhere."""
     grid = LAYOUTS[layout]
     goal = next((r, row.index("G")) for r, row in enumerate(grid) if "G" in row)
-    found = _outwards(layout, goal)
-    table = np.full((len(grid), len(grid[0])), found[-1][2] + 1.0, np.float32)
-    for cell, _, far in found:
+    cells = _outwards(layout, goal)
+    table = np.full((len(grid), len(grid[0])), cells[-1][2] + 1.0, np.float32)
+    for cell, _, far in cells:
         table[cell] = far
     return table

@@ -36,13 +36,13 @@ def make(
         raise ValueError(f"split={split!r}, grids={grids}: need train or test, and 1 grid or more")
     task = tasks.get("text_grid", cost=cost, **params)
     problems = [task.problem(split, seed, index) for index in range(grids)]
-    drawn = np.array([[list(row) for row in each.answer.split("\n")] for each in problems])
-    known = jnp.asarray(np.stack([drawn == letter for letter in "#SG"], axis=-1))
+    letters = np.array([[list(row) for row in problem.answer.split("\n")] for problem in problems])
+    all_cells = jnp.asarray(np.stack([letters == letter for letter in "#SG"], axis=-1))
     moves = jnp.asarray(list(MOVES.values()))
-    space = Space(3 * (drawn.shape[1] - 2) ** 2, len(MOVES), discrete=True)
+    space = Space(3 * (letters.shape[1] - 2) ** 2, len(MOVES), discrete=True)
 
     def reset(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        cells = known[jax.random.randint(key, (), 0, grids)]
+        cells = all_cells[jax.random.randint(key, (), 0, grids)]
         return cells, observed(cells)
 
     def step(key: jax.Array, cells: jax.Array, action: jax.Array) -> Step:

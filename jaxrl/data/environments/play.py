@@ -161,15 +161,15 @@ def checked(
       TypeError: it is none, or more than `LONGEST`.
     """
     roles = environment.roles
-    made = _checked(answer, kind, _opening_roles(roles) if kind is Opening else roles)
-    opening = made if isinstance(made, Opening) else made.opening
-    for agent in {0 if opening is None else opening.agent, *getattr(made, "others", ())}:
+    plain_answer = _checked(answer, kind, _opening_roles(roles) if kind is Opening else roles)
+    opening = plain_answer if isinstance(plain_answer, Opening) else plain_answer.opening
+    for agent in {0 if opening is None else opening.agent, *getattr(plain_answer, "others", ())}:
         if not 0 <= agent < min(environment.agents, MOST_AGENTS):
             raise _Wrong(
                 f"agent={agent} is not below Environment.agents={environment.agents}, which is at "
                 f"most {MOST_AGENTS}"
             )
-    return made
+    return plain_answer
 
 
 def _opening_roles(roles: tuple[str, ...]) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ def _checked(
     if (size := sum(len(message["content"]) for message in messages)) > LONGEST:
         raise _Wrong(f"messages of {size} characters; give at most {LONGEST}")
     stop = _sequence(answer.stop, "stop")
-    if not all(isinstance(each, str) and each for each in stop):
+    if not all(isinstance(string, str) and string for string in stop):
         raise _Wrong(f"stop={stop!r:.100}; give strings of one character or more")
     if answer.error is not None and not isinstance(answer.error, str):
         raise _Wrong(f"error={answer.error!r:.100}; give a text or None")
@@ -196,8 +196,10 @@ def _checked(
         raise _Wrong(f"done={answer.done!r:.100}; give True or False")
     if not isinstance(answer.parts, Mapping):
         raise _Wrong(f"parts={answer.parts!r:.100}; give numbers by name")
-    if taken := LOGGED.intersection(answer.parts):
-        raise _Wrong(f"parts={sorted(taken)}: the log of rewards has figures of these names")
+    if reserved_names := LOGGED.intersection(answer.parts):
+        raise _Wrong(
+            f"parts={sorted(reserved_names)}: the log of rewards has figures of these names"
+        )
     reward = None if answer.reward is None else _number(answer.reward, "reward")
     parts = {str(name): _number(value, f"part {name}") for name, value in answer.parts.items()}
     if not isinstance(answer.calls, int) or not 0 <= answer.calls <= LONGEST:
@@ -212,10 +214,10 @@ def _checked(
     if not isinstance(answer.others, Mapping):
         raise _Wrong(f"others={answer.others!r:.100}; give numbers by agent")
     # a worker's answer is JSON, whose names are texts
-    others = {int(agent): _number(value, "others") for agent, value in answer.others.items()}
+    other_rewards = {int(agent): _number(value, "others") for agent, value in answer.others.items()}
     return Reply(
         messages, reward, parts, answer.done, answer.error, stop, calls, answer.answer, opening,
-        others,
+        other_rewards,
     )  # fmt: skip
 
 
@@ -223,20 +225,20 @@ def _schemas(value: Any) -> tuple[Any, ...]:
     """JSON schemas as plain values."""
     try:
         text = json.dumps(_sequence(value, "tools"))
-        given = json.loads(text)
+        schemas = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise _Wrong(f"tools are no JSON: {error}") from error
     if len(text) > LONGEST:
         raise _Wrong(f"tools of {len(text)} characters; give at most {LONGEST}")
-    if not all(isinstance(each, dict) for each in given):
+    if not all(isinstance(schema, dict) for schema in schemas):
         raise _Wrong(f"tools={text:.100}; give JSON schemas")
-    if (depth := _depth(given)) > DEEPEST:
+    if (depth := _depth(schemas)) > DEEPEST:
         raise _Wrong(
             f"tools={text:.100} of {depth} lists and objects within each other; give at most "
             f"{DEEPEST}, for instance by definitions under $defs"
         )
     try:
-        return tuple(normal_form.tools(given) or ())
+        return tuple(normal_form.tools(schemas) or ())
     except ValueError as error:
         raise _Wrong(f"tools={text:.100}{error}") from error
 
@@ -244,9 +246,9 @@ def _schemas(value: Any) -> tuple[Any, ...]:
 def _depth(value: Any) -> int:
     """How many lists and objects of JSON are within each other."""
     depth, level = 0, [value]
-    while level := [each for each in level if isinstance(each, dict | list)]:
+    while level := [node for node in level if isinstance(node, dict | list)]:
         depth += 1
-        level = [x for each in level for x in (each.values() if isinstance(each, dict) else each)]
+        level = [x for node in level for x in (node.values() if isinstance(node, dict) else node)]
     return depth
 
 
@@ -259,22 +261,29 @@ def _sequence(value: Any, name: str) -> tuple[Any, ...]:
 def _message(message: Any, roles: tuple[str, ...]) -> dict[str, str]:
     """A message in the one form, as `role` and `content`: its calls and its thought are text."""
     try:
-        made = normal_form.normal(message, strict=False)
+        fields = normal_form.normal(message, strict=False)
     except ValueError as error:
         raise _Wrong(f"message {message!r:.100}: {error}") from error
     spelling = message.get("role", message.get("from"))
-    role = spelling if spelling in roles else made.get("role")
+    role = spelling if spelling in roles else fields.get("role")
     if role not in roles:
         raise _Wrong(f"message {message!r:.100}; give a text, and a role of {', '.join(roles)}")
-    if others := set(made) - _FIELDS:
-        raise _Wrong(f"message {message!r:.100} has {sorted(others)}, which episodes cannot show")
-    thought = made.get("reasoning_content", "")
-    said = f"<think>\n{thought}\n</think>\n\n{made['content']}" if thought else made["content"]
+    if extra_fields := set(fields) - _FIELDS:
+        raise _Wrong(
+            f"message {message!r:.100} has {sorted(extra_fields)}, which episodes cannot show"
+        )
+    thought = fields.get("reasoning_content", "")
+    content = (
+        f"<think>\n{thought}\n</think>\n\n{fields['content']}" if thought else fields["content"]
+    )
     calls = [
         formats.written(formats.Call(call["function"]["name"], call["function"]["arguments"]))
-        for call in made.get("tool_calls", ())
+        for call in fields.get("tool_calls", ())
     ]
-    return {"role": role, "content": "\n".join([*filter(None, [said]), *calls]) if calls else said}
+    return {
+        "role": role,
+        "content": "\n".join([*filter(None, [content]), *calls]) if calls else content,
+    }
 
 
 _FIELDS = {"role", "content", "tool_calls", "tool_call_id", "reasoning_content"}
@@ -302,9 +311,9 @@ def read(line: bytes, number: int, turn: Turn, environment: Environment) -> Open
         if reply["answers"] != number:
             raise ValueError(f"it answers message {reply['answers']!r}, not {number}")
         kind = Reply if turn.actions else Opening
-        given = kind(**reply["answer"])
-        if kind is Reply and given.opening is not None:
-            given = given._replace(opening=Opening(**given.opening))
-        return checked(given, kind, environment)
+        answer = kind(**reply["answer"])
+        if kind is Reply and answer.opening is not None:
+            answer = answer._replace(opening=Opening(**answer.opening))
+        return checked(answer, kind, environment)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         return failed(turn, f"reply: the worker's answer is no reply: {error}")

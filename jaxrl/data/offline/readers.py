@@ -75,12 +75,12 @@ def npz(path: Path, convert: Convert | None = None) -> Transitions:
     missing = [name for name in FIELDS if name not in columns]
     if not missing:
         return check(Transitions(*(columns[name] for name in FIELDS)))
-    named = {_ALIASES.get(name, name) for name in columns}
-    if columns.keys() & _CUTS and named >= set(_D4RL[:4]):
+    canonical_names = {_ALIASES.get(name, name) for name in columns}
+    if columns.keys() & _CUTS and canonical_names >= set(_D4RL[:4]):
         return from_columns(columns)
     paired = ("rewards" in columns) == ("masks" in columns)
-    known = _OGBENCH <= columns.keys() <= _OGBENCH | _OGBENCH_MORE
-    if not (known and paired):
+    is_ogbench = _OGBENCH <= columns.keys() <= _OGBENCH | _OGBENCH_MORE
+    if not (is_ogbench and paired):
         raise ValueError(
             f"data={str(path)!r} holds {sorted(columns)}: for a file of transitions {missing} are "
             "missing, one of steps holds observations, actions, rewards, terminals and timeouts or "
@@ -135,20 +135,22 @@ def from_columns(columns: Mapping[str, np.ndarray]) -> Transitions:
         timeouts = timeouts.reshape(len(terminals))
         ends = terminals | timeouts
     if "next_observations" in columns:
-        following, kept = columns["next_observations"], np.ones(len(ends), bool)
+        following, keep_mask = columns["next_observations"], np.ones(len(ends), bool)
     else:
         states = columns["observations"]
         after = np.concatenate([states[1:], states[-1:]])
         # the next row of a terminal is of another trajectory; its own state holds the place
         over = terminals.reshape(-1, *(1,) * (states.ndim - 1))
         following = np.where(over, states, after)
-        kept = terminals | ~timeouts
-        kept[-1] &= terminals[-1]
+        keep_mask = terminals | ~timeouts
+        keep_mask[-1] &= terminals[-1]
         # the step before one that is left out becomes the last of its trajectory
-        ends = ends | np.append(~kept[1:], True)
+        ends = ends | np.append(~keep_mask[1:], True)
     rewards = np.asarray(columns["rewards"]).reshape(len(ends))
     picked = (columns["observations"], columns["actions"], rewards, following)
-    return check(Transitions(*(x[kept] for x in picked), terminals[kept], ends[kept]))
+    return check(
+        Transitions(*(x[keep_mask] for x in picked), terminals[keep_mask], ends[keep_mask])
+    )
 
 
 def ogbench(columns: Mapping[str, np.ndarray]) -> Transitions:
@@ -160,13 +162,13 @@ def ogbench(columns: Mapping[str, np.ndarray]) -> Transitions:
     """
     states, last = columns["observations"], np.asarray(columns["terminals"], bool).copy()
     last[-1] = True
-    kept = ~last
+    keep_mask = ~last
     following = np.concatenate([states[1:], states[-1:]])
     rewards = columns.get("rewards", np.zeros(len(states), np.float32))
     terminals = 1.0 - columns["masks"] if "masks" in columns else np.zeros(len(states))
     ends = np.append(last[1:], True)
     picked = (states, columns["actions"], rewards, following, terminals, ends)
-    return check(Transitions(*(x[kept] for x in picked)))
+    return check(Transitions(*(x[keep_mask] for x in picked)))
 
 
 def minari(name: str) -> Transitions:

@@ -126,7 +126,7 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """The percentile bootstrap's interval of the interquartile mean of `scores` [N] over seeds."""
     rng = np.random.default_rng(seed)
-    drawn = scores[rng.integers(0, len(scores), (resamples, len(scores)))]
+    samples = scores[rng.integers(0, len(scores), (resamples, len(scores)))]
     edge = (1.0 - level) / 2.0
-    low, high = np.quantile(interquartile_mean(drawn), [edge, 1.0 - edge])
+    low, high = np.quantile(interquartile_mean(samples), [edge, 1.0 - edge])
     return float(low), float(high)

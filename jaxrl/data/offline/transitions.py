@@ -180,17 +180,17 @@ def mix(
       ValueError: a source that is too small for its share.
     """
     rng = np.random.default_rng(seed)
-    drawn = []
+    subsets = []
     for number, (part, share) in enumerate(zip(parts, shares, strict=True)):
-        wanted = share / sum(shares) * steps
-        if wanted > len(part.rewards):
+        target_steps = share / sum(shares) * steps
+        if target_steps > len(part.rewards):
             raise ValueError(
                 f"source {number} has {len(part.rewards)} steps and its share of the mix is "
-                f"{wanted:.0f}; gather more, or lower steps={steps}"
+                f"{target_steps:.0f}; gather more, or lower steps={steps}"
             )
         order = rng.permutation(len(episodes(part)))
         lengths = np.array([e.stop - e.start for e in episodes(part)])[order]
-        count = int(np.searchsorted(np.cumsum(lengths), wanted)) + 1
+        count = int(np.searchsorted(np.cumsum(lengths), target_steps)) + 1
         if share:
-            drawn.append(choose(part, order[:count]))
-    return concatenate(drawn)
+            subsets.append(choose(part, order[:count]))
+    return concatenate(subsets)

@@ -42,8 +42,8 @@ def table(expression: str, names: Sequence[str]) -> int | None:
                 values.append(every ^ right)
                 continue
             left = values.pop()
-            made = {"&": left & right, "^": left ^ right, "|": left | right}
-            values.append(made[operator])
+            tables = {"&": left & right, "^": left ^ right, "|": left | right}
+            values.append(tables[operator])
 
     ended = False  # whether an operand came last
     for character in expression:
@@ -79,8 +79,8 @@ def equivalent(names: Sequence[str]) -> Reward:
     """
 
     def reward(problem: Problem, completion: str) -> Score:
-        found = table(completion, names)
-        correct = float(found == problem.answer)
-        return Score(correct, {"correct": correct, "format": float(found is not None)})
+        truth_table = table(completion, names)
+        correct = float(truth_table == problem.answer)
+        return Score(correct, {"correct": correct, "format": float(truth_table is not None)})
 
     return reward

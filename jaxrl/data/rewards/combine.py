@@ -29,7 +29,7 @@ def join(
         return combine(problem, completion, scores)
 
     def reward(problem: Problem, completion: str) -> Score:
-        results = [each(problem, completion) for each in rewards]
+        results = [scorer(problem, completion) for scorer in rewards]
         if not any(map(inspect.isawaitable, results)):
             return finish(problem, completion, results)
 

@@ -119,11 +119,11 @@ def apart(score: Score, count: int) -> list[Score]:
     """
     if score.error is not None or score.timed_out:
         return [score] * count
-    found: list[Score] = []
+    scores: list[Score] = []
     for place in range(count):
         mine = f"{place}/"
         parts = {k.removeprefix(mine): v for k, v in score.parts.items() if k.startswith(mine)}
         value = score.parts.get(str(place))
         failed = None if value is not None else "exception: one of its rewards failed"
-        found.append(Score(value, {} if value is None else parts, failed))
-    return found
+        scores.append(Score(value, {} if value is None else parts, failed))
+    return scores

@@ -74,10 +74,10 @@ def near() -> Reward:
 
     def reward(problem: Problem, completion: str) -> Score:
         stated = _float(extract.last_number(completion) or "")
-        wanted = _float(str(problem.answer).rpartition("####")[2])
-        if wanted is None:
+        expected = _float(str(problem.answer).rpartition("####")[2])
+        if expected is None:
             return Score(None, error=f"gold: the answer {problem.answer!r:.80} is not a number")
-        value = 0.0 if stated is None else nearness(stated, wanted)
+        value = 0.0 if stated is None else nearness(stated, expected)
         return Score(value, {"correct": float(value == 1.0), "format": float(stated is not None)})
 
     return references.any_of(reward)

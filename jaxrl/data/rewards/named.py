@@ -73,12 +73,12 @@ def number() -> Reward:
     """
 
     def reward(problem: Problem, completion: str) -> Score:
-        found = extract.last_number(completion)
-        wanted = extract.number(str(problem.answer).rpartition("####")[2])
-        if wanted is None:
+        answer = extract.last_number(completion)
+        expected = extract.number(str(problem.answer).rpartition("####")[2])
+        if expected is None:
             return Score(None, error=f"gold: the answer {problem.answer!r:.80} is not a number")
-        right = found is not None and _value(found) == _value(wanted)
-        return Score(float(right), {"correct": float(right), "format": float(found is not None)})
+        right = answer is not None and _value(answer) == _value(expected)
+        return Score(float(right), {"correct": float(right), "format": float(answer is not None)})
 
     return references.any_of(reward)
 
@@ -92,8 +92,8 @@ def exact(answer_format: str = "text") -> Reward:
     find = extract.extractor(answer_format)
 
     def reward(problem: Problem, completion: str) -> Score:
-        found = find(completion)
-        right = found is not None and text.exact_match(found, str(problem.answer)) == 1
+        answer = find(completion)
+        right = answer is not None and text.exact_match(answer, str(problem.answer)) == 1
         return Score(float(right))
 
     return references.answered(reward)
@@ -216,8 +216,8 @@ def parse(text: str) -> Spec:
       ValueError: it names no reward.
     """
     name, rest = "", text.strip()
-    if named := re.match(r"([^\W\d]\w*)=", rest):
-        name, rest = named[1], rest[named.end() :]
+    if name_match := re.match(r"([^\W\d]\w*)=", rest):
+        name, rest = name_match[1], rest[name_match.end() :]
     column = value = ""
     if condition := re.search(r"\s+if\s+([^=\s]+)=(.*)$", rest):
         column, value, rest = condition[1], condition[2].strip(), rest[: condition.start()]
@@ -244,7 +244,9 @@ def written(specs: Sequence[Spec]) -> str:
     """Specifications as one text, for a parameter of a task."""
     plain = [[s.name, s.function, s.weight, dict(s.args)] for s in specs]
     conditions = [[s.column, s.value] if s.column else [] for s in specs]
-    return json.dumps([[*each, *more] for each, more in zip(plain, conditions, strict=True)])
+    return json.dumps(
+        [[*fields, *condition] for fields, condition in zip(plain, conditions, strict=True)]
+    )
 
 
 def read(text: str) -> list[Spec]:
@@ -255,8 +257,8 @@ def read(text: str) -> list[Spec]:
     """
     try:
         specs = [
-            Spec(str(n), str(f), float(w), dict(a), *map(str, more))
-            for n, f, w, a, *more in json.loads(text)
+            Spec(str(n), str(f), float(w), dict(a), *map(str, condition))
+            for n, f, w, a, *condition in json.loads(text)
         ]
     except (ValueError, TypeError) as error:
         raise ValueError(
@@ -272,13 +274,13 @@ def read(text: str) -> list[Spec]:
 
 def columns(specs: Sequence[Spec], known: Collection[str]) -> set[str]:
     """The columns of a row that rewards read, of those that it has."""
-    named = {spec.column for spec in specs if spec.column}
+    column_names = {spec.column for spec in specs if spec.column}
     for spec in specs:
         if spec.function not in BUNDLED:
-            named |= user_functions.columns(spec.function, known)
+            column_names |= user_functions.columns(spec.function, known)
         elif spec.function in JUDGED:
-            named |= set(known)  # a rubric may name any
-    return named & set(known)
+            column_names |= set(known)  # a rubric may name any
+    return column_names & set(known)
 
 
 def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
@@ -291,7 +293,7 @@ def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
     Raises:
       ValueError: a reward that does not exist, or takes other arguments.
     """
-    made = [_scorer(spec, columns) for spec in specs]
+    scorers = [_scorer(spec, columns) for spec in specs]
     grouped = any(
         spec.function not in BUNDLED
         and user_functions.takes_group(user_functions.load(spec.function))
@@ -307,32 +309,32 @@ def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
 
     def total(chosen: Sequence[int], found: Sequence[Sequence[Score]]) -> list[Score]:
         applied = [specs[n] for n in chosen]
-        several = len(specs) > 1
-        return [_sum(applied, scores, several) for scores in zip(*found, strict=True)]
+        several_rewards = len(specs) > 1
+        return [_sum(applied, scores, several_rewards) for scores in zip(*found, strict=True)]
 
     def scores(problem: Problem, texts: Sequence[str]) -> user_functions.Scores:
         chosen = [n for n, spec in enumerate(specs) if spec.applies(problem)]
         if not chosen:
             why = f"gold: no reward applies to {problem.id!r}; add one without `if`"
             return [Score(None, error=why)] * len(texts)
-        found = [made[n](problem, texts) for n in chosen]
-        if not any(map(inspect.isawaitable, found)):
-            return total(chosen, found)
+        results = [scorers[n](problem, texts) for n in chosen]
+        if not any(map(inspect.isawaitable, results)):
+            return total(chosen, results)
 
         async def later() -> list[Score]:
-            return total(chosen, await asyncio.gather(*map(user_functions.awaited, found)))
+            return total(chosen, await asyncio.gather(*map(user_functions.awaited, results)))
 
         return later()
 
     def reward(problem: Problem, completion: str) -> Score | Awaitable[Score]:
         texts = json.loads(completion) if grouped else [completion]
         pick = group.together if grouped else (lambda found: found[0])
-        found = scores(problem, texts)
-        if not inspect.isawaitable(found):
-            return pick(found)
+        text_scores = scores(problem, texts)
+        if not inspect.isawaitable(text_scores):
+            return pick(text_scores)
 
         async def later() -> Score:
-            return pick(await found)
+            return pick(await text_scores)
 
         return later()
 
@@ -388,8 +390,8 @@ def _sum(specs: Sequence[Spec], scores: Sequence[Score], several: bool) -> Score
     for spec, score in zip(specs, scores, strict=True):
         if score.error is not None:
             kind, _, reason = score.error.partition(": ")
-            named = f"{spec.name}: {reason}" if several else reason
-            return Score(None, error=f"{kind}: {named}")
+            message = f"{spec.name}: {reason}" if several else reason
+            return Score(None, error=f"{kind}: {message}")
     if not several:
         (score,) = scores
         return Score(specs[0].weight * score.value, score.parts, texts=score.texts)

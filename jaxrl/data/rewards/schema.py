@@ -55,16 +55,16 @@ def _validator(schema: dict[str, Any]) -> Any:
     import referencing
 
     kind = jsonschema.validators.validator_for(schema)
-    known = jsonschema.validators.extend(kind, {"uniqueItems": unique})
-    return known(schema, registry=referencing.Registry())  # which fetches and opens nothing
+    extended_kind = jsonschema.validators.extend(kind, {"uniqueItems": unique})
+    return extended_kind(schema, registry=referencing.Registry())  # which fetches and opens nothing
 
 
 def unique(validator: Any, wanted: Any, items: Any, schema: Any) -> Iterator[Any]:
     """The keyword `uniqueItems`, in linear time."""
     import jsonschema
 
-    asked = wanted is True and validator.is_type(items, "array")
-    if asked and len({_canonical(item) for item in items}) < len(items):
+    applies = wanted is True and validator.is_type(items, "array")
+    if applies and len({_canonical(item) for item in items}) < len(items):
         yield jsonschema.ValidationError("the items are not unique")
 
 
@@ -95,10 +95,10 @@ def json_schema(schema: dict[str, Any] | None = None) -> Reward:
         jsonschema.validators.validator_for(schema).check_schema(schema)
 
     def reward(problem: Problem, completion: str) -> Score:
-        wanted = problem.metadata.get("schema", {}) if schema is None else schema
+        problem_schema = problem.metadata.get("schema", {}) if schema is None else schema
         text = extract.plain(completion) or ""
         try:
-            _, fault = check(extract.fenced(text, "json") or text, wanted)
+            _, fault = check(extract.fenced(text, "json") or text, problem_schema)
         except Unresolvable as error:
             why = f"the schema refers to {error.ref!r:.200}, which it does not have itself"
             return Score(None, error=f"gold: {why}")

@@ -78,8 +78,10 @@ def repetition(size: int = 3, worst: float = -1.0) -> Reward:
         raise ValueError(f"size={size}: n-grams need at least 1 word")
 
     def reward(problem: Problem, completion: str) -> Score:
-        said = completion.lower().split()
-        grams = [tuple(said[i : i + size]) for i in range(len(said) - size + 1)]
+        completion_words = completion.lower().split()
+        grams = [
+            tuple(completion_words[i : i + size]) for i in range(len(completion_words) - size + 1)
+        ]
         return Score(worst * (1 - len(set(grams)) / len(grams)) if grams else 0.0)
 
     return reward

@@ -38,13 +38,16 @@ def aligned(steps: Sequence[str], reference: Sequence[str]) -> tuple[bool, ...]:
     """
     if not reference:
         raise ValueError("the reference has no steps to compare with")
-    known, at, labels = [_result(step) for step in reference], 0, []
+    reference_results, at, labels = [_result(step) for step in reference], 0, []
     for step in steps:
-        found = next((n for n in range(at, len(known)) if known[n] == _result(step)), None)
-        at = at if found is None else found
-        labels.append(found is not None)
+        match_index = next(
+            (n for n in range(at, len(reference_results)) if reference_results[n] == _result(step)),
+            None,
+        )
+        at = at if match_index is None else match_index
+        labels.append(match_index is not None)
     if labels:
-        labels[-1] = _result(steps[-1]) == known[-1]
+        labels[-1] = _result(steps[-1]) == reference_results[-1]
     return tuple(labels)
 
 

@@ -43,8 +43,8 @@ def prefix(prediction: str, reference: str) -> float:
     The relaxed match of RLPT (Li et al. 2025): who continues a text cannot know where it was cut.
     The half is ours: without it, the word that most sentences begin with would be right for all.
     """
-    words, whole = normalise(prediction).split(), normalise(reference).split()
-    return float(words == whole[: len(words)] and 2 * len(words) >= len(whole))
+    words, reference_words = normalise(prediction).split(), normalise(reference).split()
+    return float(words == reference_words[: len(words)] and 2 * len(words) >= len(reference_words))
 
 
 def bleu(prediction: str, reference: str) -> float:

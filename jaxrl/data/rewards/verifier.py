@@ -48,9 +48,9 @@ def by_verdict(
     """
 
     def reward(problem: Problem, completion: str) -> Score:
-        found = find(completion)
-        taken = found is not None and accepts(problem, found)
-        return _scored(problem, found, taken, length)
+        answer = find(completion)
+        verdict = answer is not None and accepts(problem, answer)
+        return _scored(problem, answer, verdict, length)
 
     return reward
 
@@ -67,11 +67,11 @@ def by_model(endpoint: judge.Endpoint, answer_format: str) -> Reward:
     find, compare = extract.extractor(answer_format), judge.correctness(endpoint)
 
     async def reward(problem: Problem, completion: str) -> Score:
-        found = find(completion)
-        if found is None:
+        answer = find(completion)
+        if answer is None:
             return _scored(problem, None, False, words)
-        score = await compare(problem, found)
-        return score if score.error else _scored(problem, found, score.value >= 0.5, words)
+        score = await compare(problem, answer)
+        return score if score.error else _scored(problem, answer, score.value >= 0.5, words)
 
     return reward
 

@@ -48,8 +48,8 @@ def parent(mounts: Path = Path("/proc/self/mounts"), own: Path = Path("/proc/sel
     inside = [line[3:].strip("/") for line in lines if line.startswith("0::")]
     if not inside or ".." in inside[0].split("/"):
         raise RuntimeError(f"the control group of this process is not below {root}")
-    here = root / inside[0]
-    path = [here, *(above for above in here.parents if above.is_relative_to(root))]
+    own_group = root / inside[0]
+    path = [own_group, *(above for above in own_group.parents if above.is_relative_to(root))]
     handed = [group for group in path if not _missing(group / "cgroup.subtree_control")]
     for group in handed:
         if all(os.access(place, os.W_OK) for place in (group, group / "cgroup.procs")):
@@ -59,7 +59,7 @@ def parent(mounts: Path = Path("/proc/self/mounts"), own: Path = Path("/proc/sel
     absent = _missing(root / "cgroup.controllers")
     if absent:
         raise RuntimeError(f"{root} has no {' and '.join(absent)}: version 1 may hold them")
-    raise RuntimeError(f"no group from {here} up to {root} hands memory and pids down")
+    raise RuntimeError(f"no group from {own_group} up to {root} hands memory and pids down")
 
 
 def _missing(listing: Path) -> list[str]:

@@ -18,14 +18,14 @@ def kill_tree(pid: int) -> None:
     Each is stopped before its children are listed, so that none is born unseen. Where /proc is
     missing, only the process and its group are killed. Processes already gone are no error.
     """
-    found = [pid]
-    for parent in found:  # grows as it is walked
+    pids = [pid]
+    for parent in pids:  # grows as it is walked
         _signal(parent, signal.SIGSTOP)
-        found.extend(_children(parent))
+        pids.extend(_children(parent))
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)  # no such group unless the process leads one
-    for each in found:
-        _signal(each, signal.SIGKILL)
+    for process_id in pids:
+        _signal(process_id, signal.SIGKILL)
 
 
 def die_with_parent() -> None:
@@ -48,11 +48,11 @@ def failure(error: BaseException) -> str:
 
 
 def _children(pid: int) -> list[int]:
-    found: list[int] = []
+    children: list[int] = []
     with contextlib.suppress(OSError):
         for listing in Path(f"/proc/{pid}/task").glob("*/children"):
-            found.extend(map(int, listing.read_text().split()))
-    return found
+            children.extend(map(int, listing.read_text().split()))
+    return children
 
 
 def _signal(pid: int, number: int) -> None:

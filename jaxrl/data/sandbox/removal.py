@@ -61,8 +61,8 @@ def empty(top: int) -> None:
 def _entries(directory: int) -> list[tuple[str, bool]]:
     """Names in an open directory, and whether each is a directory itself."""
     try:
-        with os.scandir(directory) as found:
-            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+        with os.scandir(directory) as entries:
+            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     except OSError:
         return []
 

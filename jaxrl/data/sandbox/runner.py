@@ -122,17 +122,17 @@ def check(allow_weak: bool = False) -> Isolation:
     Raises:
       Unavailable: there is only that and it is not allowed, or nothing works here.
     """
-    found = strongest()
-    if found.kind == "rlimits" and not (allow_weak or os.environ.get(ALLOW_WEAK) == "1"):
+    isolation = strongest()
+    if isolation.kind == "rlimits" and not (allow_weak or os.environ.get(ALLOW_WEAK) == "1"):
         raise Unavailable(
             "sandbox.allow_weak=False: bubblewrap does not work here, and without it programs have "
             "the network and this machine's files. Install bubblewrap and allow user namespaces, "
             "or accept that with --sandbox.allow-weak (of `jaxrl eval` and `jaxrl sample`: "
             f"--allow-weak) or {ALLOW_WEAK}=1"
         )
-    if found.kind == "rlimits":
+    if isolation.kind == "rlimits":
         os.environ[ALLOW_WEAK] = "1"  # environments run programs in this process too
-    return found
+    return isolation
 
 
 @functools.cache
@@ -151,7 +151,9 @@ def strongest() -> Isolation:
     except RuntimeError:
         groups = [""]
     failures = []
-    for isolation in (Isolation(k, own, at) for k in kinds for own in users for at in groups):
+    for isolation in (
+        Isolation(k, own_user, at) for k in kinds for own_user in users for at in groups
+    ):
         if isolation.kind == "rlimits" and not isolation.own_user and os.geteuid() == 0:
             failures.append(f"{sys.executable} as root: refused, as root is held to few limits")
             continue
@@ -294,16 +296,16 @@ def _scratch() -> Iterator[str]:
     """
     outer = tempfile.mkdtemp(prefix="scratch-")
     os.chmod(outer, 0o711)  # for what knows the name within
-    held = os.open(outer, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    fd = os.open(outer, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         inner = os.path.join(outer, "files")
         os.mkdir(inner, 0o700)
         yield inner
     finally:
         with contextlib.suppress(OSError):
-            removal.empty(held)
-            os.rmdir(os.readlink(f"/proc/self/fd/{held}"))  # a program of this user can rename it
-        os.close(held)
+            removal.empty(fd)
+            os.rmdir(os.readlink(f"/proc/self/fd/{fd}"))  # a program of this user can rename it
+        os.close(fd)
         removal.remove(outer)
 
 
@@ -366,7 +368,7 @@ def _supervised(
 
 def _outcomes(reported: bytes) -> list[Outcome]:
     """The runs that the supervisor reported whole."""
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     while b"\n" in reported:
         line, _, reported = reported.partition(b"\n")
         head = json.loads(line)
@@ -377,8 +379,8 @@ def _outcomes(reported: bytes) -> list[Outcome]:
             break
         texts = [t.decode(errors="replace") for t in (reported[:out], reported[out : out + err])]
         reported = reported[out + err :]
-        found.append(Outcome(head["end"], head["status"], *texts, head["seconds"]))
-    return found
+        outcomes.append(Outcome(head["end"], head["status"], *texts, head["seconds"]))
+    return outcomes
 
 
 _COUNT = itertools.count(os.getpid() * 101)

@@ -86,10 +86,10 @@ def open_interpreter(paths: list[str]) -> None:
     if not any(closed.values()) or _LIBC.unshare(_NEW_MOUNTS):
         return
     _LIBC.mount(b"none", b"/", None, _PRIVATE, None)
-    held = {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in paths if closed[path]}
+    fds = {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in paths if closed[path]}
     for place in sorted(set(filter(None, closed.values()))):
         _LIBC.mount(b"tmpfs", place.encode(), b"tmpfs", _NOSUID_NODEV, b"mode=0755,size=1m")
-    for path, fd in held.items():
+    for path, fd in fds.items():
         with contextlib.suppress(OSError):
             os.makedirs(path, exist_ok=True)
             source = f"/proc/self/fd/{fd}".encode()
@@ -111,11 +111,11 @@ def _closed(path: str) -> str:
 def link_given() -> None:
     """Links in the scratch directory to the files given, which are read-only."""
     for place, directories, files in os.walk("/given"):
-        there = os.path.relpath(place, "/given")
+        folder = os.path.relpath(place, "/given")
         for name in directories:
-            os.mkdir(os.path.join(there, name))
+            os.mkdir(os.path.join(folder, name))
         for name in files:
-            os.symlink(os.path.join(place, name), os.path.join(there, name))
+            os.symlink(os.path.join(place, name), os.path.join(folder, name))
 
 
 def become(user: int) -> None:

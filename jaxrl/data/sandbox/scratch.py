@@ -22,11 +22,11 @@ class Scratch:
     """A new directory for temporary files, locked until `cleanup`."""
 
     def __init__(self) -> None:
-        made = tempfile.mkdtemp(prefix=_NEW)
-        self._lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+        folder = tempfile.mkdtemp(prefix=_NEW)
+        self._lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self.name = str(Path(made).with_name(_PREFIX + Path(made).name.removeprefix(_NEW)))
-        os.rename(made, self.name)  # only now is it one that `sweep` looks at
+        self.name = str(Path(folder).with_name(_PREFIX + Path(folder).name.removeprefix(_NEW)))
+        os.rename(folder, self.name)  # only now is it one that `sweep` looks at
 
     def cleanup(self) -> None:
         """Remove it, under whatever name a program has given to it."""
@@ -44,10 +44,10 @@ def sweep() -> None:
     """Remove the directories of this user whose processes have ended."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(Exception):  # locked by a living process, or gone already
-            held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                if os.fstat(held).st_uid == os.geteuid():
-                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(fd).st_uid == os.geteuid():
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     removal.remove(path)
             finally:
-                os.close(held)
+                os.close(fd)

@@ -81,7 +81,7 @@ def program(machine: str = platform.machine(), *, inet: bool = False) -> bytes:
         lines += _refuse(_EQUAL, number(*pair), errno.EPERM)
     lines += _refuse(_EQUAL, 435, errno.ENOSYS)  # clone3: libc then takes clone, filtered here
     minus = 2**32 - SUPERVISOR
-    for call, argument, test, values, wanted in [
+    for call, argument, test, values, is_allowlist in [
         (number(56, 220), 0, _ANY_BIT, [_NEW_NAMESPACES], False),  # clone
         (number(62, 129), 0, _EQUAL, [SUPERVISOR, minus, _MINUS_ONE], False),  # kill
         (number(234, 131), 0, _EQUAL, [SUPERVISOR], False),  # tgkill
@@ -93,7 +93,7 @@ def program(machine: str = platform.machine(), *, inet: bool = False) -> bytes:
         (number(203, 122), 0, _EQUAL, [0], True),  # sched_setaffinity: of itself alone
         (number(53, 199), 0, _EQUAL, [1], True),  # socketpair: unix alone
     ]:
-        lines += _refuse_arguments(call, argument, test, values, wanted)
+        lines += _refuse_arguments(call, argument, test, values, is_allowlist)
     return b"".join([*lines, _line(_RETURN, _ALLOW)])
 
 

@@ -59,14 +59,14 @@ class Waiting:
         The limit of a turn whose episode has to begin starts when it gets a place. An answer that
         comes later is dropped, and the episode is closed.
         """
-        asked = _Asked(turn, limit_s, Future())
-        self._asked[asked.future] = asked
+        request = _Asked(turn, limit_s, Future())
+        self._asked[request.future] = request
         if self._player.knows(turn.episode):
-            self._begin(asked, self._answer)
+            self._begin(request, self._answer)
         else:
-            self._queue.append(asked)
+            self._queue.append(request)
             self._admit()
-        return asked.future
+        return request.future
 
     def over(self, episode: int) -> None:
         """Close an episode, without waiting for what that takes."""
@@ -77,8 +77,8 @@ class Waiting:
         """Give up on all that is asked, and close all episodes, for at most some seconds."""
         with self._lock:
             self._queue.clear()
-        for asked in list(self._asked.values()):
-            self._give_up(asked, "closed: the pool was closed before this was answered")
+        for request in list(self._asked.values()):
+            self._give_up(request, "closed: the pool was closed before this was answered")
         threads = [_start(self._player.forget, episode) for episode in self._player.known()]
         deadline = time.monotonic() + _CLOSING_S
         for thread in threads:
@@ -93,12 +93,12 @@ class Waiting:
             with self._lock:
                 if not self._queue or len(self._placed) >= _PLACES:
                     return
-                asked = self._queue.popleft()
-                self._placed.add(asked.future)
-                self._after(_HELD * asked.limit_s, self._leave, asked)
-            if not self._begin(asked, self._open):
+                request = self._queue.popleft()
+                self._placed.add(request.future)
+                self._after(_HELD * request.limit_s, self._leave, request)
+            if not self._begin(request, self._open):
                 with self._lock:
-                    self._placed.discard(asked.future)
+                    self._placed.discard(request.future)
 
     def _leave(self, asked: _Asked) -> None:
         """Give the place of an opening, if it still has one, to the next."""

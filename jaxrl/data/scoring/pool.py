@@ -78,10 +78,12 @@ class Pool:
         """What programs run in, if the task runs any."""
         self._task = task
         self._player = play.Player(task, _IN_FLIGHT)
-        turns = [each.turns for each in (task, *task.parts.values()) if each.turns is not None]
+        turns = [part.turns for part in (task, *task.parts.values()) if part.turns is not None]
         nothing = Environment._field_defaults["close"]
-        self._closes = any(each.close is not nothing for each in turns)
-        self._waiting = Waiting(self._player) if any(each.waits for each in turns) else None
+        self._closes = any(environment.close is not nothing for environment in turns)
+        self._waiting = (
+            Waiting(self._player) if any(environment.waits for environment in turns) else None
+        )
         self._spec = pickle.dumps((task.name, dict(task.params), memory_limit_mb))
         self._limit = time_limit_s
         self._environment = _environment(task, isolation)
@@ -133,7 +135,7 @@ class Pool:
         limits of all of them.
         """
         future, before = self._act(turn), self._acting.get(turn.episode, ())
-        self._acting[turn.episode] = [*(each for each in before if not each.done()), future]
+        self._acting[turn.episode] = [*(answer for answer in before if not answer.done()), future]
         return future
 
     def _act(self, turn: Turn) -> Future[Opening | Reply]:
@@ -170,8 +172,8 @@ class Pool:
 
         An answer that it is still asked for is given up.
         """
-        for asked in self._acting.pop(episode, ()):
-            asked.cancel()
+        for future in self._acting.pop(episode, ()):
+            future.cancel()
         if self._waiting is not None:
             self._waiting.over(episode)
         else:
@@ -232,19 +234,19 @@ class Pool:
                 worker = self._started()
                 if worker is not None:
                     worker.prepare()
-        while (taken := self._queues.take(number)) is not None:
-            job, episode, known = taken
+        while (entry := self._queues.take(number)) is not None:
+            job, episode, resumes = entry
             played |= episode is not None
             if not job.future.set_running_or_notify_cancel():
                 continue
             result = None
             try:
                 if worker is None or not worker.alive():
-                    lost, worker, known = worker, None, False
+                    lost, worker, resumes = worker, None, False
                     self._discard(lost)
                     worker = self._started()
                 if self._begins(worker):
-                    result = fresh.answered(worker, job, job.limit_s if known else job.again_s)
+                    result = fresh.answered(worker, job, job.limit_s if resumes else job.again_s)
             except Exception as error:  # whatever it is, the thread goes on with the next item
                 result = job.failed(f"pool: {type(error).__name__}: {error}")
                 lost, worker = worker, None
@@ -360,20 +362,20 @@ def _limits(task: Task, problem: Problem, limit_s: float) -> tuple[float, float 
 
 def _turn_limits(task: Task, turn: Turn, limit_s: float) -> tuple[float, float]:
     """The time limits of a turn, alone and with those before it."""
-    own = task.turns.seconds
-    if own is None:
+    seconds = task.turns.seconds
+    if seconds is None:
         alone, _ = _limits(task, turn.problem, limit_s)
         return alone, alone
-    each = [own(turn.problem, action) for action in ("", *turn.actions)]
-    return max(limit_s, each[-1] + _GRACE_S), max(limit_s, sum(each) + _GRACE_S)
+    limits = [seconds(turn.problem, action) for action in ("", *turn.actions)]
+    return max(limit_s, limits[-1] + _GRACE_S), max(limit_s, sum(limits) + _GRACE_S)
 
 
 def _environment(task: Task, isolation: runner.Isolation | None) -> dict[str, str]:
     """What a worker gets of this process's environment: nothing that could be secret."""
-    kept = {*_ENVIRONMENT, *task.environment}
-    kept |= {name for each in task.parts.values() for name in each.environment}
+    names = {*_ENVIRONMENT, *task.environment}
+    names |= {name for part in task.parts.values() for name in part.environment}
     return {
-        **{k: v for k, v in os.environ.items() if k in kept or k.startswith("LC_")},
+        **{k: v for k, v in os.environ.items() if k in names or k.startswith("LC_")},
         **({runner.ALLOW_WEAK: "1"} if isolation and isolation.kind == "rlimits" else {}),
         "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
         "JAX_PLATFORMS": "cpu",  # a scorer that imports jax must not take the accelerator

@@ -94,18 +94,18 @@ def serve(fd: int) -> None:
         while (message := _next(stream))[1]:
             number, item = message
             try:
-                given = pickle.loads(item)
+                request = pickle.loads(item)
             except Exception as error:  # an item that does not unpickle here
                 score = Score(None, error=processes.failure(error))
                 answer(written_score(score, number))
                 continue
-            if isinstance(given, int):  # an episode that is over
-                player.forget(given)
+            if isinstance(request, int):  # an episode that is over
+                player.forget(request)
                 answer(written_score(Score(0.0), number))
-            elif isinstance(given, Turn):
-                answer(play.written(player.answer(given), number))
+            elif isinstance(request, Turn):
+                answer(play.written(player.answer(request), number))
             else:
-                answer(written_score(score_completion(task, *given, loop), number))
+                answer(written_score(score_completion(task, *request, loop), number))
         player.close()
         loop.close()
 

@@ -56,8 +56,8 @@ def is_file(reference: str) -> bool:
 
 def absolute(reference: str) -> str:
     """`FILE.py:function` with the file's whole path; any other reference as it is."""
-    found = _FILE.fullmatch(reference)
-    return f"{Path(found[1]).resolve()}:{found[2]}" if found else reference
+    match = _FILE.fullmatch(reference)
+    return f"{Path(match[1]).resolve()}:{match[2]}" if match else reference
 
 
 def load(reference: str) -> Callable[..., Any]:
@@ -66,12 +66,12 @@ def load(reference: str) -> Callable[..., Any]:
     Raises:
       ValueError: no such file, module or function, or an import that fails; with the reason.
     """
-    found = _FILE.fullmatch(reference)
+    match = _FILE.fullmatch(reference)
     module_name, _, name = reference.rpartition(":")
-    if not found and not is_function(reference):
+    if not match and not is_function(reference):
         raise ValueError(f"reward {reference!r}: write FILE.py:function or module:function")
-    if found:
-        module, name = _module(Path(found[1]).resolve()), found[2]
+    if match:
+        module, name = _module(Path(match[1]).resolve()), match[2]
     else:
         try:
             module = importlib.import_module(module_name)
@@ -183,25 +183,25 @@ def scorer(
 
     def given(problem: Problem, texts: Sequence[str]) -> dict[str, Any]:
         row = problem.metadata.get("row", {})
-        known = {
+        values = {
             **row,
             "prompt": problem.prompt,
             "answer": problem.answer,
             "ground_truth": problem.answer,
         }
         if grouped:
-            known |= {"prompts": problem.prompt, "labels": problem.answer}
+            values |= {"prompts": problem.prompt, "labels": problem.answer}
             chat = as_trl and problem.metadata.get("conversational")
             if chat:
-                known["prompts"] = [dict(turn) for turn in problem.messages or ()]
-            known = {name: [value] * len(texts) for name, value in known.items()}
-            known["completions"] = [_turn(text) for text in texts] if chat else list(texts)
-            known["queries"] = [problem.prompt + text for text in texts]
+                values["prompts"] = [dict(turn) for turn in problem.messages or ()]
+            values = {name: [value] * len(texts) for name, value in values.items()}
+            values["completions"] = [_turn(text) for text in texts] if chat else list(texts)
+            values["queries"] = [problem.prompt + text for text in texts]
         else:
-            known[text_name] = texts[0]
-        known["problem"] = problem
-        wanted = known if names is None else {n: known[n] for n in names if n in known}
-        return wanted | args
+            values[text_name] = texts[0]
+        values["problem"] = problem
+        arguments = values if names is None else {n: values[n] for n in names if n in values}
+        return arguments | args
 
     def scored(texts: Sequence[str], value: Any) -> list[Score]:
         if not grouped:
@@ -212,7 +212,7 @@ def scorer(
             raise TypeError(f"returned {value!r:.80}; return a list with a score per completion")
         if len(value) != len(texts):
             raise ValueError(f"returned {len(value)} scores for {len(texts)} completions")
-        return [score(each) for each in value]
+        return [score(reward) for reward in value]
 
     def failed(texts: Sequence[str], error: BaseException) -> list[Score]:
         if isinstance(error, MemoryError):  # the pool replaces a worker that reports this kind
@@ -244,13 +244,13 @@ def each(ask: Scorer) -> Scorer:
     """A scorer of single completions as one of several."""
 
     def scores(problem: Problem, texts: Sequence[str]) -> Scores:
-        found = [ask(problem, [text]) for text in texts]
-        if not any(map(inspect.isawaitable, found)):
-            return [one for ones in found for one in ones]
+        score_lists = [ask(problem, [text]) for text in texts]
+        if not any(map(inspect.isawaitable, score_lists)):
+            return [text_score for score_list in score_lists for text_score in score_list]
 
         async def later() -> list[Score]:
-            ready = await asyncio.gather(*map(awaited, found))
-            return [one for ones in ready for one in ones]
+            ready = await asyncio.gather(*map(awaited, score_lists))
+            return [text_score for score_list in ready for text_score in score_list]
 
         return later()
 
@@ -318,25 +318,27 @@ def _parameters(
     reference: str, function: Callable[..., Any], columns: Collection[str], args: Mapping[str, Any]
 ) -> tuple[bool, str, list[str] | None]:
     """Whether the function takes a group, the name of its text, and its names (None: any)."""
-    found = inspect.signature(function).parameters
-    named = [p for p in found.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    known = {*_GIVEN, *columns, *args}
-    free = [p for p in named if p.name not in known and p.default is p.empty]
-    written = next((n for n in _TEXT_NAMES if n in found and n not in columns), None)
-    known |= {written} - {None}
-    if "completion_ids" in found and "completion_ids" not in known:
+    parameters = inspect.signature(function).parameters
+    named_parameters = [
+        p for p in parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
+    names = {*_GIVEN, *columns, *args}
+    free = [p for p in named_parameters if p.name not in names and p.default is p.empty]
+    text_parameter = next((n for n in _TEXT_NAMES if n in parameters and n not in columns), None)
+    names |= {text_parameter} - {None}
+    if "completion_ids" in parameters and "completion_ids" not in names:
         raise ValueError(
             f"reward {reference!r} asks for 'completion_ids': token ids are not given; use the "
             "completion, which is text"
         )
-    if "queries" in found:
-        known |= {"labels"}
-    free = [p for p in free if p.name not in known]
-    has_text = written is not None
+    if "queries" in parameters:
+        names |= {"labels"}
+    free = [p for p in free if p.name not in names]
+    has_text = text_parameter is not None
     text_name = "completion" if has_text or not free else free.pop(0).name
-    if written == "solution_str":
-        text_name = written
-    if positional := [p.name for p in named if p.kind is p.POSITIONAL_ONLY]:
+    if text_parameter == "solution_str":
+        text_name = text_parameter
+    if positional := [p.name for p in named_parameters if p.kind is p.POSITIONAL_ONLY]:
         raise ValueError(f"reward {reference!r}: {positional[0]!r} has no name; remove the '/'")
     if free:
         raise ValueError(
@@ -345,23 +347,32 @@ def _parameters(
             f"{', '.join(sorted(columns)) or '(none)'}"
         )
     for name in args:
-        if name not in found and not any(p.kind is p.VAR_KEYWORD for p in found.values()):
+        if name not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             raise ValueError(f"reward {reference!r} takes no argument {name!r}")
-    if not has_text and text_name not in found and "problem" not in found and named:
+    if (
+        not has_text
+        and text_name not in parameters
+        and "problem" not in parameters
+        and named_parameters
+    ):
         raise ValueError(
             f"reward {reference!r} never sees the completion; give it a parameter `completion`"
         )
-    any_name = any(p.kind is p.VAR_KEYWORD for p in found.values())
-    return takes_group(function), text_name, None if any_name else [p.name for p in named]
+    any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return (
+        takes_group(function),
+        text_name,
+        None if any_name else [p.name for p in named_parameters],
+    )
 
 
 def _told(error: BaseException, function: Callable[..., Any] | None = None) -> str:
     """Where in the user's own file an error arose, and what it is, in one line."""
     kind = f"{type(error).__name__}: {error}".splitlines()[0]
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
-    own = getattr(getattr(function, "__code__", None), "co_filename", None)
-    at = next((f for f in reversed(frames) if f.filename == own), None)
-    if at is None and own is not None:
+    source_file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    at = next((f for f in reversed(frames) if f.filename == source_file), None)
+    if at is None and source_file is not None:
         return f"{getattr(function, '__name__', 'reward')} {kind}"
     if at is None:
         at = next((f for f in reversed(frames) if not f.filename.startswith("<")), None)

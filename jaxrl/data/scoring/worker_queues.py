@@ -52,9 +52,9 @@ class Queues:
         """
         with self._changed:
             while True:
-                for each in (self._own[worker], self._shared):
-                    if each:
-                        return self._given(each.popleft(), worker)
+                for queue in (self._own[worker], self._shared):
+                    if queue:
+                        return self._given(queue.popleft(), worker)
                 if late := self._late(time.monotonic() - PATIENCE_S):
                     return self._given(late, worker)
                 if self._closed:
@@ -67,17 +67,17 @@ class Queues:
 
     def _late(self, before: float) -> _Waiting | None:
         """What another worker has not begun for too long, and is not for that one alone."""
-        for own in self._own:
-            for i, each in enumerate(own):
-                if each.episode is not None and each.since < before:
-                    del own[i]
-                    return each
+        for queue in self._own:
+            for i, entry in enumerate(queue):
+                if entry.episode is not None and entry.since < before:
+                    del queue[i]
+                    return entry
         return None
 
     def over(self, episode: int, but: int | None = None) -> list[int]:
         """Workers that may remember an episode which has ended, but for one of them."""
         with self._changed:
-            return [each for each in self._played.pop(episode, []) if each != but]
+            return [worker for worker in self._played.pop(episode, []) if worker != but]
 
     def ended(self, worker: int) -> None:
         """A worker has ended, and another takes its place, which has played nothing."""
@@ -85,9 +85,9 @@ class Queues:
             for played in self._played.values():
                 if worker in played:
                     played.remove(worker)
-            own = self._own[worker]
-            self._shared.extendleft(reversed(own))
-            own.clear()
+            queue = self._own[worker]
+            self._shared.extendleft(reversed(queue))
+            queue.clear()
             self._changed.notify_all()
 
     def close(self) -> None:

@@ -32,9 +32,9 @@ def cohen_kappa(first: np.ndarray, second: np.ndarray, level: Level = "nominal")
     if not both.any():
         return float("nan")
     values, at = np.unique(np.concatenate([first[both], second[both]]), return_inverse=True)
-    one, two = at.reshape(2, -1)
+    rows, columns = at.reshape(2, -1)
     table = np.zeros((len(values), len(values)))
-    np.add.at(table, (one, two), 1.0)
+    np.add.at(table, (rows, columns), 1.0)
     table /= table.sum()
     expected = np.outer(table.sum(axis=1), table.sum(axis=0))
     ranks = np.arange(len(values), dtype=float)
@@ -66,10 +66,10 @@ def krippendorff_alpha(ratings: np.ndarray, level: Level = "nominal") -> float:
     units = ratings[:, paired]
     values = np.unique(units[~np.isnan(units)])
     counts = (units[:, :, None] == values).sum(axis=0).astype(float)  # [N, values]
-    each = counts.sum(axis=1)
+    unit_counts = counts.sum(axis=1)
     pairs = counts[:, :, None] * counts[:, None, :]
     pairs[:, np.arange(len(values)), np.arange(len(values))] -= counts
-    observed = (pairs / (each - 1)[:, None, None]).sum(axis=0)  # coincidences
+    observed = (pairs / (unit_counts - 1)[:, None, None]).sum(axis=0)  # coincidences
     totals = observed.sum(axis=0)
     expected = np.outer(totals, totals) - np.diag(totals)
     cost = _difference(values, totals, level)

@@ -56,11 +56,11 @@ def observe(
     domains, signal = np.asarray(domains), np.asarray(signal, np.float64)
     value, recent, pulls = state.value.copy(), state.recent.copy(), state.pulls.copy()
     for d in np.unique(domains):
-        seen = signal[(domains == d) & ~np.isnan(signal)]
-        if len(seen):
-            value[d] += rate * (seen.mean() - value[d])
-            recent[d] = np.concatenate([recent[d], seen])[-recent.shape[1] :]
-            pulls[d] += len(seen)
+        domain_signal = signal[(domains == d) & ~np.isnan(signal)]
+        if len(domain_signal):
+            value[d] += rate * (domain_signal.mean() - value[d])
+            recent[d] = np.concatenate([recent[d], domain_signal])[-recent.shape[1] :]
+            pulls[d] += len(domain_signal)
     return state._replace(value=value, recent=recent, pulls=pulls)
 
 
@@ -74,8 +74,10 @@ def dump(state: Domains, *, temperature: float = 0.1) -> np.ndarray:
 
     `UCB_d = mean |A| over the window + sqrt(2 log(n + 1) / (n_d + 1))`, n completions in all.
     """
-    seen = ~np.isnan(state.recent)
-    mean = np.where(seen, state.recent, 0.0).sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
+    window_mask = ~np.isnan(state.recent)
+    mean = np.where(window_mask, state.recent, 0.0).sum(axis=1) / np.maximum(
+        window_mask.sum(axis=1), 1
+    )
     bonus = np.sqrt(2 * np.log(state.pulls.sum() + 1) / (state.pulls + 1))
     return _softmax((mean + bonus) / temperature)
 

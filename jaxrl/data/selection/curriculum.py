@@ -74,9 +74,9 @@ def record(state: Prompts, ids: np.ndarray, rewards: np.ndarray) -> Prompts:
 
 def pass_rate(state: Prompts) -> np.ndarray:
     """[N] mean of each prompt's curve; nan where it was never visited."""
-    seen = ~np.isnan(state.curve)
-    total = np.where(seen, state.curve, 0.0).sum(axis=1)
-    return np.where(seen.any(axis=1), total / np.maximum(seen.sum(axis=1), 1), np.nan)
+    visit_mask = ~np.isnan(state.curve)
+    total = np.where(visit_mask, state.curve, 0.0).sum(axis=1)
+    return np.where(visit_mask.any(axis=1), total / np.maximum(visit_mask.sum(axis=1), 1), np.nan)
 
 
 def sample(state: Prompts, count: int, weights: np.ndarray) -> tuple[Prompts, np.ndarray]:
@@ -129,8 +129,8 @@ def closest(
     """
     if not 0 < share <= 1:
         raise ValueError(f"share={share}: use a share above 0 and up to 1")
-    kept = highest(state, round(share * allowed.sum()), allowed, closeness)[1]
-    return uniform(state, count, np.isin(np.arange(len(allowed)), kept))
+    candidates = highest(state, round(share * allowed.sum()), allowed, closeness)[1]
+    return uniform(state, count, np.isin(np.arange(len(allowed)), candidates))
 
 
 def difficulty_targeted(
@@ -235,10 +235,10 @@ def historical_variance(state: Prompts) -> np.ndarray:
 
     nan with fewer than 2 visits.
     """
-    seen = ~np.isnan(state.curve)
-    count = seen.sum(axis=1)
-    mean = np.where(seen, state.curve, 0.0).sum(axis=1) / np.maximum(count, 1)
-    squares = np.where(seen, state.curve - mean[:, None], 0.0) ** 2
+    visit_mask = ~np.isnan(state.curve)
+    count = visit_mask.sum(axis=1)
+    mean = np.where(visit_mask, state.curve, 0.0).sum(axis=1) / np.maximum(count, 1)
+    squares = np.where(visit_mask, state.curve - mean[:, None], 0.0) ** 2
     return np.where(count >= 2, squares.sum(axis=1) / np.maximum(count, 1), np.nan)
 
 
@@ -272,13 +272,15 @@ def failing(state: Prompts, *, threshold: float = 0.5) -> np.ndarray:
     `max_k r_k <= threshold` and the least-squares slope of the curve is not positive. A prompt that
     was never visited is not among them.
     """
-    seen = ~np.isnan(state.curve)
-    best = np.where(seen, state.curve, -np.inf).max(axis=1)
+    visit_mask = ~np.isnan(state.curve)
+    best = np.where(visit_mask, state.curve, -np.inf).max(axis=1)
     time = np.arange(state.curve.shape[1])
-    count = np.maximum(seen.sum(axis=1, keepdims=True), 1)
-    centred = np.where(seen, time - (seen * time).sum(axis=1, keepdims=True) / count, 0.0)
-    rise = np.sum(centred * np.where(seen, state.curve, 0.0), axis=1)
-    return seen.any(axis=1) & (best <= threshold) & (rise <= 1e-9)
+    count = np.maximum(visit_mask.sum(axis=1, keepdims=True), 1)
+    centred = np.where(
+        visit_mask, time - (visit_mask * time).sum(axis=1, keepdims=True) / count, 0.0
+    )
+    rise = np.sum(centred * np.where(visit_mask, state.curve, 0.0), axis=1)
+    return visit_mask.any(axis=1) & (best <= threshold) & (rise <= 1e-9)
 
 
 def at_random(state: Prompts) -> np.ndarray:

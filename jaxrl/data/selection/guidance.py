@@ -100,8 +100,10 @@ def prefixes(
     if attempt:
         return []
     chosen = np.flatnonzero(rng.random(count) < share)
-    given = rng.uniform(low, high, count)
-    return [Hint(int(p), g, given=float(given[p])) for p in chosen for g in range(group_size)]
+    prefix_shares = rng.uniform(low, high, count)
+    return [
+        Hint(int(p), g, given=float(prefix_shares[p])) for p in chosen for g in range(group_size)
+    ]
 
 
 def escalate(
@@ -130,8 +132,8 @@ def escalate(
     if rewards is None or not 1 <= attempt <= attempts:
         return []
     groups, size = np.flatnonzero(failed(rewards, threshold)), rewards.shape[1]
-    given = help * attempt / (attempts + 1)
-    return [Hint(int(p), g, given=given) for p in groups for g in range(rows or size)]
+    solution_share = help * attempt / (attempts + 1)
+    return [Hint(int(p), g, given=solution_share) for p in groups for g in range(rows or size)]
 
 
 def inpaint(
@@ -197,9 +199,9 @@ def forks(
     if attempt != 1:
         return []
     half, hints = group_size // 2, []
-    for p, (written, unsure) in enumerate(zip(tokens, entropies, strict=True)):
+    for p, (group_tokens, entropy) in enumerate(zip(tokens, entropies, strict=True)):
         for g in range(half):
-            at = int(rng.choice(np.argsort(-unsure[g])[:top])) if len(unsure[g]) else 0
-            beginning = tuple(int(t) for t in written[g][:at])
+            at = int(rng.choice(np.argsort(-entropy[g])[:top])) if len(entropy[g]) else 0
+            beginning = tuple(int(t) for t in group_tokens[g][:at])
             hints.append(Hint(p, half + g, begin=beginning))
     return hints

@@ -50,10 +50,12 @@ def observe(state: Acceptance, rewards: np.ndarray, *, last: bool) -> Acceptance
       last: whether it ends the batch. A batch that its budget ended without an informative prompt
         counts as if it had one, so that the share stays above 0.
     """
-    found = int(curriculum.informative(rewards).sum())
-    kept, sampled = state.kept + found, state.sampled + len(rewards)
+    informative_count = int(curriculum.informative(rewards).sum())
+    kept_count, sampled_count = state.kept + informative_count, state.sampled + len(rewards)
     if last:
-        return Acceptance(lowest=min(state.lowest, max(kept, 1) / sampled))
+        return Acceptance(lowest=min(state.lowest, max(kept_count, 1) / sampled_count))
     return state._replace(
-        within=min(state.within, found / len(rewards)), kept=kept, sampled=sampled
+        within=min(state.within, informative_count / len(rewards)),
+        kept=kept_count,
+        sampled=sampled_count,
     )

@@ -43,8 +43,8 @@ def decontaminate(
     """
     overlap = []
     for text in texts:
-        own = grams(text, n)
-        overlap.append(len(own & evaluation) / len(own) if own else 0.0)
+        text_grams = grams(text, n)
+        overlap.append(len(text_grams & evaluation) / len(text_grams) if text_grams else 0.0)
     return _report(overlap, [share > most for share in overlap])
 
 
@@ -59,19 +59,19 @@ def deduplicate(texts: Sequence[str], *, n: int = 5, most: float = 0.8) -> Repor
     holders: dict[bytes, list[int]] = {}
     overlap, drop = [], []
     for i, text in enumerate(texts):
-        own = grams(text, n)
+        text_grams = grams(text, n)
         shared: dict[int, int] = {}
-        for gram in own:
+        for gram in text_grams:
             for earlier in holders.get(gram, ()):
                 shared[earlier] = shared.get(earlier, 0) + 1
-        overlap.append(max(shared.values(), default=0) / len(own) if own else 0.0)
+        overlap.append(max(shared.values(), default=0) / len(text_grams) if text_grams else 0.0)
         drop.append(overlap[-1] > most)
         if not drop[-1]:
-            for gram in own:
+            for gram in text_grams:
                 holders.setdefault(gram, []).append(i)
     return _report(overlap, drop)
 
 
 def _report(overlap: list[float], drop: list[bool]) -> Report:
-    kept = [i for i, bad in enumerate(drop) if not bad]
-    return Report(kept, [i for i, bad in enumerate(drop) if bad], overlap)
+    kept_indices = [i for i, bad in enumerate(drop) if not bad]
+    return Report(kept_indices, [i for i, bad in enumerate(drop) if bad], overlap)

@@ -74,8 +74,8 @@ def last_number(text: str) -> str | None:
     rest = re.sub(r"-\s*[$€£¥]\s*", "-", rest)
     for token in reversed(_TOKENS.split(rest)):
         if any(character.isdigit() for character in token):
-            found = _NUMBER.fullmatch(token.lstrip("*_#+").rstrip("*_#!?.,") or "x")
-            return found[1].replace(",", "") if found else None
+            match = _NUMBER.fullmatch(token.lstrip("*_#+").rstrip("*_#!?.,") or "x")
+            return match[1].replace(",", "") if match else None
     return None
 
 
@@ -87,8 +87,8 @@ def number(text: str) -> str | None:
     """
     inner = boxed(text) if "\\boxed{" in text else text
     plainer = _NAMED.sub(r" \1 ", inner or "").translate(_MINUS)
-    found = _WHOLE.fullmatch(plainer) if len(plainer) <= 200 else None
-    return None if found is None else (found[1] + found[2]).replace(",", "").removeprefix("+")
+    match = _WHOLE.fullmatch(plainer) if len(plainer) <= 200 else None
+    return None if match is None else (match[1] + match[2]).replace(",", "").removeprefix("+")
 
 
 def answer_tag(text: str) -> str | None:
@@ -101,9 +101,9 @@ def answer_tag(text: str) -> str | None:
 def boxed(text: str) -> str | None:
     r"""What the last `\boxed{...}` holds, braces balanced."""
     rest = after_thought(text) or ""
-    _, found, inner = rest.rpartition(r"\boxed{")
+    _, opening, inner = rest.rpartition(r"\boxed{")
     depth = 1
-    for end, character in enumerate(inner if found else ""):
+    for end, character in enumerate(inner if opening else ""):
         depth += (character == "{") - (character == "}")
         if not depth:
             return inner[:end].strip() or None
@@ -120,8 +120,8 @@ def fenced(text: str, language: str = "") -> str | None:
     blocks = _blocks(after_thought(text) or "")
     if not language:
         return blocks[-1][1] if blocks else None
-    wanted = _LABELS.get(language.lower(), set()) | {language.lower()}
-    for labels in (wanted, {""}):
+    language_labels = _LABELS.get(language.lower(), set()) | {language.lower()}
+    for labels in (language_labels, {""}):
         bodies = [body for label, body in blocks if label in labels]
         if bodies:
             return bodies[-1]
@@ -133,12 +133,12 @@ def _blocks(text: str) -> list[tuple[str, str]]:
     blocks, fence, label, indent = [], "", "", 0
     body: list[str] = []
     for line in text.splitlines(keepends=True):
-        found = _FENCE.match(line)
-        if not fence and found and "`" not in found[3]:
-            indent, fence, body = len(found[1]), found[2], []
-            said = re.match(r"[{.\s]*([^\s,{}:]*)", found[3])
-            label = said[1].lower() if said else ""
-        elif fence and found and found[2].startswith(fence) and not found[3].strip():
+        match = _FENCE.match(line)
+        if not fence and match and "`" not in match[3]:
+            indent, fence, body = len(match[1]), match[2], []
+            label_match = re.match(r"[{.\s]*([^\s,{}:]*)", match[3])
+            label = label_match[1].lower() if label_match else ""
+        elif fence and match and match[2].startswith(fence) and not match[3].strip():
             blocks.append((label, "".join(body)))
             fence = ""
         elif fence:

@@ -47,9 +47,9 @@ def draw(
       ValueError: no draw fits: the problem space is too small to hold anything out.
     """
     for _ in range(attempts):
-        drawn = make(stream)
-        if split == "ood" or held_out(key(drawn), share) == (split == "test"):
-            return drawn
+        sample = make(stream)
+        if split == "ood" or held_out(key(sample), share) == (split == "test"):
+            return sample
     raise ValueError(
         f"split={split!r}: none of {attempts} draws belongs to it; the problem space is too small "
         "to divide, so raise the difficulty"

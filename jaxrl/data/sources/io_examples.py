@@ -36,8 +36,8 @@ def of_asserts(source: str) -> list[tuple[str, str]]:
         if not isinstance(call, ast.Call) or call.keywords or not isinstance(call.func, ast.Name):
             raise ValueError(f"not a call with positional arguments: {expression}")
         functions.add(call.func.id)
-        arguments = [ast.literal_eval(each) for each in call.args]
-        stdin = "".join(f"{spelled(each)}\n" for each in arguments)
+        arguments = [ast.literal_eval(node) for node in call.args]
+        stdin = "".join(f"{spelled(argument)}\n" for argument in arguments)
         pairs.append((stdin, f"{spelled(value)}\n"))
     if len(functions) > 1:
         raise ValueError(f"the tests call {', '.join(sorted(functions))}: keep to one function")

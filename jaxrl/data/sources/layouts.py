@@ -228,4 +228,4 @@ def _has_ranks(records: Sequence[Mapping[str, Any]], name: str) -> bool:
 def _first(records: Sequence[Mapping[str, Any]], name: str) -> Any:
     """The first value of a column that is not null."""
     values = (value(records[index], name) for index in range(len(records)))
-    return next((each for each in values if each is not None), None)
+    return next((cell for cell in values if cell is not None), None)

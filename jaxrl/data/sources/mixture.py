@@ -29,39 +29,41 @@ def task(parts: str) -> Task:
       ValueError: no part, or weights that cannot be.
     """
     read = json.loads(parts)
-    made = {name: _part(name, *rest) for name, (_, *rest) in read.items()}
+    part_tasks = {name: _part(name, *rest) for name, (_, *rest) in read.items()}
     weights = {name: float(weight) for name, (weight, *_) in read.items()}
     if min(weights.values(), default=0) < 0 or not sum(weights.values()) > 0:
         raise ValueError(f"weights={weights} of a mixture: need >= 0, sum > 0")
-    splits = tuple(s for s in ("train", "test", "ood") if all(s in t.splits for t in made.values()))
+    splits = tuple(
+        s for s in ("train", "test", "ood") if all(s in t.splits for t in part_tasks.values())
+    )
     if "train" not in splits:
-        raise ValueError(f"tasks {list(made)} of a mixture must all have a train split")
+        raise ValueError(f"tasks {list(part_tasks)} of a mixture must all have a train split")
 
     def problem(split: str, seed: int, index: int) -> Problem:
         joined.check_split(split)
-        turn, place = divmod(index, len(made))
-        name = list(made)[place]
+        turn, place = divmod(index, len(part_tasks))
+        name = list(part_tasks)[place]
         if split == "train":
             turn, stream = index, generate.rng("mixture", seed, index)
             (name,) = stream.choices(list(weights), list(weights.values()))
-        size = made[name].sizes.get(split)
-        return made[name].problem(split, seed, turn if size is None else turn % size)
+        size = part_tasks[name].sizes.get(split)
+        return part_tasks[name].problem(split, seed, turn if size is None else turn % size)
 
     def reward(problem: Problem, completion: str) -> Score | Awaitable[Score]:
-        return made[problem.domain].reward(problem, completion)
+        return part_tasks[problem.domain].reward(problem, completion)
 
-    golds = all(each.gold for each in made.values())
-    alphabets = [each.alphabet for each in made.values()]
+    golds = all(part.gold for part in part_tasks.values())
+    alphabets = [part.alphabet for part in part_tasks.values()]
     joined = Task(
         name="mixture",
         problem=problem,
         reward=reward,
-        gold=(lambda problem: made[problem.domain].gold(problem)) if golds else None,
+        gold=(lambda problem: part_tasks[problem.domain].gold(problem)) if golds else None,
         splits=splits,
         alphabet="".join(sorted(set("".join(alphabets)))) if all(alphabets) else None,
-        parts=made,
-        pure=all(each.pure for each in made.values()),
-        sandboxed=any(each.sandboxed for each in made.values()),
+        parts=part_tasks,
+        pure=all(part.pure for part in part_tasks.values()),
+        sandboxed=any(part.sandboxed for part in part_tasks.values()),
         description="A mixture of other tasks.",
     )
     return joined

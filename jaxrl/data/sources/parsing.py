@@ -192,21 +192,21 @@ def _messages_of(text: Any) -> list[Any] | None:
     value = _parsed(text) if isinstance(text, str) and text.lstrip()[:1] == "[" else None
     if not isinstance(value, list) or not value:
         return None
-    named = all(isinstance(turn, Mapping) and {"role", "from"} & turn.keys() for turn in value)
-    return value if named else None
+    has_roles = all(isinstance(turn, Mapping) and {"role", "from"} & turn.keys() for turn in value)
+    return value if has_roles else None
 
 
 def _prompt(record: _Record) -> Text:
     """The prompt with its input, after the system message and the turns before it."""
-    value, more = record.value("prompt"), record.get("input")
+    value, input_text = record.value("prompt"), record.get("input")
     prompt = _text(_messages_of(value) or value, record.label("prompt"))
-    if more is not None and not isinstance(more, str | int | float):
-        raise ValueError(f"{record.label('input')} is {more!r:.60}, and must be a text")
-    if more is not None and str(more).strip():
+    if input_text is not None and not isinstance(input_text, str | int | float):
+        raise ValueError(f"{record.label('input')} is {input_text!r:.60}, and must be a text")
+    if input_text is not None and str(input_text).strip():
         if isinstance(prompt, str):
-            prompt = f"{prompt}\n\n{more}"
+            prompt = f"{prompt}\n\n{input_text}"
         else:
-            last = {**prompt[-1], "content": f"{prompt[-1]['content']}\n\n{more}"}
+            last = {**prompt[-1], "content": f"{prompt[-1]['content']}\n\n{input_text}"}
             prompt = (*prompt[:-1], last)
     if not {"system", "history"} & record.columns.keys():
         return prompt
@@ -272,14 +272,14 @@ def _ranked(record: _Record) -> tuple[Text, ...]:
     """Answers, the best first: a list in that order, or objects with `answer` and `rank`."""
     value, where = record.value("ranking"), record.label("ranking")
     if isinstance(value, list | tuple) and any(
-        isinstance(each, Mapping) and "rank" in each for each in value
+        isinstance(entry, Mapping) and "rank" in entry for entry in value
     ):
-        ranks = [each.get("rank") if isinstance(each, Mapping) else None for each in value]
+        ranks = [entry.get("rank") if isinstance(entry, Mapping) else None for entry in value]
         if not all(isinstance(rank, int | float) for rank in ranks) or len({*ranks}) < len(ranks):
             raise ValueError(
                 f"{where} has the ranks {ranks!r:.60}; give each answer one of its own"
             )
-        value = [each.get("answer") for each in sorted(value, key=lambda each: each["rank"])]
+        value = [entry.get("answer") for entry in sorted(value, key=lambda each: each["rank"])]
     return _several(value, where, least=2)
 
 

@@ -178,6 +178,6 @@ def divide(rows: Rows, share: float, most: int) -> tuple[list[int], list[int]]:
             "evaluate on with --eval-data FILE"
         )
     count = min(max(1, round(share * len(prompts))), most, len(prompts) - 1)  # one is trained on
-    held = set(prompts[:count])
-    train = [i for i, key in enumerate(rows.keys) if key not in held]
-    return train, [i for i, key in enumerate(rows.keys) if key in held]
+    eval_prompts = set(prompts[:count])
+    train = [i for i, key in enumerate(rows.keys) if key not in eval_prompts]
+    return train, [i for i, key in enumerate(rows.keys) if key in eval_prompts]

@@ -151,9 +151,9 @@ def _of_train(shards: Sequence[Path], folder: Path) -> list[Path]:
             f"path={str(folder)!r} holds the splits {', '.join(sorted(names))} and no train; name "
             f"the files of one, as in {folder / (sorted(names)[0] + '*')}"
         )
-    if other := [file for file in shards if not splits[file]]:
+    if strays := [file for file in shards if not splits[file]]:
         raise ValueError(
-            f"path={str(folder)!r} holds files named after splits, and {other[0].name!r} beside "
+            f"path={str(folder)!r} holds files named after splits, and {strays[0].name!r} beside "
             f"them; name those that are meant, as in {folder / '**' / 'train*'}"
         )
     return [file for file in shards if splits[file] == "train"]

@@ -74,16 +74,18 @@ def prompts(
         order = grain.MapDataset.range(_ENDLESS)
     else:
         order = grain.MapDataset.range(size).shuffle(_short(seed)).repeat(_ENDLESS // size)
-    each, options = (
+    host_batch_size, options = (
         batch_size // host_count,
         grain.ReadOptions(num_threads=1, prefetch_buffer_size=2),
     )
-    own = order.slice(slice(host_index, None, host_count)).map(
+    problems = order.slice(slice(host_index, None, host_count)).map(
         lambda index: task.problem(split, seed, int(index))
     )
     if keep is None:
-        return iter(own.batch(each, batch_fn=list).to_iter_dataset(options))
-    return iter(own.filter(keep).to_iter_dataset(options).batch(each, batch_fn=list))
+        return iter(problems.batch(host_batch_size, batch_fn=list).to_iter_dataset(options))
+    return iter(
+        problems.filter(keep).to_iter_dataset(options).batch(host_batch_size, batch_fn=list)
+    )
 
 
 def _short(seed: int) -> int:

@@ -104,8 +104,8 @@ def get(name: str, /, **params: Any) -> Task:
         return _call(name, importlib.import_module(BUNDLED[name]).task, params)
     family, _, member = name.partition("/")
     if family in _FAMILY and member:
-        made = get(family, **{_FAMILY[family]: member}, **params)
-        return dataclasses.replace(made, name=name, params=params)
+        task = get(family, **{_FAMILY[family]: member}, **params)
+        return dataclasses.replace(task, name=name, params=params)
     if is_function(name):
         module, _, function = name.partition(":")
         try:
@@ -140,14 +140,14 @@ def within(name: str, args: str | Mapping[str, Any]) -> Task:
 
 
 def _call(name: str, make: Any, params: dict[str, Any]) -> Task:
-    known = inspect.signature(make).parameters
-    if not any(p.kind is p.VAR_KEYWORD for p in known.values()):  # else the task checks
+    task_parameters = inspect.signature(make).parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in task_parameters.values()):  # else the task checks
         for field in params:
-            if field not in known:
+            if field not in task_parameters:
                 raise ValueError(
-                    f"task {name!r} has no parameter {field!r}{_nearest(field, known)}"
+                    f"task {name!r} has no parameter {field!r}{_nearest(field, task_parameters)}"
                 )
-    for field, parameter in known.items():
+    for field, parameter in task_parameters.items():
         required = (
             parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
         )
@@ -156,7 +156,7 @@ def _call(name: str, make: Any, params: dict[str, Any]) -> Task:
     if name in BUNDLED:
         hints = typing.get_type_hints(make)
         for field, value in params.items():  # a generator checks its own
-            if field in known:
+            if field in task_parameters:
                 parameters.check(hints[field], value, field, f"task {name!r}")
     task = make(**params)
     if not isinstance(task, Task):

@@ -77,11 +77,11 @@ def task(
         raise ValueError(f"bad_rows={bad_rows!r} must be error or skip")
     beside = _Beside(solution_column, domain_column, domain)
     rows = _rows(path, prompt_column, answer_column, bad_rows, beside, _stamp(path))
-    given = {"train": rows}
+    split_rows = {"train": rows}
     if test_path:
         stamp = _stamp(test_path)
-        given["test"] = _rows(test_path, rows.prompt, rows.answer, bad_rows, beside, stamp)
-        places = {split: range(len(source.keys)) for split, source in given.items()}
+        split_rows["test"] = _rows(test_path, rows.prompt, rows.answer, bad_rows, beside, stamp)
+        places = {split: range(len(source.keys)) for split, source in split_rows.items()}
     else:
         places = _divided(rows, test_share)
     specs = named.read(rewards)
@@ -91,18 +91,18 @@ def task(
         extract.fill(template, "")
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
-        source = given.get(split, rows)
+        task.check_split(split)
+        source = split_rows.get(split, rows)
         return _problem(source, places[split][index], template)
 
-    made = Task(
+    task = Task(
         name="file",
         problem=problem,
         reward=combined.reward,
         gold=functools.partial(_solution, rows.solution) if rows.solution else None,
         splits=tuple(places),
-        sizes={split: len(found) for split, found in places.items()},
-        alphabet=_alphabet(list(given.values()), template),
+        sizes={split: len(indices) for split, indices in places.items()},
+        alphabet=_alphabet(list(split_rows.values()), template),
         description=__doc__,
         pure=combined.pure,
         grouped=combined.grouped,
@@ -112,7 +112,7 @@ def task(
         setup=combined.setup,
         notes=rows.notes(named.columns(specs, rows.columns)),
     )
-    return made
+    return task
 
 
 def domains(path: str, column: str) -> dict[str, float]:
@@ -316,18 +316,18 @@ def _divided(rows: _Rows, share: float) -> dict[str, list[int]]:
     """
     if not 0 < share < 1:
         raise ValueError(f"test_share={share}: must be above 0 and below 1; see --test-data")
-    known = sorted(set(rows.keys))
-    if len(known) < 2:
+    unique_keys = sorted(set(rows.keys))
+    if len(unique_keys) < 2:
         raise ValueError(
             f"{rows.path} has one prompt, so none can be held out; name held-out data with "
             "--test-data (the same file, to evaluate on the training data)"
         )
     # One is left to train on, however large the share.
-    count = min(max(1, round(share * len(known))), _MOST_HELD_OUT, len(known) - 1)
-    held = set(known[:count])
+    count = min(max(1, round(share * len(unique_keys))), _MOST_HELD_OUT, len(unique_keys) - 1)
+    test_keys = set(unique_keys[:count])
     return {
-        "train": [i for i, key in enumerate(rows.keys) if key not in held],
-        "test": [i for i, key in enumerate(rows.keys) if key in held],
+        "train": [i for i, key in enumerate(rows.keys) if key not in test_keys],
+        "test": [i for i, key in enumerate(rows.keys) if key in test_keys],
     }
 
 
@@ -357,10 +357,10 @@ def _solution(column: str, problem: Problem) -> str:
 
 def _alphabet(sources_: Sequence[_Rows], template: str) -> str:
     """The characters of a model that is made for these data."""
-    found = set(generate.ASCII + template)
+    characters = set(generate.ASCII + template)
     for rows in sources_:
-        found |= rows.characters
-    return "".join(sorted(found))
+        characters |= rows.characters
+    return "".join(sorted(characters))
 
 
 def _plain(value: Any) -> Any:
@@ -370,7 +370,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(element) for element in value]
     return str(value)

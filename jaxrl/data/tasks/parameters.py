@@ -33,9 +33,11 @@ def check(hint: Any, value: Any, field: str, of: str) -> None:
     Raises:
       ValueError: naming the parameter, the value and what is needed.
     """
-    wanted = kinds(hint)
-    if all(kind in _NEEDED for kind in wanted) and not any(_is(value, kind) for kind in wanted):
-        needed = " or ".join(_NEEDED[kind] for kind in wanted if kind is not types.NoneType)
+    hint_kinds = kinds(hint)
+    if all(kind in _NEEDED for kind in hint_kinds) and not any(
+        _is(value, kind) for kind in hint_kinds
+    ):
+        needed = " or ".join(_NEEDED[kind] for kind in hint_kinds if kind is not types.NoneType)
         raise ValueError(f"{field}={value!r}: {of} needs {needed}")
 
 

@@ -99,8 +99,8 @@ def compile_template(
             except jinja2.TemplateError:
                 return ""
 
-        written = attempt({"k": "v"})
-        if written and "{'k': 'v'}" not in written:
+        text = attempt({"k": "v"})
+        if text and "{'k': 'v'}" not in text:
             return False
         return '{"k": "v"}' in attempt('{"k": "v"}')
 

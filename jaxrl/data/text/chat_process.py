@@ -86,13 +86,13 @@ def main() -> None:
     render = None
     print("ready", flush=True)
     for line in sys.stdin:
-        given = json.loads(line)
+        request = json.loads(line)
         try:
             render = render or compiled(first["template"])
         except Exception as error:
             reply = {"error": type(error).__name__, "message": str(error)[:1000]}
         else:
-            reply = answer(given, render)
+            reply = answer(request, render)
         print(json.dumps(reply), flush=True)
 
 

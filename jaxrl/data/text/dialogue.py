@@ -101,7 +101,7 @@ def of(
         refuse({template_check.ROW} if len(messages) > 1 else (), tools)
         return rendering.joint(tokenizer, last, messages, tools)
 
-    parts = (functools.partial(each, tokenizer) for each in (_action, _turn_ids, rendering.kept))
+    parts = (functools.partial(part, tokenizer) for part in (_action, _turn_ids, rendering.kept))
     return Dialogue(opening, joint, rendering.end(tokenizer), *parts, anew=anew)
 
 
@@ -116,18 +116,18 @@ def _in_lines(tokenizer: Tokenizer) -> Dialogue:
         messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
     ) -> tuple[int, ...]:
         ids = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
-        shown, guard = untrusted_text.guarded(tokenizer, tools, messages)
-        told = rendering.explained(messages, shown)
-        text = lines(told)
+        guarded_tools, guard = untrusted_text.guarded(tokenizer, tools, messages)
+        conversation = rendering.explained(messages, guarded_tools)
+        text = lines(conversation)
         if not guard.within(text) and plain(text) == tokenizer.encode(text):
             return (*ids, *plain(text))
-        pairs = zip(untrusted_text.trusted(told), told, strict=True)
+        pairs = zip(untrusted_text.trusted(conversation), conversation, strict=True)
         for inside, run in itertools.groupby(pairs, lambda pair: pair[0]):
-            said = lines([message for _, message in run])
+            run_text = lines([message for _, message in run])
             encode = (
                 functools.partial(untrusted_text.encode_trusted, tokenizer) if inside else plain
             )
-            ids += untrusted_text.encode_guarded(tokenizer, said, guard, encode)
+            ids += untrusted_text.encode_guarded(tokenizer, run_text, guard, encode)
         return tuple(ids)
 
     def joint(
@@ -164,15 +164,15 @@ def _action(
     form = formats.of_template(tokenizer.template) if tools or harmony else formats.HERMES
     if form is formats.HERMES or tokenizer.spelled is None:
         return _thought(tokenizer, before, tokenizer.decode(ids))
-    own = ids[:-1] if ids[-1] in tokenizer.eos_ids else ids
-    text = _thought(tokenizer, before, tokenizer.spelled(own))
+    text_ids = ids[:-1] if ids[-1] in tokenizer.eos_ids else ids
+    text = _thought(tokenizer, before, tokenizer.spelled(text_ids))
     return formats.canonical(form, text, tools)
 
 
 def _thoughtless(tokenizer: Tokenizer, before: Sequence[int], text: str) -> str:
     """A turn that ends the thought which what precedes it begins, unless it does."""
-    begun = _thought(tokenizer, before, "") != ""
-    return f"</think>{text}" if begun and "</think>" not in text else text
+    in_thought = _thought(tokenizer, before, "") != ""
+    return f"</think>{text}" if in_thought and "</think>" not in text else text
 
 
 def _turn_ids(
@@ -185,14 +185,14 @@ def _turn_ids(
     if harmony or (tools and _shown(tokenizer, tools)):
         form = formats.of_template(tokenizer.template)
         action = formats.taught(form, action, tools, tokenizer.template)
-    own = tokenizer.encode(_thoughtless(tokenizer, before, action))
-    ended = bool(own) and own[-1] in tokenizer.eos_ids
-    return tuple(own) if ended else (*own, rendering.end(tokenizer))
+    turn_ids = tokenizer.encode(_thoughtless(tokenizer, before, action))
+    ended = bool(turn_ids) and turn_ids[-1] in tokenizer.eos_ids
+    return tuple(turn_ids) if ended else (*turn_ids, rendering.end(tokenizer))
 
 
 def _shown(tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the chat template shows tools."""
-    asked = [{"role": "user", "content": "Hello"}]
-    return untrusted_text.rendered(tokenizer, asked, tools) != untrusted_text.rendered(
-        tokenizer, asked
+    question = [{"role": "user", "content": "Hello"}]
+    return untrusted_text.rendered(tokenizer, question, tools) != untrusted_text.rendered(
+        tokenizer, question
     )

@@ -70,7 +70,7 @@ def fitting(
     Raises:
       ValueError: by `error`.
     """
-    sizes = [len(each.prompt) + len(each.tokens) for each in examples]
+    sizes = [len(example.prompt) + len(example.tokens) for example in examples]
     if max(sizes) > longest:
         if long == "error":
             raise ValueError(
@@ -79,8 +79,8 @@ def fitting(
             )
         if long == "drop":
             return None
-    cut = [_cut(each, longest - len(each.prompt)) for each in examples]
-    return None if any(not each.tokens for each in cut) else cut
+    cut = [_cut(example, longest - len(example.prompt)) for example in examples]
+    return None if any(not example.tokens for example in cut) else cut
 
 
 def pieces(example: Example, longest: int) -> list[Example]:
@@ -94,10 +94,10 @@ def pieces(example: Example, longest: int) -> list[Example]:
       longest: in tokens, 2 or more.
     """
     ids = (*example.prompt, *example.tokens)
-    own = (*(False for _ in example.prompt), *example.learned)
+    mask = (*(False for _ in example.prompt), *example.learned)
     step = longest - 1
     starts = range(0, len(ids) - 1, step)
-    cut = ((ids[start : start + longest], own[start + 1 : start + longest]) for start in starts)
+    cut = ((ids[start : start + longest], mask[start + 1 : start + longest]) for start in starts)
     return [Example(tokens[:1], tokens[1:], learned) for tokens, learned in cut]
 
 
@@ -114,9 +114,9 @@ def scored_at_end(example: Example, end: int) -> Example:
 
 def _cut(example: Example, room: int) -> Example:
     """The first `room` tokens, as far as any is learned."""
-    kept = example.learned[: max(room, 0)]
-    end = len(kept) - kept[::-1].index(True) if any(kept) else 0
-    return example._replace(tokens=example.tokens[:end], learned=kept[:end])
+    learned = example.learned[: max(room, 0)]
+    end = len(learned) - learned[::-1].index(True) if any(learned) else 0
+    return example._replace(tokens=example.tokens[:end], learned=learned[:end])
 
 
 def _example(tokenizer: Tokenizer, row: Row, answer: Text, chat: bool, system: str) -> Example:
@@ -145,8 +145,8 @@ def _example(tokenizer: Tokenizer, row: Row, answer: Text, chat: bool, system: s
         ids, learned = tokenizer.conversation(
             [*extra, *ended], row.tools, start=start, **row.variables
         )
-        asked = [*extra, *ended[: len(lead)]]
-        before = tokenizer.chat(asked, row.tools, **row.variables) if lead else []
+        prompt_messages = [*extra, *ended[: len(lead)]]
+        before = tokenizer.chat(prompt_messages, row.tools, **row.variables) if lead else []
     except jinja2.TemplateError as error:
         raise ValueError(f"{row.id}: the chat template refuses it: {error}") from error
     except ValueError as error:
@@ -211,9 +211,9 @@ WITHOUT_TEMPLATE = (
 
 def skips_template(tokenizer: Tokenizer, row: Row, *, chat: bool) -> bool:
     """Whether a row has a prompt and an answer that are not written by the template there is."""
-    texts = isinstance(row.prompt, str) and all(isinstance(each, str) for each in row.answers)
-    asked = bool(row.prompt) and bool(row.answers) and not row.stepwise
-    return tokenizer.chat is not None and not chat and texts and asked
+    texts = isinstance(row.prompt, str) and all(isinstance(answer, str) for answer in row.answers)
+    has_pair = bool(row.prompt) and bool(row.answers) and not row.stepwise
+    return tokenizer.chat is not None and not chat and texts and has_pair
 
 
 def learns_to_stop(tokenizer: Tokenizer) -> bool:

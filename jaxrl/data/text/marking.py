@@ -77,7 +77,7 @@ def conversation(
     turns = [normal(message, strict=False) for message in messages]
     text, generated = render(turns, tools, **variables)
     ids, spans = backend.encode(text)
-    whole = _Text(text, ids, spans)
+    encoding = _Text(text, ids, spans)
     learned = [
         place
         for place, turn in enumerate(turns)
@@ -87,10 +87,10 @@ def conversation(
     marks = [False] * len(ids)
     if generated is not None:
         chosen = _generated(generated, turns, learned)
-        parts = [_by_marks(whole, span, ends, backend) for span in chosen]
+        parts = [_by_marks(encoding, span, ends, backend) for span in chosen]
     else:
         write = _writer(render, turns, tools, variables)
-        parts = [_by_text(whole, write, turns, place, ends, backend) for place in learned]
+        parts = [_by_text(encoding, write, turns, place, ends, backend) for place in learned]
     closing = {*ends.last, *ends.earlier}
     if len({ids[last] in closing for _, last in parts}) > 1:
         raise ValueError(

@@ -53,11 +53,11 @@ def opening(
     Raises:
       ValueError: the template refuses it, leaves a message out, or changes what one says.
     """
-    given, guard = guarded(tokenizer, tools, messages)
-    conversation, shown = told(tokenizer, messages, given)
-    said = taught(tokenizer, conversation, tools if shown else ())
-    own = {i for i, (a, b) in enumerate(zip(conversation, said, strict=True)) if a is not b}
-    return tuple(_ids(tokenizer, (), said, shown, guard, own))
+    guarded_tools, guard = guarded(tokenizer, tools, messages)
+    conversation, template_tools = told(tokenizer, messages, guarded_tools)
+    turns = taught(tokenizer, conversation, tools if template_tools else ())
+    call_turns = {i for i, (a, b) in enumerate(zip(conversation, turns, strict=True)) if a is not b}
+    return tuple(_ids(tokenizer, (), turns, template_tools, guard, call_turns))
 
 
 def told(
@@ -73,9 +73,9 @@ def told(
 @functools.lru_cache(maxsize=16)
 def _takes_system(tokenizer: Tokenizer) -> bool:
     """Whether the template shows a system message."""
-    asked = _marked([{"role": "system", "content": ""}, {"role": "user", "content": ""}])
+    messages = _marked([{"role": "system", "content": ""}, {"role": "user", "content": ""}])
     try:
-        return asked[0]["content"] in rendered(tokenizer, asked)
+        return messages[0]["content"] in rendered(tokenizer, messages)
     except ValueError:
         return False
 
@@ -109,26 +109,28 @@ def kept(
 
     What is left of such a turn has the white space at its ends that the template leaves there.
     """
-    found = {i for i, m in enumerate(messages) if "</think>" in m["content"]}
-    found = {i for i in found if messages[i]["role"] == "assistant"}
-    if not found:
+    indices = {i for i, m in enumerate(messages) if "</think>" in m["content"]}
+    indices = {i for i in indices if messages[i]["role"] == "assistant"}
+    if not indices:
         return messages
     tools, _ = guarded(tokenizer, tools, messages)
-    rests = {i: messages[i]["content"].rpartition("</think>")[2] for i in found}
+    rests = {i: messages[i]["content"].rpartition("</think>")[2] for i in indices}
     marked = _marked(messages)
-    cores = {i: rests[i].replace(rests[i].strip() or "\n", marked[i]["content"]) for i in found}
+    cores = {i: rests[i].replace(rests[i].strip() or "\n", marked[i]["content"]) for i in indices}
 
     def text(said: Mapping[int, str]) -> str:
         changed = [{**m, "content": said.get(i, m["content"])} for i, m in enumerate(marked)]
         return rendered(tokenizer, changed, tools)
 
-    whole = text({i: f"<think>\n\ue003{i}\ue004\n</think>{cores[i]}" for i in found})
-    left = {i for i in found if f"\ue003{i}\ue004" not in whole}
+    full_text = text({i: f"<think>\n\ue003{i}\ue004\n</think>{cores[i]}" for i in indices})
+    left = {i for i in indices if f"\ue003{i}\ue004" not in full_text}
     if not left:
         return messages
-    still = {i: f"<think>\n\ue003{i}\ue004\n</think>{cores[i]}" for i in found - left}
+    still = {i: f"<think>\n\ue003{i}\ue004\n</think>{cores[i]}" for i in indices - left}
     trims = (str.strip, lambda said: said.lstrip("\n"), str.lstrip, str)
-    trim = next((t for t in trims if text(still | {i: t(cores[i]) for i in left}) == whole), str)
+    trim = next(
+        (t for t in trims if text(still | {i: t(cores[i]) for i in left}) == full_text), str
+    )
     return [{**m, "content": trim(rests[i])} if i in left else m for i, m in enumerate(messages)]
 
 
@@ -154,9 +156,9 @@ def explained(
     if not system and first is not None:
         content = f"{instructions(tools)}\n\n{messages[first]['content']}"
         return [*messages[:first], {**messages[first], "content": content}, *messages[first + 1 :]]
-    given = [m["content"] for m in messages[:1] if m["role"] == "system"]
-    content = "\n\n".join([*given, instructions(tools)])
-    return [{"role": "system", "content": content}, *messages[len(given) :]]
+    system_texts = [m["content"] for m in messages[:1] if m["role"] == "system"]
+    content = "\n\n".join([*system_texts, instructions(tools)])
+    return [{"role": "system", "content": content}, *messages[len(system_texts) :]]
 
 
 @functools.lru_cache(maxsize=16)
@@ -166,9 +168,9 @@ def led(tokenizer: Tokenizer) -> str | None:
     It is empty where the template leaves out the empty thought that it begins an answer with, and
     `FINAL` where it writes of a turn the answer alone. None: a turn follows what was asked.
     """
-    asked = [{"role": "user", "content": "Hello"}]
-    lead = rendered(tokenizer, asked)
-    before = rendered(tokenizer, [*asked, {"role": "assistant", "content": _TURN}, *asked])
+    question = [{"role": "user", "content": "Hello"}]
+    lead = rendered(tokenizer, question)
+    before = rendered(tokenizer, [*question, {"role": "assistant", "content": _TURN}, *question])
     before = before.partition(_TURN)[0]
     if lead.startswith(before) and _NO_THOUGHT.fullmatch(lead[len(before) :]):
         return ""
@@ -233,22 +235,24 @@ def _ids(
     head, pieces = _pieces(text, len(messages))
     roles = tuple(message["role"] for message in messages)
     ways = _ways(tokenizer, bool(before), roles, json.dumps(tools, default=dict))
-    said = [way(message["content"]) for way, message in zip(ways, messages, strict=True)]
+    contents = [way(message["content"]) for way, message in zip(ways, messages, strict=True)]
     is_trusted = trusted([*before, *messages])[len(before) :]
 
     def ids(i: int) -> list[int]:
         if i in own:
-            return tokenizer.encode(said[i])
+            return tokenizer.encode(contents[i])
         meant = functools.partial(encode_trusted, tokenizer) if is_trusted[i] else tokenizer.plain
-        return encode_guarded(tokenizer, said[i], guard, meant)
+        return encode_guarded(tokenizer, contents[i], guard, meant)
 
-    written = [ids(i) for i in range(len(messages))]
-    whole = _MARK.sub(lambda found: said[int(found[1])], text)
-    if not guard.within(whole) and written == [tokenizer.encode(each) for each in said]:
-        return tokenizer.encode(whole)
+    message_ids = [ids(i) for i in range(len(messages))]
+    full_text = _MARK.sub(lambda found: contents[int(found[1])], text)
+    if not guard.within(full_text) and message_ids == [
+        tokenizer.encode(content) for content in contents
+    ]:
+        return tokenizer.encode(full_text)
     out = encode_guarded(tokenizer, head, guard, tokenizer.encode)
     for i, after in pieces:
-        out += written[i]
+        out += message_ids[i]
         out += encode_guarded(tokenizer, after, guard, tokenizer.encode)
     return out
 
@@ -271,10 +275,10 @@ def _rendered_after(
 def _pieces(text: str, count: int) -> tuple[str, list[tuple[int, str]]]:
     """What precedes the first number in a text; and each number, with what follows it."""
     head, *pieces = _MARK.split(text)
-    found = list(zip(map(int, pieces[::2]), pieces[1::2], strict=True))
-    if sorted(number for number, _ in found) != list(range(count)):
+    pairs = list(zip(map(int, pieces[::2]), pieces[1::2], strict=True))
+    if sorted(number for number, _ in pairs) != list(range(count)):
         raise ValueError("the chat template leaves out a message, or repeats one")
-    return head, found
+    return head, pairs
 
 
 @functools.lru_cache(maxsize=256)
@@ -289,20 +293,23 @@ def _ways(
       roles: of the messages.
       tools: that the conversation offers, as JSON.
     """
-    said = [{"role": role, "content": ""} for role in roles]
+    messages = [{"role": role, "content": ""} for role in roles]
     text, tried = (
-        _rendered_after(tokenizer, _ASKED if turn else (), each, json.loads(tools))
-        for each in (_marked(said), [{**m, "content": _probe(i)} for i, m in enumerate(said)])
+        _rendered_after(tokenizer, _ASKED if turn else (), conversation, json.loads(tools))
+        for conversation in (
+            _marked(messages),
+            [{**m, "content": _probe(i)} for i, m in enumerate(messages)],
+        )
     )
     head, pieces = _pieces(text, len(roles))
-    found, at = dict[int, Callable[[str], str]](), len(head)
+    ways, at = dict[int, Callable[[str], str]](), len(head)
     for i, rest in pieces:
-        known = (way for way in _WAYS if tried.startswith(way(_probe(i)) + rest, at))
-        way = next(known, None)
+        candidates = (way for way in _WAYS if tried.startswith(way(_probe(i)) + rest, at))
+        way = next(candidates, None)
         if way is None:
             raise ValueError("the chat template changes what a message says")
-        found[i], at = way, at + len(way(_probe(i)) + rest)
-    return tuple(found[i] for i in range(len(roles)))
+        ways[i], at = way, at + len(way(_probe(i)) + rest)
+    return tuple(ways[i] for i in range(len(roles)))
 
 
 def _probe(number: int) -> str:

@@ -31,9 +31,9 @@ REMEDIES = {
 def patterns(messages: Sequence[Message]) -> set[str]:
     """The patterns that a conversation has, besides the plain one."""
     roles = [message["role"] for message in messages]
-    told = [role not in ("assistant", "system") for role in roles]
-    found = {SYSTEM} if "system" in roles[:1] else set()
-    return found | ({ROW} if any(a and b for a, b in itertools.pairwise(told)) else set())
+    is_input = [role not in ("assistant", "system") for role in roles]
+    system = {SYSTEM} if "system" in roles[:1] else set()
+    return system | ({ROW} if any(a and b for a, b in itertools.pairwise(is_input)) else set())
 
 
 _TOOL: Mapping[str, Any] = {
@@ -112,18 +112,18 @@ def _tried(
     It is tried on conversations, with tools or without, and with reasoning, unless it begins an
     answer with an empty thought. A turn that thinks all the same is shown as it was written.
     """
-    given = (_TOOL,) if tools else ()
+    schemas = (_TOOL,) if tools else ()
     reasoned = (f"{_REASONING}Yes", f"{_REASONING}No, 7.")
     answers = [reasoned, (_CALL if tools else "Yes", "No, 7.")]
-    if _begins_reasoning(tokenizer, given):
+    if _begins_reasoning(tokenizer, schemas):
         answers = [reasoned]
     elif _led(tokenizer) == "":
         answers = answers[1:]
     problems: dict[str, str] = {}
-    for pattern, turns in (t for each in answers[::-1] for t in _conversations(roles, each)):
+    for pattern, turns in (t for pair in answers[::-1] for t in _conversations(roles, pair)):
         if not problems.keys().isdisjoint({pattern, *patterns(turns)}):
             continue
-        if problem := _differs(tokenizer, turns, given, anew=anew):
+        if problem := _differs(tokenizer, turns, schemas, anew=anew):
             if pattern == PLAIN:
                 return {PLAIN: f"{problem}, in the conversation {turns}"}
             problems[pattern] = problem
@@ -131,8 +131,8 @@ def _tried(
 
 
 def _begins_reasoning(tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]]) -> bool:
-    asked = [{"role": "user", "content": "Hello"}]
-    return untrusted_text.rendered(tokenizer, asked, tools).rstrip().endswith("<think>")
+    question = [{"role": "user", "content": "Hello"}]
+    return untrusted_text.rendered(tokenizer, question, tools).rstrip().endswith("<think>")
 
 
 def _conversations(roles: Sequence[str], answers: Sequence[str]) -> list[tuple[str, list[Message]]]:
@@ -140,21 +140,21 @@ def _conversations(roles: Sequence[str], answers: Sequence[str]) -> list[tuple[s
 
     One or two messages follow at once, and some have white space at their ends.
     """
-    said = ["Go on.", "42", "two\n\nlines", '{"a": [1, 2]}']
+    replies = ["Go on.", "42", "two\n\nlines", '{"a": [1, 2]}']
     spaced = ["  spaces \n", "\n\nlines\n"]
-    shapes = [(PLAIN, "", "Hello", said, 1), (PLAIN, "", "Hello \n", spaced, 1)]
-    shapes += [(ROW, "", "\tHello", [*said, *spaced], 2)]
-    shapes += [(SYSTEM, "Be brief.\n", "Hello", said, together) for together in (1, 2)]
-    found: list[tuple[str, list[Message]]] = []
-    for role, (pattern, system, asked, given, together) in itertools.product(roles, shapes):
-        texts = itertools.cycle(given)
+    shapes = [(PLAIN, "", "Hello", replies, 1), (PLAIN, "", "Hello \n", spaced, 1)]
+    shapes += [(ROW, "", "\tHello", [*replies, *spaced], 2)]
+    shapes += [(SYSTEM, "Be brief.\n", "Hello", replies, together) for together in (1, 2)]
+    conversations: list[tuple[str, list[Message]]] = []
+    for role, (pattern, system, question, contents, together) in itertools.product(roles, shapes):
+        texts = itertools.cycle(contents)
         turns = [{"role": "system", "content": system}] if system else []
-        turns.append({"role": "user", "content": asked})
+        turns.append({"role": "user", "content": question})
         for answer in answers:
             turns.append({"role": "assistant", "content": answer})
             turns += [{"role": role, "content": next(texts)} for _ in range(together)]
-        found.append((pattern, turns))
-    return found
+        conversations.append((pattern, turns))
+    return conversations
 
 
 def _differs(
@@ -174,41 +174,41 @@ def _differs(
     """
     starts = [i for i, turn in enumerate(turns) if turn["role"] == "assistant"]
     rest = itertools.takewhile(lambda turn: turn["role"] != "assistant", turns[::-1])
-    given = list(rest)[::-1]
+    replies = list(rest)[::-1]
     try:
         if tools and rendering.led(tokenizer) == rendering.FINAL:
             return "it writes calls as answers"
         if anew or rendering.kept(tokenizer, turns, tools) != turns:
             for end in [*starts[1:] * anew, len(turns)]:
-                whole = _whole(tokenizer, turns[:end], tools)
-                kept = rendering.kept(tokenizer, turns[:end], tools)
-                if rendering.opening(tokenizer, kept, tools) != whole:
+                full_ids = _whole(tokenizer, turns[:end], tools)
+                kept_turns = rendering.kept(tokenizer, turns[:end], tools)
+                if rendering.opening(tokenizer, kept_turns, tools) != full_ids:
                     return "it changes more than that it leaves out reasoning"
             write = functools.partial(rendering.opening, tokenizer, tools=tools)
-            if anew and (problem := _spelled_out(tokenizer, write, kept)):
+            if anew and (problem := _spelled_out(tokenizer, write, kept_turns)):
                 return problem
-            return _spelled_out(tokenizer, _more(tokenizer, tools), given)
-        whole = _whole(tokenizer, turns, tools)
+            return _spelled_out(tokenizer, _more(tokenizer, tools), replies)
+        full_ids = _whole(tokenizer, turns, tools)
         start = rendering.opening(tokenizer, turns[: starts[0]], tools)
-        if whole[: len(start)] != start:
+        if full_ids[: len(start)] != start:
             return "its opening changes once a turn follows"
         at = len(start)
         for i in starts:
             rest = itertools.takewhile(lambda turn: turn["role"] != "assistant", turns[i + 1 :])
-            given = list(rest)
-            at = next(n for n in range(at, len(whole)) if whole[n] in tokenizer.eos_ids)
+            replies = list(rest)
+            at = next(n for n in range(at, len(full_ids)) if full_ids[n] in tokenizer.eos_ids)
             ended, cut = (
-                rendering.joint(tokenizer, last, given, tools) for last in (whole[at], -1)
+                rendering.joint(tokenizer, last, replies, tools) for last in (full_ids[at], -1)
             )
-            if ended.close or cut != Joint((whole[at],), ended.more):
+            if ended.close or cut != Joint((full_ids[at],), ended.more):
                 return "a turn that was cut off is not ended as others are"
             at += 1
-            if whole[at : at + len(ended.more)] != ended.more:
+            if full_ids[at : at + len(ended.more)] != ended.more:
                 return f"other tokens follow turn {i}"
             at += len(ended.more)
-        if at != len(whole):
+        if at != len(full_ids):
             return "tokens are missing at its end"
-        return _spelled_out(tokenizer, _more(tokenizer, tools), given)
+        return _spelled_out(tokenizer, _more(tokenizer, tools), replies)
     except (ValueError, StopIteration) as error:
         return str(error) or "a turn has no token that ends it"
 
@@ -217,9 +217,9 @@ def _whole(
     tokenizer: Tokenizer, turns: Sequence[Message], tools: Sequence[Mapping[str, Any]]
 ) -> tuple[int, ...]:
     """Ids of a conversation that is encoded at once."""
-    told, shown = rendering.told(tokenizer, turns, tools)
-    said = rendering.taught(tokenizer, told, shown)
-    return tuple(tokenizer.encode(untrusted_text.rendered(tokenizer, said, shown)))
+    conversation, template_tools = rendering.told(tokenizer, turns, tools)
+    taught_turns = rendering.taught(tokenizer, conversation, template_tools)
+    return tuple(tokenizer.encode(untrusted_text.rendered(tokenizer, taught_turns, template_tools)))
 
 
 def _more(
@@ -240,12 +240,14 @@ def _spelled_out(
       write: messages to ids.
       given: the messages; those that are `outside.trusted` stay.
     """
-    more = write(given)
+    clean_ids = write(given)
     hostile = untrusted_text.rendered(tokenizer, [{"role": "user", "content": "Hello"}])
-    hostile += tokenizer.spelled(more)
-    kept = zip(given, untrusted_text.trusted(given), strict=True)
-    other = write([m if inside else {**m, "content": hostile} for m, inside in kept])
-    if sum(_is_marker(tokenizer, i) for i in other) != sum(_is_marker(tokenizer, i) for i in more):
+    hostile += tokenizer.spelled(clean_ids)
+    pairs = zip(given, untrusted_text.trusted(given), strict=True)
+    hostile_ids = write([m if inside else {**m, "content": hostile} for m, inside in pairs])
+    if sum(_is_marker(tokenizer, i) for i in hostile_ids) != sum(
+        _is_marker(tokenizer, i) for i in clean_ids
+    ):
         return "special tokens that a message spells out are not encoded as text"
     return ""
 

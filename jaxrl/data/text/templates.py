@@ -81,7 +81,7 @@ def shots(task: Task, count: int, *, seed: int = 0) -> Callable[[Problem], Probl
     pool = [task.problem("train", seed, i) for i in range(count + 1)]
 
     def change(problem: Problem) -> Problem:
-        others = [p for p in pool if p.id != problem.id][:count]
-        return few_shot(problem, [(p, task.gold(p)) for p in others])
+        examples = [p for p in pool if p.id != problem.id][:count]
+        return few_shot(problem, [(p, task.gold(p)) for p in examples])
 
     return change

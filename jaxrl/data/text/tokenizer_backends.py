@@ -74,9 +74,9 @@ def from_tokenizers(tokenizer: tokenizers.Tokenizer) -> Backend:
 def _byte_letters() -> Mapping[str, int]:
     """The bytes that the letters of byte-level vocabularies stand for, as GPT-2 has them."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in plain]
-    letters = [*map(chr, plain), *(chr(256 + n) for n in range(len(others)))]
-    return dict(zip(letters, [*plain, *others], strict=True))
+    remaining_bytes = [byte for byte in range(256) if byte not in plain]
+    letters = [*map(chr, plain), *(chr(256 + n) for n in range(len(remaining_bytes)))]
+    return dict(zip(letters, [*plain, *remaining_bytes], strict=True))
 
 
 def bytes_of(text: str, piece: str | None) -> bytes:

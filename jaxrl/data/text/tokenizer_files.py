@@ -74,14 +74,14 @@ def copy(source: Path, directory: Path) -> None:
         for i in sorted(added, key=int):
             token = {"normalized": False, **added[i]}
             fast.add_tokens([tokenizers.AddedToken(token.pop("content"), **token)])
-        own = read.from_directory(source)
-        names = {"bos_token": own.bos_id, "eos_token": own.eos_ids[0]}
+        tokenizer = read.from_directory(source)
+        names = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_ids[0]}
         spelled = {k: fast.id_to_token(i) for k, i in names.items() if i is not None}
-        if own.bos_id is not None:
-            _lead(fast, spelled["bos_token"], own.bos_id)
+        if tokenizer.bos_id is not None:
+            _lead(fast, spelled["bos_token"], tokenizer.bos_id)
         fast.save(str(directory / "tokenizer.json"))
-        kept = {"tokenizer_class": "PreTrainedTokenizerFast"}
-        _write_config(directory, {**spelled, **fields, **kept})
+        class_field = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        _write_config(directory, {**spelled, **fields, **class_field})
 
 
 def from_sentencepiece(
@@ -210,9 +210,9 @@ def _spaced(meta: dict[str, Any], *, unigram: bool = False) -> tokenizers.Tokeni
         [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
         + ([decoders.Strip(" ", 1, 0)] if leads else [])
     )
-    made = set() if unigram else {a + b for a, b in _runs(meta)}
+    run_pieces = set() if unigram else {a + b for a, b in _runs(meta)}
     for piece, kind in zip(pieces, kinds, strict=True):
-        if kind in (gguf_vocab.CONTROL, gguf_vocab.USER_DEFINED) and piece not in made:
+        if kind in (gguf_vocab.CONTROL, gguf_vocab.USER_DEFINED) and piece not in run_pieces:
             special = kind == gguf_vocab.CONTROL
             fast.add_tokens([tokenizers.AddedToken(piece, special=special, normalized=False)])
     return fast
@@ -227,9 +227,11 @@ def _runs(meta: dict[str, Any]) -> list[tuple[str, str]]:
     the longest piece is a power of two.
     """
     rows = zip(meta["tokens"], meta["token_type"], strict=True)
-    own = {p for p, kind in rows if kind == gguf_vocab.USER_DEFINED and not p.strip(_SPACE)}
-    known = own | {_SPACE}
-    cuts = ((piece[:i], piece[i:]) for piece in own for i in range(1, len(piece)))
-    pairs = [(a, b) for a, b in cuts if a in known and b in known]
+    space_pieces = {
+        p for p, kind in rows if kind == gguf_vocab.USER_DEFINED and not p.strip(_SPACE)
+    }
+    all_pieces = space_pieces | {_SPACE}
+    cuts = ((piece[:i], piece[i:]) for piece in space_pieces for i in range(1, len(piece)))
+    pairs = [(a, b) for a, b in cuts if a in all_pieces and b in all_pieces]
     double = sorted(pair for pair in pairs if pair[0] == pair[1])
     return double + sorted(set(pairs) - set(double), reverse=True)

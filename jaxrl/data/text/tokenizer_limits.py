@@ -55,8 +55,8 @@ def _replacements(value: Any, where: str, depth: int = 0) -> Iterator[dict[str, 
     if isinstance(value, dict):
         if value.get("type") == "Replace":
             yield value
-        for each in value.values():
-            yield from _replacements(each, where, depth + 1)
+        for child in value.values():
+            yield from _replacements(child, where, depth + 1)
     elif isinstance(value, list):
-        for each in value:
-            yield from _replacements(each, where, depth + 1)
+        for child in value:
+            yield from _replacements(child, where, depth + 1)

@@ -135,10 +135,10 @@ def load(path: str | Path) -> Tokenizer:
         return from_gguf(path)
     if path.is_dir():
         try:
-            made = from_directory(path)
+            tokenizer = from_directory(path)
             with contextlib.suppress(ValueError):  # of a vocabulary without this letter
-                made.encode("a")  # which builds what the file describes
-            return made
+                tokenizer.encode("a")  # which builds what the file describes
+            return tokenizer
         except BaseException as error:
             if not _of_file(error):
                 raise
@@ -213,15 +213,15 @@ def from_directory(directory: Path) -> Tokenizer:
     eos = [generation] if isinstance(generation, int) else generation
     if "eos_token" in special:
         eos = [backend.ids(special["eos_token"]), *eos]
-    made = _assemble(
+    tokenizer = _assemble(
         backend,
         eos_ids=eos,
         bos_id=backend.ids(bos) if leads and bos else None,
         template=template(directory),
         special={"bos_token": bos or "", **special},
     )
-    _check_beyond(directory, made, rows, left)
-    return made
+    _check_beyond(directory, tokenizer, rows, left)
+    return tokenizer
 
 
 def _check_beyond(

@@ -60,10 +60,10 @@ def encode_trusted(tokenizer: Tokenizer, text: str) -> list[int]:
     Special ones are text: a turn has none, so the policy has written it letter by letter.
     """
     ids = tokenizer.encode(text)
-    found = {i for i in set(ids) if added(tokenizer, i)}
-    if not any(special(tokenizer, i) for i in found):
+    added_ids = {i for i in set(ids) if added(tokenizer, i)}
+    if not any(special(tokenizer, i) for i in added_ids):
         return ids
-    names = {tokenizer.spelled([i]): i for i in found if not special(tokenizer, i)}
+    names = {tokenizer.spelled([i]): i for i in added_ids if not special(tokenizer, i)}
     parts = re.split(f"({_any_of(names)})", text) if names else [text]
     return [
         i for part in parts for i in ([names[part]] if part in names else tokenizer.plain(part))
@@ -103,8 +103,8 @@ def guarded(
     """
     if tokenizer.plain is None or not tools:
         return tools, Guard(0)
-    said = "".join(message["content"] for message in messages)
-    number = next(n for n in itertools.count() if not Guard(n).within(said))
+    text = "".join(message["content"] for message in messages)
+    number = next(n for n in itertools.count() if not Guard(n).within(text))
     return _guarded(tokenizer, json.dumps(tools, default=dict), number)
 
 
@@ -125,17 +125,19 @@ def _guarded(
         names |= set(_OURS.findall(text))
         return re.sub(_any_of(names), taken, text) if names else text
 
-    made = _with_texts(json.loads(tools), hide)
+    guarded_tools = _with_texts(json.loads(tools), hide)
     guard, edge = Guard(number, tuple(spellings)), Guard(number).mark(0)
-    apart = _with_texts(made, lambda text: text if text in _SCHEMA else f"{edge}{text}{edge}")
+    apart = _with_texts(
+        guarded_tools, lambda text: text if text in _SCHEMA else f"{edge}{text}{edge}"
+    )
 
     def count(shown: Sequence[Mapping[str, Any]]) -> int:
         text = rendered(tokenizer, [{"role": "user", "content": "Hello"}], shown)
         ids = encode_guarded(tokenizer, text, guard, tokenizer.encode)
         return sum(added(tokenizer, i) for i in ids)
 
-    plain = tokenizer.template is None or count(made) == count(apart)
-    return (made if plain else apart), guard
+    plain = tokenizer.template is None or count(guarded_tools) == count(apart)
+    return (guarded_tools if plain else apart), guard
 
 
 _SCHEMA = frozenset({
@@ -151,9 +153,9 @@ def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {change(key): _with_texts(each, change) for key, each in value.items()}
+        return {change(key): _with_texts(part, change) for key, part in value.items()}
     return (
-        [_with_texts(each, change) for each in value] if isinstance(value, list | tuple) else value
+        [_with_texts(part, change) for part in value] if isinstance(value, list | tuple) else value
     )
 
 

@@ -60,8 +60,8 @@ def main(argv: list[str]) -> int:
         module = algorithms.load(name)
         start = _preset(name, module, flags.value_of("--preset", rest) or "")
         field = ("algorithm", type(start), dataclasses.field(default=start))
-        made = dataclasses.make_dataclass("ControlRun", [field], bases=(Run,), frozen=True)
-        run = flags.parse(made(), rest, prog=f"jaxrl control {name}")
+        run_type = dataclasses.make_dataclass("ControlRun", [field], bases=(Run,), frozen=True)
+        run = flags.parse(run_type(), rest, prog=f"jaxrl control {name}")
         settings.check(run, "")
         settings.check(run.algorithm)
         env = environments.get(run.env, **run.env_args)
@@ -93,16 +93,18 @@ def follow(
     options = CheckpointConfig(every=1)
     point = after
     with Writer(directory, options, _warn) as writer:
-        given = {"seeds": range(run.seeds), "points": run.points, "episodes": run.episodes}
-        for point in train.train(programs, env, data=data, after=after, **given):
+        arguments = {"seeds": range(run.seeds), "points": run.points, "episodes": run.episodes}
+        for point in train.train(programs, env, data=data, after=after, **arguments):
             step = _total(programs, point)
             train.check_finite(point, programs, f"the point before it stays in {directory}")
             log.write(step, _row(point))
             state, host = _pack(point)
             writer.save(step, state, host)
             policy.save(directory, _described(name, env, run, point), point.carry.learner.params)
-            shown = f"return {point.returns.mean():.4g} (seeds {_span(point.returns)})"
-            console.print(f"{programs[point.phase].name} {point.step}  {shown}", highlight=False)
+            return_text = f"return {point.returns.mean():.4g} (seeds {_span(point.returns)})"
+            console.print(
+                f"{programs[point.phase].name} {point.step}  {return_text}", highlight=False
+            )
         if point is not None:
             state, host = _pack(point)
             writer.save_now(_total(programs, point), state, host)
@@ -162,8 +164,8 @@ def _total(programs: Sequence[Program], point: train.Point) -> int:
 def _row(point: train.Point) -> dict[str, float]:
     row = {"return": point.returns, "cost": point.costs, **point.metrics}
     means = {name: float(np.mean(value)) for name, value in row.items()}
-    each = {f"return/seed{i}": float(value) for i, value in enumerate(point.returns)}
-    return {"env_steps": point.env_steps, **means, **each}
+    seed_returns = {f"return/seed{i}": float(value) for i, value in enumerate(point.returns)}
+    return {"env_steps": point.env_steps, **means, **seed_returns}
 
 
 def _data(env: Environment, run: Any) -> Any:
@@ -205,10 +207,12 @@ def _fits(env: Environment, data: Any) -> None:
       ValueError: with the remedy.
     """
     discrete = np.ndim(data.actions) == 1
-    found = data.observations.shape[1], None if discrete else data.actions.shape[1]
-    wanted = env.space.observation, None if env.space.discrete else env.space.action
-    if found != wanted:
-        sizes = [f"{o} observations and {a or 'discrete'} actions" for o, a in (found, wanted)]
+    data_sizes = data.observations.shape[1], None if discrete else data.actions.shape[1]
+    env_sizes = env.space.observation, None if env.space.discrete else env.space.action
+    if data_sizes != env_sizes:
+        sizes = [
+            f"{o} observations and {a or 'discrete'} actions" for o, a in (data_sizes, env_sizes)
+        ]
         raise ValueError(
             f"the data have {sizes[0]}, env={env.name!r} has {sizes[1]}; choose the environment "
             "that the data are of"
@@ -225,11 +229,11 @@ def _acts(name: str, module: Any, env: Environment) -> None:
     if discrete in (None, env.space.discrete):
         return
     kinds = ("continuous", "discrete")
-    own = ("cartpole",) if discrete else ("point_mass", "pendulum", "maze")
+    env_names = ("cartpole",) if discrete else ("point_mass", "pendulum", "maze")
     raise ValueError(
         f"algorithm {name!r} takes {kinds[discrete]} actions and env={env.name!r} has "
         f"{kinds[env.space.discrete]} ones; choose another algorithm, or an env such as "
-        f"{', '.join(own)}"
+        f"{', '.join(env_names)}"
     )
 
 
@@ -245,8 +249,10 @@ def _same(directory: Path, name: str, run: Any) -> None:
     if not saved.exists() or not rundir.has_progress(directory):
         rundir.write_json(saved, {"config": config, "command": [], **rundir.environment()})
         return
-    held = json.loads(saved.read_text())["config"]
-    differs = sorted(k for k in held.keys() | config if held.get(k) != config.get(k))
+    saved_config = json.loads(saved.read_text())["config"]
+    differs = sorted(
+        k for k in saved_config.keys() | config if saved_config.get(k) != config.get(k)
+    )
     if differs:
         raise ValueError(
             f"run_dir={str(directory)!r} holds a run of another config (differs in "

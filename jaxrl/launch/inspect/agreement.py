@@ -36,14 +36,14 @@ def main(argv: list[str]) -> int:
     usage, what = "jaxrl agreement FILE", "a file of rows, one column for each rater"
     try:
         path, config = flags.named(AgreementConfig(), argv, usage=usage, what=what)
-        found = figures(path, [n.strip() for n in config.raters.split(",") if n], config.level)
+        report = figures(path, [n.strip() for n in config.raters.split(",") if n], config.level)
     except REFUSALS as error:
         return refused(error)
     if config.json:
-        print(json.dumps(found))
+        print(json.dumps(report))
         return 0
     table = Table("raters", "rated by both", "equal", "kappa")
-    for pair in found["pairs"]:
+    for pair in report["pairs"]:
         table.add_row(
             " and ".join(pair["raters"]),
             str(pair["items"]),
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
         )
     console = Console()
     console.print(table)
-    console.print(f"Krippendorff's alpha ({config.level}): {_shown(found['alpha'])}")
+    console.print(f"Krippendorff's alpha ({config.level}): {_shown(report['alpha'])}")
     return 0
 
 

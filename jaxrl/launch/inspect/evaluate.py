@@ -85,13 +85,13 @@ def main(argv: list[str]) -> int:
 
 def table(figures: dict[str, float]) -> Table:
     """The figures with their intervals; a figure is named after a domain or a part of a reward."""
-    made = Table("figure", "value", "95% interval")
+    figure_table = Table("figure", "value", "95% interval")
     for figure, value in figures.items():
         if not figure.endswith(("/low", "/high")):
             low, high = figures.get(f"{figure}/low"), figures.get(f"{figure}/high")
             interval = f"{low:.3f} - {high:.3f}" if low is not None else ""
-            made.add_row(as_text(figure), f"{value:.4g}", interval)
-    return made
+            figure_table.add_row(as_text(figure), f"{value:.4g}", interval)
+    return figure_table
 
 
 def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
@@ -193,9 +193,9 @@ def resolve(name: str, settings: EvaluateConfig) -> Config:
     if settings.task and settings.task != config.task:
         config = dataclasses.replace(config, task=settings.task, task_args={}, domains={})
     config = dataclasses.replace(config, task_args=config.task_args | settings.task_args)
-    given = {"chat": settings.chat, "max_new_tokens": settings.max_new_tokens}
+    overrides = {"chat": settings.chat, "max_new_tokens": settings.max_new_tokens}
     variables = config.rollout.template_args | settings.template_args
-    changes = {k: v for k, v in given.items() if v is not None} | {"template_args": variables}
+    changes = {k: v for k, v in overrides.items() if v is not None} | {"template_args": variables}
     return _with_rollout(config, **changes)
 
 

@@ -43,17 +43,19 @@ def resolve(name: str, config: SampleConfig) -> Config:
     Raises:
       ValueError: the run's config names functions of others, which are not trusted.
     """
-    made = Config(rollout=RolloutConfig(max_new_tokens=DEFAULT_TOKENS))
+    run_config = Config(rollout=RolloutConfig(max_new_tokens=DEFAULT_TOKENS))
     if policy.is_run(name):
-        made = policy.of_run(name, None if config.trust else policy.named_functions(config))
+        run_config = policy.of_run(name, None if config.trust else policy.named_functions(config))
     args = config.env_args
-    if made.task == config.env:
-        args = made.task_args | args
+    if run_config.task == config.env:
+        args = run_config.task_args | args
     fields = ("temperature", "max_new_tokens", "turn_tokens", "chat", "system")
-    given = {field: getattr(config, field) for field in fields}
-    given = {field: value for field, value in given.items() if value is not None}
-    rollout = dataclasses.replace(made.rollout, group_size=1, on_device=False, **given)
-    return dataclasses.replace(made, task=config.env, task_args=args, domains={}, rollout=rollout)
+    overrides = {field: getattr(config, field) for field in fields}
+    overrides = {field: value for field, value in overrides.items() if value is not None}
+    rollout = dataclasses.replace(run_config.rollout, group_size=1, on_device=False, **overrides)
+    return dataclasses.replace(
+        run_config, task=config.env, task_args=args, domains={}, rollout=rollout
+    )
 
 
 def main(actor: Policy, config: SampleConfig, played: Config) -> int:
@@ -109,8 +111,8 @@ def play(actor: Policy, config: SampleConfig, played: Config) -> list[Row]:
         actor, rollout, Config().sampler, jax.random.key(config.seed), turns=True
     )
     limits = {"top_k": config.top_k, "top_p": config.top_p, "min_p": config.min_p}
-    asked = Request(id=0, prompt=(), max_new_tokens=1, **limits)
-    setup = setup._replace(features=features_of([asked]))
+    sample_request = Request(id=0, prompt=(), max_new_tokens=1, **limits)
+    setup = setup._replace(features=features_of([sample_request]))
 
     def limited(request: Request) -> Generator[Wanted, Any, Completion]:
         return (yield Sample(dataclasses.replace(request, **limits)))
@@ -193,34 +195,34 @@ def by_hand(
     with open_pool(config.env, config.env_args, workers=0, allow_weak=config.allow_weak) as pool:
         while True:
             answer = pool.act(turn).result()
-            shown = answer
+            observation = answer
             if isinstance(answer, Reply) and answer.opening is not None:
-                shown = answer.opening
+                observation = answer.opening
                 say("the conversation is replaced by")
-            for message in shown.messages:
+            for message in observation.messages:
                 say(f"{message['role']}: {message['content']}")
             if isinstance(answer, Opening):
-                for each in answer.tools:
-                    say(f"tool: {json.dumps(each.get('function', each))}")
+                for tool in answer.tools:
+                    say(f"tool: {json.dumps(tool.get('function', tool))}")
             else:
                 rewards += [answer.reward if agent == 0 else None, answer.others.get(0)]
-            if isinstance(shown, Opening):
-                agent = shown.agent
+            if isinstance(observation, Opening):
+                agent = observation.agent
             error = answer.error
             if error is None and isinstance(answer, Reply) and answer.answer is not None:
                 score = pool.submit(problem, answer.answer).result()
                 say(f"answer: {answer.answer.strip()}")
                 rewards.append(score.value if agent == 0 else None)
                 error = score.error
-            given = [each for each in rewards if each is not None]
-            if error is None and isinstance(answer, Reply) and answer.done and not given:
+            valid_rewards = [reward for reward in rewards if reward is not None]
+            if error is None and isinstance(answer, Reply) and answer.done and not valid_rewards:
                 error = "reward: the environment ended the episode and gave agent 0 no reward"
             if error is not None:
                 say(f"error: {error}")
                 return None
             if isinstance(answer, Reply) and answer.done:
-                say(f"reward {sum(given):g}")
-                return sum(given)
+                say(f"reward {sum(valid_rewards):g}")
+                return sum(valid_rewards)
             try:
                 action = ask("you: ")
             except EOFError:

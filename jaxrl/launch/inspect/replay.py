@@ -53,16 +53,16 @@ def main(argv: list[str]) -> int:
     usage = "jaxrl replay RUN"
     try:
         run, settings = flags.named(ReplayConfig(), argv, usage=usage, what="a run directory")
-        found = replay(storage.locate(run), settings.step, print, trust=settings.trust)
+        comparison = replay(storage.locate(run), settings.step, print, trust=settings.trust)
     except REFUSALS as error:
         return refused(error)
-    for name, value in found.computed.items():
+    for name, value in comparison.computed.items():
         print(f"{name:36} {value!r}")
-    for name, (recorded, computed) in found.differs.items():
+    for name, (recorded, computed) in comparison.differs.items():
         print(f"DIFFERS {name}: {recorded!r} was recorded, {computed!r} is computed")
-    if not found.differs:
-        print(f"step {settings.step}, from step {found.start}: equal to the last bit")
-    return bool(found.differs)
+    if not comparison.differs:
+        print(f"step {settings.step}, from step {comparison.start}: equal to the last bit")
+    return bool(comparison.differs)
 
 
 def replay(
@@ -89,11 +89,11 @@ def replay(
     """
     original = course.resolved(policy.of_run(run, None if trust else ()), storage.locate(run))
     recorded, spike = _recorded(run, step)
-    kept = checkpoint.steps(run)
-    before = [saved for saved in kept if saved < step]
+    saved_steps = checkpoint.steps(run)
+    before = [saved for saved in saved_steps if saved < step]
     if not before:
         raise ValueError(
-            f"{run} keeps no checkpoint before step {step}, only {kept}; later steps can be "
+            f"{run} keeps no checkpoint before step {step}, only {saved_steps}; later steps can be "
             "replayed, and --checkpoint.keep-every keeps more"
         )
     computed: dict[str, float] = {}

@@ -47,11 +47,11 @@ def main(argv: list[str]) -> int:
     usage = "jaxrl data FILE"
     try:
         path, view = flags.named(DataView(), argv, usage=usage, what="a file of rows")
-        found = rows.read(path, view.columns, bad="skip", media=False, prompts=True)
+        file_rows = rows.read(path, view.columns, bad="skip", media=False, prompts=True)
         tokenizer = policy.describe(policy.named(view.model))[1] if view.model else None
         if tokenizer is not None:
             tokenizer = tokenizers.with_variables(tokenizer, view.template_args)
-        report = summary(found, view, tokenizer)
+        report = summary(file_rows, view, tokenizer)
     except REFUSALS as error:
         return refused(error)
     if view.json:
@@ -77,12 +77,14 @@ def summary(found: Rows, view: DataView, tokenizer: Tokenizer | None) -> dict[st
         found = encoding.usable(found, encode, bad="skip")
     warnings = found.layout.warnings(found.path)
     answers = (found[index].answers[:1] for index in range(len(found)))
-    written = view.chat or any(answer and not isinstance(answer[0], str) for answer in answers)
-    if tokenizer is not None and written and not examples.learns_to_stop(tokenizer):
+    uses_template = view.chat or any(
+        answer and not isinstance(answer[0], str) for answer in answers
+    )
+    if tokenizer is not None and uses_template and not examples.learns_to_stop(tokenizer):
         warnings.append(marking.NO_END)
-    shown = [found[index] for index in range(min(view.rows, len(found)))]
-    bare = shown and tokenizer is not None
-    bare = bare and examples.skips_template(tokenizer, shown[0], chat=view.chat)
+    first_rows = [found[index] for index in range(min(view.rows, len(found)))]
+    bare = first_rows and tokenizer is not None
+    bare = bare and examples.skips_template(tokenizer, first_rows[0], chat=view.chat)
     return {
         "path": found.path,
         "kind": found.kind,
@@ -96,7 +98,7 @@ def summary(found: Rows, view: DataView, tokenizer: Tokenizer | None) -> dict[st
         "rows": len(found),
         "prompts": len(set(found.keys)),
         "bad_rows": [bad._asdict() for bad in found.bad],
-        "first": [_row(row, view, tokenizer) for row in shown],
+        "first": [_row(row, view, tokenizer) for row in first_rows],
     }
 
 
@@ -110,21 +112,21 @@ def _row(row: Row, view: DataView, tokenizer: Tokenizer | None) -> dict[str, Any
         pairs = zip(row.answers, row.rewards, strict=True)
         answers = [{"reward": reward, "answer": answer} for answer, reward in pairs]
         return report | {"prompt": row.prompt, "answers": answers}
-    made = _examples(row, view, tokenizer)
+    row_examples = _examples(row, view, tokenizer)
     if not row.answers:
-        (alone,) = made
+        (alone,) = row_examples
         prompt = {"reward": 0.0, "tokens": [*alone.prompt], "mask": [0] * len(alone.prompt)}
         return report | {"answers": [prompt]}
-    fitted = examples.fitting(made, view.max_tokens, "truncate", row.id)
+    fitted = examples.fitting(row_examples, view.max_tokens, "truncate", row.id)
     # steps are one answer, whose reward is the share of good ones
     rewards = (sum(row.rewards) / len(row.rewards),) if row.stepwise else row.rewards
     answers = [
         {
             "reward": reward,
-            "tokens": [*each.prompt, *each.tokens],
-            "mask": [*(0 for _ in each.prompt), *map(int, each.learned)],
+            "tokens": [*example.prompt, *example.tokens],
+            "mask": [*(0 for _ in example.prompt), *map(int, example.learned)],
         }
-        for each, reward in zip(fitted or [], rewards, strict=False)
+        for example, reward in zip(fitted or [], rewards, strict=False)
     ]
     return report | {"answers": answers}
 
@@ -160,15 +162,15 @@ def show(report: dict[str, Any], tokenizer: Tokenizer | None, console: Console) 
 
 def _rendered(answer: dict[str, Any], tokenizer: Tokenizer) -> Text:
     """The text of a row, what is learned of it in brackets."""
-    made = Text(f"reward {answer['reward']:g}, {len(answer['tokens'])} tokens: ", style="dim")
+    text = Text(f"reward {answer['reward']:g}, {len(answer['tokens'])} tokens: ", style="dim")
     # special tokens have no text of their own and are shown by their ids
     pieces = rollout_log.pieces(tokenizer.decode, answer["tokens"])
     inside = False
     for piece, token, mark in zip(pieces, answer["tokens"], answer["mask"], strict=True):
         if bool(mark) != inside:
-            made.append("[" if mark else "]", style="bold")
+            text.append("[" if mark else "]", style="bold")
             inside = bool(mark)
-        made.append(piece or f"<{token}>", style="green" if mark else "default")
+        text.append(piece or f"<{token}>", style="green" if mark else "default")
     if inside:
-        made.append("]", style="bold")
-    return made
+        text.append("]", style="bold")
+    return text

@@ -151,8 +151,8 @@ def main(argv: list[str]) -> int:
         model, tokenizer = policy.describe(opened, trust=config.trust)
         policy.require_text(model, name)
         tokenizer = tokenizers.with_variables(tokenizer, config.template_args)
-        asked = requests(tokenizer, config, config.prompt or sys.stdin.read())
-        completions = complete(opened, model, tokenizer, asked, config.seed)
+        batch = requests(tokenizer, config, config.prompt or sys.stdin.read())
+        completions = complete(opened, model, tokenizer, batch, config.seed)
     except REFUSALS as error:
         return refused(error)
     texts = [tokenizer.decode(c.tokens.tolist()) for c in completions]

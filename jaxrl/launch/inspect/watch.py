@@ -105,9 +105,9 @@ def follow(path: Path) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
             if which != stat.st_ino or stat.st_size < start:
                 rows, start = [], 0
             file.seek(start)
-            whole = file.read().rpartition(b"\n")[0]
-            fresh = [row for line in whole.split(b"\n") if (row := jsonl.row(line)) is not None]
-            seen = (stat.st_ino, start + len(whole) + bool(whole))
+            text = file.read().rpartition(b"\n")[0]
+            fresh = [row for line in text.split(b"\n") if (row := jsonl.row(line)) is not None]
+            seen = (stat.st_ino, start + len(text) + bool(text))
         return rows + fresh
 
     return look

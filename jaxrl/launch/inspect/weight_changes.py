@@ -42,15 +42,15 @@ def main(argv: list[str]) -> int:
         if len(names) != 2 and not {"-h", "--help"} & set(rest):
             raise ValueError("name two runs or models: jaxrl weights BEFORE AFTER")
         settings = flags.parse(WeightsConfig(), rest, prog="jaxrl weights BEFORE AFTER")
-        found = compared(names[0], names[1], settings)
+        weight_changes = compared(names[0], names[1], settings)
     except REFUSALS as error:
         return refused(error)
     if settings.plot:
-        plot(found, Path(settings.plot))
+        plot(weight_changes, Path(settings.plot))
     if settings.json:
-        print(json.dumps(summary(found), indent=2))
+        print(json.dumps(summary(weight_changes), indent=2))
     else:
-        _show(found, Console())
+        _show(weight_changes, Console())
     return 0
 
 
@@ -61,35 +61,37 @@ def compared(before: str, after: str, settings: WeightsConfig) -> list[Change]:
       FileNotFoundError: no such run or model.
       ValueError: they have different shapes.
     """
-    one, two = (export.open_source(name, None, trust=settings.trust) for name in (before, after))
-    params = [export.merged(source) for source in (one, two)]
-    shapes = [changes.shapes(each) for each in params]
+    old_source, new_source = (
+        export.open_source(name, None, trust=settings.trust) for name in (before, after)
+    )
+    params = [export.merged(source) for source in (old_source, new_source)]
+    shapes = [changes.shapes(tree) for tree in params]
     if shapes[0] != shapes[1]:
         differ = sorted(set(shapes[0].items()) ^ set(shapes[1].items()))
         raise ValueError(f"{before!r} and {after!r} have different shapes: {differ[:4]}")
-    return changes.changes(one.model, *params, rank=settings.rank)
+    return changes.changes(old_source.model, *params, rank=settings.rank)
 
 
 def summary(found: Sequence[Change]) -> dict[str, Any]:
     """The figures of the whole model, of each layer and of each matrix, as JSON-able values."""
-    layers = sorted({each.layer for each in found if each.layer is not None})
+    layers = sorted({change.layer for change in found if change.layer is not None})
     return {
         "whole": _mean(found),
         "layers": [
-            {"layer": n, **_mean([each for each in found if each.layer == n])} for n in layers
+            {"layer": n, **_mean([change for change in found if change.layer == n])} for n in layers
         ],
-        "outside": {each.name: _mean([each]) for each in found if each.layer is None},
-        "parameters": [each._asdict() for each in found],
+        "outside": {change.name: _mean([change]) for change in found if change.layer is None},
+        "parameters": [change._asdict() for change in found],
     }
 
 
 def _mean(found: Sequence[Change]) -> dict[str, float | None]:
     """The unchanged share over all entries, and means of the others over matrices."""
-    sizes = np.array([each.size for each in found])
-    unchanged = np.array([each.unchanged for each in found])
+    sizes = np.array([change.size for change in found])
+    unchanged = np.array([change.unchanged for change in found])
     out: dict[str, float | None] = {"unchanged": float(np.average(unchanged, weights=sizes))}
     for name in _SHOWN[1:]:
-        values = [v for each in found if (v := getattr(each, name)) is not None]
+        values = [v for change in found if (v := getattr(change, name)) is not None]
         out[name] = float(np.mean(values)) if values else None
     return out
 
@@ -99,11 +101,11 @@ def _show(found: Sequence[Change], console: Console) -> None:
     table = Table("layer", "unchanged in bf16", "change / norm", "spectral shift", "angle, degrees")
 
     def row(name: str, figures: dict[str, Any]) -> None:
-        values = (figures[each] for each in _SHOWN)
+        values = (figures[field] for field in _SHOWN)
         table.add_row(name, *("" if v is None else f"{v:.4g}" for v in values))
 
-    for each in report["layers"]:
-        row(str(each["layer"]), each)
+    for layer in report["layers"]:
+        row(str(layer["layer"]), layer)
     for name, figures in report["outside"].items():
         row(name, figures)
     row("all", report["whole"])
@@ -116,15 +118,19 @@ def plot(found: Sequence[Change], path: Path) -> None:
 
     titles = ("equal in bf16, share", "change / norm", "spectral shift", "principal angle, degrees")
     names = sorted(
-        {each.name for each in found if each.spectral_shift is not None and each.layer is not None}
+        {
+            change.name
+            for change in found
+            if change.spectral_shift is not None and change.layer is not None
+        }
     )
     figure = Figure(figsize=(11, 7), dpi=140, layout="constrained")
     for place, (title, field) in enumerate(zip(titles, _SHOWN, strict=True), 1):
         axes = figure.add_subplot(2, 2, place)
         for name in names:
-            own = [each for each in found if each.name == name]
+            series = [change for change in found if change.name == name]
             axes.plot(
-                [each.layer for each in own], [getattr(each, field) for each in own],
+                [change.layer for change in series], [getattr(change, field) for change in series],
                 marker="o", markersize=3, label=name.partition("/")[2],
             )  # fmt: skip
         axes.set(title=title, xlabel="layer")

@@ -27,13 +27,13 @@ Graph = Mapping[str, set[str]]
 
 def files(root: Path = ROOT) -> dict[str, Path]:
     """Every module of jaxrl by its dotted name below `jaxrl`; a package by its own name."""
-    found = {}
+    paths = {}
     for folder in sorted(path for path in (root / "jaxrl").iterdir() if path.is_dir()):
         for path in folder.resolve().rglob("*.py"):
             parts = (folder.name, *path.relative_to(folder.resolve()).with_suffix("").parts)
-            found[".".join(parts).removesuffix(".__init__")] = path
-    found |= {path.stem: path for path in (root / "jaxrl").glob("*.py") if path.stem != "__init__"}
-    return dict(sorted(found.items()))
+            paths[".".join(parts).removesuffix(".__init__")] = path
+    paths |= {path.stem: path for path in (root / "jaxrl").glob("*.py") if path.stem != "__init__"}
+    return dict(sorted(paths.items()))
 
 
 def imports(found: Mapping[str, Path]) -> dict[str, set[str]]:
@@ -51,21 +51,21 @@ def _imported(path: Path, found: Mapping[str, Path]) -> set[str]:
             names |= {
                 name if name.removeprefix("jaxrl.") in found else node.module for name in full
             }
-    own = (name.removeprefix("jaxrl.") for name in names if name.startswith("jaxrl."))
-    return {name for name in own if name in found}
+    modules = (name.removeprefix("jaxrl.") for name in names if name.startswith("jaxrl."))
+    return {name for name in modules if name in found}
 
 
 def by_package(graph: Graph) -> dict[str, set[str]]:
     """The packages and what they import of each other; modules that lie in none are left out."""
-    made: dict[str, set[str]] = {
+    packages: dict[str, set[str]] = {
         name: set() for name in graph if "." not in name and name in _tops(graph)
     }
-    for name, wanted in graph.items():
+    for name, dependencies in graph.items():
         package = name.partition(".")[0]
-        if package in made:
-            tops = {other.partition(".")[0] for other in wanted}
-            made[package] |= {top for top in tops if top in made} - {package}
-    return made
+        if package in packages:
+            tops = {dependency.partition(".")[0] for dependency in dependencies}
+            packages[package] |= {top for top in tops if top in packages} - {package}
+    return packages
 
 
 def _tops(graph: Iterable[str]) -> set[str]:
@@ -82,7 +82,7 @@ def reduced(graph: Graph) -> dict[str, set[str]]:
     for name in TopologicalSorter(
         {name: sorted(graph[name]) for name in sorted(graph)}
     ).static_order():
-        reach[name] = set(graph[name]).union(*(reach[other] for other in graph[name]))
+        reach[name] = set(graph[name]).union(*(reach[dependency] for dependency in graph[name]))
     return {
         name: {o for o in graph[name] if not any(o in reach[p] for p in graph[name] - {o})}
         for name in reach
@@ -118,15 +118,17 @@ def modules_figure(graph: Graph) -> str:
         for n, w in graph.items()
         if n.partition(".")[0] not in OUTSIDE and (w or n not in packages)
     }
-    edges = reduced({name: wanted & core.keys() for name, wanted in core.items()})
+    edges = reduced({name: dependencies & core.keys() for name, dependencies in core.items()})
     width = max(len(name.rpartition(".")[2]) for name in core)
     lines = []
     for package in ["", *(name for name in packages if name not in OUTSIDE)]:
-        own = [name for name in edges if name.rpartition(".")[0] == package]
+        modules = [name for name in edges if name.rpartition(".")[0] == package]
         lines += ["", f"jaxrl/{package}"]
-        for name in own:
-            wanted = ", ".join(sorted(_short(other, package) for other in edges[name]))
-            lines.append(f"  {name.rpartition('.')[2]:{width}}  {wanted}".rstrip())
+        for name in modules:
+            import_list = ", ".join(
+                sorted(_short(dependency, package) for dependency in edges[name])
+            )
+            lines.append(f"  {name.rpartition('.')[2]:{width}}  {import_list}".rstrip())
     return "\n".join(["```", *lines[1:], "```"])
 
 
@@ -138,11 +140,11 @@ def _short(name: str, package: str) -> str:
 
 def drawn(text: str, root: Path = ROOT) -> str:
     """The page with its figures drawn anew."""
-    found = files(root)
-    graph = imports(found)
+    paths = files(root)
+    graph = imports(paths)
     figures = {
         "packages": packages_figure(graph),
-        "summaries": packages_table(graph, found),
+        "summaries": packages_table(graph, paths),
         "modules": modules_figure(graph),
     }
     for name, figure in figures.items():

@@ -44,21 +44,25 @@ def recipes(argv: list[str]) -> int:
     `--for FILE` lists the methods that have what they need in a file of prompts, and what the
     others need.
     """
-    own = [{**row, "needs": needs.of(str(row["name"]))} for row in library.rows()]
+    recipe_rows = [{**row, "needs": needs.of(str(row["name"]))} for row in library.rows()]
     if argv[:1] == ["--for"]:
         return _for_file(argv[1:])
     if argv and not argv[0].startswith("-"):
-        return _one(argv[0], [*algorithms.rows(), *own])
+        return _one(argv[0], [*algorithms.rows(), *recipe_rows])
     listed = [{"kind": "algorithm", **row} for row in algorithms.rows()]
     if flags.parse(Listing(), argv, prog="jaxrl recipes [NAME]").json:
-        print(json.dumps([*listed, *own], indent=2))
+        print(json.dumps([*listed, *recipe_rows], indent=2))
         return 0
     console = Console()
     for title, columns, rows in (
         ("algorithms, on any model and data", ("name", "summary", "paper"), listed),
-        ("ready runs", _COLUMNS, [row for row in own if row["kind"] == "ready"]),
-        ("fine-tuning from data", _COLUMNS, [row for row in own if row["kind"] == "data"]),
-        ("methods of the literature", _COLUMNS, [row for row in own if row["kind"] == "method"]),
+        ("ready runs", _COLUMNS, [row for row in recipe_rows if row["kind"] == "ready"]),
+        ("fine-tuning from data", _COLUMNS, [row for row in recipe_rows if row["kind"] == "data"]),
+        (
+            "methods of the literature",
+            _COLUMNS,
+            [row for row in recipe_rows if row["kind"] == "method"],
+        ),
     ):
         console.print(_table(rows, columns, title))
     console.print("train one: jaxrl train NAME --model DIR --data FILE --reward REWARD")
@@ -78,12 +82,12 @@ def group(argv: list[str]) -> int:
         config = configs.extended(config, name)
     part = flags.at(config, name)
     if not dataclasses.is_dataclass(part):
-        known = [
+        groups = [
             f.name
             for f in dataclasses.fields(config)
             if dataclasses.is_dataclass(getattr(config, f.name))
         ]
-        hint = functions.nearest(name, [*known, *functions.bundled_extensions(), *COMMANDS])
+        hint = functions.nearest(name, [*groups, *functions.bundled_extensions(), *COMMANDS])
         return refused(ValueError(f"there is no group {name!r} of flags; {hint}"))
     Console().print(_flags(part, _explained(part, f"--{name.replace('_', '-')}.")))
     return 0
@@ -189,8 +193,8 @@ def show(argv: list[str]) -> int:
             return 0
     except REFUSALS as error:
         return refused(error)
-    shown = recipe_files.dump(config) if as_yaml else json.dumps(configs.to_dict(config), indent=2)
-    print(shown.rstrip("\n"))
+    text = recipe_files.dump(config) if as_yaml else json.dumps(configs.to_dict(config), indent=2)
+    print(text.rstrip("\n"))
     return 0
 
 
@@ -225,8 +229,8 @@ def _one(name: str, rows: list[dict[str, Any]]) -> int:
     table = Table(show_header=False)
     for key, value in row.items():
         if isinstance(value, dict):
-            for inner, shown in value.items():
-                table.add_row(escape(f"{key}.{inner}"), escape(_flat(shown)))
+            for inner, entry in value.items():
+                table.add_row(escape(f"{key}.{inner}"), escape(_flat(entry)))
         else:
             table.add_row(escape(key), escape(_flat(value)))
     Console().print(table)
@@ -235,7 +239,7 @@ def _one(name: str, rows: list[dict[str, Any]]) -> int:
 
 def _flat(value: Any) -> str:
     if isinstance(value, dict):
-        return "; ".join(f"{name}: {each}" for name, each in value.items())
+        return "; ".join(f"{name}: {entry}" for name, entry in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -34,13 +34,13 @@ _CASES = ("plain file", "with solutions and domains", "with a judge or an enviro
 
 def rows() -> list[dict[str, str]]:
     """One object a method: its name, needs, source, fidelity, and what happens on each file."""
-    known = {str(row["name"]): row for row in recipes.rows()}
+    recipe_rows = {str(row["name"]): row for row in recipes.rows()}
     out = []
     with tempfile.TemporaryDirectory() as folder:
         plain, rich = Path(folder) / "plain.jsonl", Path(folder) / "rich.jsonl"
         plain.write_text("\n".join(json.dumps(_row(i)) for i in range(24)))
         rich.write_text("\n".join(json.dumps({**_row(i), **_beside(i)}) for i in range(24)))
-        for name, row in known.items():
+        for name, row in recipe_rows.items():
             method = getattr(recipes.module(name), "METHOD", None)
             if method is None:
                 continue
@@ -95,12 +95,12 @@ def _configs(name: str, plain_file: str, rich_file: str) -> dict[str, list[Confi
     judged = [*rewards, "judge?url=http://localhost:8000/v1&model=judge"]
     plain = {"path": plain_file, "rewards": _written(rewards)}
     rich = {**plain, "path": rich_file, "solution_column": "solution", "domain_column": "kind"}
-    asked = {**rich, "rewards": _written(judged)}
+    judge_args = {**rich, "rewards": _written(judged)}
     return {
         _CASES[0]: [_on_file(config, plain)],
         _CASES[1]: [_on_file(config, rich)],
         _CASES[2]: [
-            _on_file(config, asked),
+            _on_file(config, judge_args),
             dataclasses.replace(config, task="retrieval", task_args={}, wrapper=""),
         ],
     }

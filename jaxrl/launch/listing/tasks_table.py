@@ -23,15 +23,15 @@ def rows() -> list[dict[str, Any]]:
 
 def _row(name: str) -> dict[str, Any]:
     module = importlib.import_module(tasks.BUNDLED[name])
-    made = None if name in tasks.NEED_PARAMETERS else tasks.get(name)
+    task = None if name in tasks.NEED_PARAMETERS else tasks.get(name)
     played = ".environments." in tasks.BUNDLED[name]
-    turns = played if made is None else made.turns is not None
+    turns = played if task is None else task.turns is not None
     return {
         "name": name,
-        "description": _summary(made.description if made else module.__doc__),
+        "description": _summary(task.description if task else module.__doc__),
         "parameters": _parameters(module.task),
-        "splits": list(made.splits) if made else [],
-        "sizes": dict(made.sizes) if made else {},
+        "splits": list(task.splits) if task else [],
+        "sizes": dict(task.sizes) if task else {},
         "turns": turns,
         "generators": sorted(getattr(module, "DATASETS", ())),
     }
@@ -44,28 +44,28 @@ def _summary(text: str | None) -> str:
 
 def _parameters(function: Any) -> dict[str, dict[str, Any]]:
     helps = _helps(inspect.getdoc(function) or "")
-    found: dict[str, dict[str, Any]] = {}
+    parameters: dict[str, dict[str, Any]] = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             continue
         row: dict[str, Any] = {"type": str(parameter.annotation)}
         if parameter.default is not parameter.empty:
             row["default"] = parameter.default
-        found[parameter.name] = row | {"help": helps.get(parameter.name, "")}
-    return found
+        parameters[parameter.name] = row | {"help": helps.get(parameter.name, "")}
+    return parameters
 
 
 def _helps(doc: str) -> dict[str, str]:
     """Name to text of a docstring's `Args:` section."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     name = ""
     for line in doc.partition("Args:\n")[2].splitlines():
         indent = len(line) - len(line.lstrip())
         if indent == 2 and ": " in line:
             name, _, text = line.strip().partition(": ")
-            found[name] = text
+            texts[name] = text
         elif indent > 2 and name:
-            found[name] += " " + line.strip()
+            texts[name] += " " + line.strip()
         else:
             break
-    return found
+    return texts

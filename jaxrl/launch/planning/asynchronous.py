@@ -46,12 +46,14 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--asynchronous", action="store_true", help="this plan")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    given = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     try:
-        found = settings(storage.locate(given.run) if given.run else newest(Path("runs")))
+        predictions = settings(
+            storage.locate(arguments.run) if arguments.run else newest(Path("runs"))
+        )
     except REFUSALS as error:
         return refused(error)
-    print(json.dumps(to_json(found), indent=1) if given.json else text(found))
+    print(json.dumps(to_json(predictions), indent=1) if arguments.json else text(predictions))
     return 0
 
 
@@ -84,20 +86,20 @@ def settings(run: Path) -> list[Setting]:
         raise ValueError(f"{run} is no synchronous run that samples; costs are fitted to one")
     costs, work = costs_of(run), workload(config, run)
     outcome = simulate.simulate(_limits(config, 0), costs, work, overlap=False)
-    found = [Setting(None, None, outcome)]
+    predictions = [Setting(None, None, outcome)]
     for staleness in STALENESS:
         for share in SHARES:
-            limits, own = _limits(config, staleness), costs.on(share)
-            outcome = simulate.simulate(limits, own, work, overlap=True)
-            found.append(Setting(staleness, share, outcome))
-    return found
+            limits, share_costs = _limits(config, staleness), costs.on(share)
+            outcome = simulate.simulate(limits, share_costs, work, overlap=True)
+            predictions.append(Setting(staleness, share, outcome))
+    return predictions
 
 
 def workload(config: Config, run: Path) -> Workload:
     """What a run samples: its logged groups, in order if they are all there, else drawn."""
     groups, prompts = groups_of(run), config.rollout.prompts
-    whole = len(groups) == prompts * steps_of(run)
-    lengths = simulate.repeated(groups) if whole else simulate.drawn(groups)
+    complete = len(groups) == prompts * steps_of(run)
+    lengths = simulate.repeated(groups) if complete else simulate.drawn(groups)
     return Workload(lengths, config.sampler, prompt_of(run, prompts))
 
 

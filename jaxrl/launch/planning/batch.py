@@ -68,14 +68,14 @@ def _sampled(config: Config) -> Trajectory:
     rollout = config.rollout
     prompt = (1,) * rollout.max_prompt_tokens
     zeros = np.zeros(rollout.max_new_tokens, np.float32)
-    whole = Completion(
+    completion = Completion(
         Request(0, prompt, rollout.max_new_tokens), zeros.astype(np.int32) + 1, zeros, zeros,
         zeros.astype(np.int32), True,
     )  # fmt: skip
     groups = rollout.prompts // config.updates_per_batch
     count = groups * rollout.group_size
     batch = packing.trajectory(
-        [whole] * count,
+        [completion] * count,
         [0.0] * count,
         list(np.repeat(np.arange(groups), rollout.group_size)),
         length=round_up(len(prompt) + len(zeros), config.packing.bucket),

@@ -85,13 +85,13 @@ def main(argv: list[str]) -> int:
         "--compile", action=argparse.BooleanOptionalAction, default=True,
         help="compile the train step; takes minutes for a large model",
     )  # fmt: skip
-    given, rest = parser.parse_known_args(rest)
+    arguments, rest = parser.parse_known_args(rest)
     if {"-h", "--help", "--help-all"} & {name, *rest}:
         parser.print_help()
         return 0
     try:
         config, _ = configs.resolve([name, *rest], "plan")
-        show(config, PlanConfig(given.topology, given.compile))
+        show(config, PlanConfig(arguments.topology, arguments.compile))
     except REFUSALS as error:
         return refused(error)
     return 0
@@ -105,9 +105,9 @@ def show(config: Config, settings: PlanConfig = PlanConfig()) -> None:
     Raises:
       ValueError: an unknown topology, or a config that cannot work.
     """
-    named = topology.read(settings.topology)
+    target = topology.read(settings.topology)
     of_mesh = math.prod(max(1, getattr(config.mesh, axis)) for axis in mesh.AXES)
-    devices = topology.devices(named, named.devices or of_mesh)
+    devices = topology.devices(target, target.devices or of_mesh)
     with jax.set_mesh(mesh.make(config.mesh, devices)):
         for line in lines(config, settings):
             print(line, flush=True)
@@ -152,7 +152,7 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     scores = model.attention in ("auto", "xla") and not tiled
     width = roofline.saved(model, config.remat, batch.row, the_mesh.shape["tensor"], scores=scores)
     width *= np.dtype(model.dtype).itemsize
-    held, cache = totals(config, model, state, extensions), _cache(model, config, the_mesh)
+    state_mib, cache = totals(config, model, state, extensions), _cache(model, config, the_mesh)
     steered = only(extensions, "restriction") is not None
     copy = _copy(state.params, model.dtype) * (2 if steered else 1)
     trained = trainable.part(model, config.lora, config.train).split(state.params)[0]
@@ -161,32 +161,32 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
         copy = cache = 0.0
     else:
         passing |= {"sampler's copy": copy, "KV cache": cache}
-    for part_of, mib in (held | passing).items():
+    for part_of, mib in (state_mib | passing).items():
         about = " (estimate)" if part_of == "activations" else ""
         yield f"{part_of:<20} {mib:12.1f} MiB a device{about}"
-    all_held, of_reference = sum(held.values()), held.get("reference", 0.0)
+    all_held, of_reference = sum(state_mib.values()), state_mib.get("reference", 0.0)
     training = all_held + passing["gradients"] + passing["activations"]
     wire = 0.0
     if settings.compile:
-        by = f"XLA for {name}" if topology.compiles_for(name) else "XLA on CPU"
+        xla = f"XLA for {name}" if topology.compiles_for(name) else "XLA on CPU"
         try:
             compiled = step(config, model, state, batch, extensions)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            yield f"the train step does not fit on a {name} ({by}): {str(error).splitlines()[0]}"
+            yield f"the train step does not fit on a {name} ({xla}): {str(error).splitlines()[0]}"
             return
         memory = compiled.memory_analysis()
         training = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20
-        yield f"{'train step, compiled':<20} {training:12.1f} MiB a device ({by})"
+        yield f"{'train step, compiled':<20} {training:12.1f} MiB a device ({xla})"
         training += of_reference  # which is no argument of it
-        found = roofline.collectives(compiled.as_text(), batch.micro_batches)
-        wire = sum(c.times * c.bytes for c in found)
-        for c in found:
+        collectives = roofline.collectives(compiled.as_text(), batch.micro_batches)
+        wire = sum(c.times * c.bytes for c in collectives)
+        for c in collectives:
             yield f"  {c.times} x {c.kind} of {c.shape}, {c.bytes / 2**20:.2f} MiB each"
         yield f"{'sent in an update':<20} {wire / 2**20:12.1f} MiB a device"
     yield from _times(config, model, chip, batch, state, wire, cache, settings.compile)
-    away = held["optimizer"] if config.optimizer.offload else 0.0
+    away = state_mib["optimizer"] if config.optimizer.offload else 0.0
     gib, room = max(training, all_held - away + copy + cache) / 1024, chip.hbm / 2**30
     fits = "fits" if gib < room else "does not fit"
     yield f"{gib:.2f} GiB of {room:.0f} GiB of a {name}: {fits}"
@@ -213,11 +213,11 @@ def totals(
     config: Config, model: DecoderConfig, state: TrainState, extensions: Extensions
 ) -> dict[str, float]:
     """MiB a device of what a run holds from step to step, by name; what it lacks is left out."""
-    found = {name: _sum(entry) for name, entry in state.extra.items()}
+    sizes = {name: _sum(entry) for name, entry in state.extra.items()}
     if reference.stored(config, extensions):
-        found["reference"] = _sum(trainable.held(model, state.params))
+        sizes["reference"] = _sum(trainable.held(model, state.params))
     always = {"parameters": _sum(state.params), "optimizer": _sum(state.opt_state)}
-    return always | {name: mib for name, mib in found.items() if mib}
+    return always | {name: mib for name, mib in sizes.items() if mib}
 
 
 def warnings(
@@ -275,21 +275,21 @@ def _times(
     memory = (2 * _sum(state) + 3 * batch.micro_batches * gathered) * 2**20
     train, bound = roofline.seconds(chip, flops, memory, wire)
     mfu = roofline.train_flops(model, tokens, batch.row, "none") / size / chip.flops / train
-    known = "" if compiled else "; compiling adds what wires take"
+    caveat = "" if compiled else "; compiling adds what wires take"
     yield (
         f"an update of {tokens} tokens takes {train:.2f} s at best, bound by {bound} "
-        f"(MFU {mfu:.0%}){known}"
+        f"(MFU {mfu:.0%}){caveat}"
     )
     if config.data.kinds:
         return
     requests, slots = rollout.prompts * rollout.group_size, config.sampler.slots
     steps = roofline.decode_steps(requests, slots, rollout.max_new_tokens)
-    copy, own = gathered * 2**20, _copy(state.params, model.dtype) * 2**20
+    copy, shard = gathered * 2**20, _copy(state.params, model.dtype) * 2**20
     flops = 2 * roofline.active(model) * slots / size
     # caches are half full on average; weights split over fsdp are gathered for every token
-    each, bound = roofline.seconds(chip, flops, copy + cache * 2**19, copy - own)
+    decode, bound = roofline.seconds(chip, flops, copy + cache * 2**19, copy - shard)
     yield (
-        f"{requests} completions of {rollout.max_new_tokens} tokens take {steps * each:.2f} s at "
+        f"{requests} completions of {rollout.max_new_tokens} tokens take {steps * decode:.2f} s at "
         f"best, bound by {bound}"
     )
 

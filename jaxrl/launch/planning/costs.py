@@ -89,7 +89,7 @@ def costs_of(run: Path) -> Costs:
     steps, passes = _column(chunks, "steps"), _column(chunks, "passes")
     wide = np.array([width(slots, row["sequences"]) for row in chunks], np.float64)
     columns = steps, steps * wide, passes, np.ones(len(chunks)), wide
-    step, slot, whole, chunk, chunk_slot = _fit(_column(chunks, "seconds"), *columns)
+    step, slot, pass_cost, chunk, chunk_slot = _fit(_column(chunks, "seconds"), *columns)
     for row in chunks:
         sampling[row["step"]] += row["seconds"]
     rest = _column(rows, "time/step") - np.array([sampling[row["step"] - 1] for row in rows])
@@ -98,8 +98,8 @@ def costs_of(run: Path) -> Costs:
     update_token, update = _fit(rest, _column(rows, "tokens"), np.ones(len(rows)))
     push, score = (float(np.median(_column(rows, f"time/{n}"))) for n in ("sync", "score"))
     read = float(np.sum(_column(chunks, "positions")) / max(1.0, np.sum(passes)))
-    position = min(update_token / 3, whole / max(1.0, read))
-    reading = (whole - position * read, position)
+    position = min(update_token / 3, pass_cost / max(1.0, read))
+    reading = (pass_cost - position * read, position)
     return Costs(step, slot, update, update_token, push, score, *reading, chunk, chunk_slot)
 
 
@@ -122,8 +122,8 @@ def _fit(seconds: np.ndarray, *columns: np.ndarray) -> list[float]:
     """Non-negative coefficients of columns."""
     scales = [max(float(column.max()), 1.0) for column in columns]
     scaled = np.stack([c / s for c, s in zip(columns, scales, strict=True)], 1)
-    found, _ = nnls(scaled, seconds)
-    return [float(value / scale) for value, scale in zip(found, scales, strict=True)]
+    coefficients, _ = nnls(scaled, seconds)
+    return [float(value / scale) for value, scale in zip(coefficients, scales, strict=True)]
 
 
 def prompt_of(run: Path, groups: int) -> int:
@@ -143,11 +143,11 @@ def groups_of(run: Path) -> list[np.ndarray]:
     Raises:
       ValueError: it has logged none.
     """
-    found: dict[tuple[int, int], list[int]] = {}
+    groups: dict[tuple[int, int], list[int]] = {}
     for path in sorted((run / "rollouts").glob("*.jsonl")):
         for row in jsonl.read(path):
             length = sum(kind == "policy" for kind in row["source"])
-            found.setdefault((row["step"], row["group"]), []).append(length)
-    if not found:
+            groups.setdefault((row["step"], row["group"]), []).append(length)
+    if not groups:
         raise ValueError(f"{run} has no rollouts; log some with rollout_log.every")
-    return [np.array(lengths) for lengths in found.values()]
+    return [np.array(lengths) for lengths in groups.values()]

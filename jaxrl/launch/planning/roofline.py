@@ -78,7 +78,7 @@ def collectives(program: str, unknown: int = 1) -> list[Collective]:
                     walk(called.lstrip("%"), often * trips)
 
     walk(entry, 1)
-    return [Collective(kind, shape, n, sent) for (kind, shape, sent), n in sorted(total.items())]
+    return [Collective(kind, shape, n, size) for (kind, shape, size), n in sorted(total.items())]
 
 
 def _computations(program: str) -> tuple[dict[str, list[str]], str]:
@@ -111,8 +111,8 @@ def _communicated(line: str, scattered: bool) -> Iterator[tuple[str, str, float]
 
 def _trips(line: str, bodies: dict[str, list[str]], unknown: int) -> int:
     """How often the body of a loop runs: as annotated, or counted up to a constant."""
-    if known := _TRIPS.search(line):
-        return int(known[1])
+    if match := _TRIPS.search(line):
+        return int(match[1])
     condition = "\n".join(bodies.get(_CONDITION.search(line)[1], ()))
     bounds = re.findall(r"s32\[\]\S* constant\((\d+)\)", condition)
     return int(bounds[0]) if len(bounds) == 1 and "direction=LT" in condition else unknown
@@ -124,9 +124,9 @@ def _size(shape: str) -> int:
 
 
 def _group(text: str) -> int:
-    if named := re.search(r"replica_groups=mesh\[(.*?)\] \{(.*?)\}", text):
-        sizes = dict(axis.split("=") for axis in named[1].split(","))
-        return math.prod(int(sizes[axis]) for axis in named[2].split(","))
+    if match := re.search(r"replica_groups=mesh\[(.*?)\] \{(.*?)\}", text):
+        sizes = dict(axis.split("=") for axis in match[1].split(","))
+        return math.prod(int(sizes[axis]) for axis in match[2].split(","))
     if iota := re.search(r"replica_groups=\[\d+,(\d+)\]", text):
         return int(iota[1])
     listed = re.search(r"replica_groups=\{\{([\d,]*)\}", text)
@@ -151,8 +151,8 @@ def active(config: DecoderConfig) -> int:
     for leaf in decoder.layout(config).values():
         if leaf.inputs:
             used = config.experts.per_token if leaf.axes[leaf.batch - 1] == "expert" else 1
-            of = config.experts.num_experts if used > 1 else 1
-            count += math.prod(leaf.shape) * used // of
+            experts = config.experts.num_experts if used > 1 else 1
+            count += math.prod(leaf.shape) * used // experts
     return count
 
 

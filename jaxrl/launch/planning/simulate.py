@@ -231,8 +231,8 @@ class _Run:
         self._busy = False
         if not self.overlap and (self.state.step > self._arrived or self._paused()):
             return
-        held = self.drain and self._live and self._arrived > self.state.held[_WORKER]
-        if not held:
+        draining = self.drain and self._live and self._arrived > self.state.held[_WORKER]
+        if not draining:
             self.tell(Ended(_WORKER))
         if not self._live and self._due is not None:
             self.update()
@@ -334,14 +334,14 @@ def timeline(outcome: Outcome, width: int = 72) -> str:
 
 def example() -> str:
     """The timelines of docs/asynchronous.md: long-tailed lengths, in turns and side by side."""
-    seen = np.random.default_rng(0).lognormal(5.5, 0.9, 4096).astype(int) + 1
-    groups = np.minimum(seen, 2048).reshape(-1, 8)
+    lengths = np.random.default_rng(0).lognormal(5.5, 0.9, 4096).astype(int) + 1
+    groups = np.minimum(lengths, 2048).reshape(-1, 8)
     work = Workload(drawn(groups), SamplerConfig(slots=256, chunk=64))
     costs = Costs(decode_step=0.02, decode_slot=1e-5, update=1.0, update_token=2e-4, push=0.1)
     parts = []
     for staleness, overlap in ((0, False), (1, True), (2, True)):
-        on = costs.on(0.5) if overlap else costs
-        out = simulate(Limits(32, staleness, steps=10), on, work, overlap=overlap)
+        run_costs = costs.on(0.5) if overlap else costs
+        out = simulate(Limits(32, staleness, steps=10), run_costs, work, overlap=overlap)
         title = f"staleness {staleness}, half of the devices each" if overlap else "in turns"
         figures = f"{out.seconds:.0f} s, idle/sample {out.idle_sample:.0%}"
         parts.append(

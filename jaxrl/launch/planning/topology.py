@@ -39,8 +39,8 @@ def read(name: str) -> Topology:
     Raises:
       ValueError: an unknown name, with what can be said.
     """
-    said = re.fullmatch(r"(\w+)(?:-([1-9]\d*)|:([1-9]\d*(?:x[1-9]\d*)*))?", name)
-    chip, count, shape = said.groups() if said else ("", None, None)
+    match = re.fullmatch(r"(\w+)(?:-([1-9]\d*)|:([1-9]\d*(?:x[1-9]\d*)*))?", name)
+    chip, count, shape = match.groups() if match else ("", None, None)
     odd = count and int(count) % _CORES.get(chip, 1)
     flat = shape and shape.count("x") + 1 != len(_HOSTS.get(chip, ()))
     if chip not in CHIPS or odd or flat:
@@ -75,10 +75,10 @@ def devices(topology: Topology, count: int) -> list[jax.Device]:
     jax.config.update("jax_platforms", "cpu")
     if compiles_for(topology.chip):
         return _tpus(topology.chip, topology.shape or slice_of(topology.chip, count))[:count]
-    given = os.environ.get("XLA_FLAGS", "")
+    xla_flags = os.environ.get("XLA_FLAGS", "")
     # optimising code that never runs would take hours
     os.environ["XLA_FLAGS"] = (
-        f"{given} --xla_force_host_platform_device_count={count} "
+        f"{xla_flags} --xla_force_host_platform_device_count={count} "
         "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     )
     return jax.devices()[:count]

@@ -79,13 +79,13 @@ def main(argv: list[str]) -> int:
     try:
         name, settings = flags.named(ExportConfig(), argv, usage=usage, what=what)
         check_push(settings.push)
-        written = export(name, settings)
+        directory = export(name, settings)
     except REFUSALS as error:
         return refused(error)
-    print(f"wrote {written}: {', '.join(sorted(p.name for p in written.iterdir()))}")
+    print(f"wrote {directory}: {', '.join(sorted(p.name for p in directory.iterdir()))}")
     if settings.push:
         try:
-            print(f"uploaded to {push(written, settings.push, private=settings.private)}")
+            print(f"uploaded to {push(directory, settings.push, private=settings.private)}")
         except ConnectionError as error:
             print(f"jaxrl: {error}", file=sys.stderr)
             return 1
@@ -280,8 +280,8 @@ def _token_ids(source: Source) -> dict[str, Any]:
     """The special ids of config.json: those of the model's own, else those of the tokenizer."""
     names = ("bos_token_id", "eos_token_id", "pad_token_id")
     raw = _base_json(source, "config.json")
-    if given := {name: raw[name] for name in names if raw.get(name) is not None}:
-        return given
+    if model_ids := {name: raw[name] for name in names if raw.get(name) is not None}:
+        return model_ids
     ends, bos = source.tokenizer.eos_ids, source.tokenizer.bos_id
     ids = {"bos_token_id": bos, "eos_token_id": ends[0] if ends else None}
     ids["pad_token_id"] = ids["eos_token_id"]
@@ -295,13 +295,13 @@ def _padded(directory: Path, source: Source, ids: dict[str, Any]) -> dict[str, A
     that is no padding. Where no other token is left, none is written, and transformers scores one
     text at a time.
     """
-    held = ids.get("pad_token_id")
-    if held in source.tokenizer.eos_ids:
+    config_pad = ids.get("pad_token_id")
+    if config_pad in source.tokenizer.eos_ids:
         del ids["pad_token_id"]
     if not (directory / "tokenizer.json").exists():
         return ids
     fast = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    pad = _padding(fast, tokenizers.special_tokens(directory), source, held)
+    pad = _padding(fast, tokenizers.special_tokens(directory), source, config_pad)
     if pad is None:
         return ids
     token = fast.id_to_token(pad)
@@ -332,8 +332,8 @@ def _padding(
     order = sorted(special, key=lambda i: ("pad" not in fast.id_to_token(i).lower(), i == bos, -i))
     if source.files is None:  # a character stays a token of its own where it is a special one
         order.append(len(source.alphabet))
-    known = set(fast.get_vocab().values()) & set(range(source.model.vocab_size))
-    usable = known - set(source.tokenizer.eos_ids)
+    vocab_ids = set(fast.get_vocab().values()) & set(range(source.model.vocab_size))
+    usable = vocab_ids - set(source.tokenizer.eos_ids)
     return next((i for i in (ids.get("pad_token"), held, *order) if i in usable), None)
 
 
@@ -352,15 +352,17 @@ def _write_peft(partial: Path, out: Path, source: Source, settings: ExportConfig
             "export them with --to hf"
         )
     adapters, base = lora.detach(source.params)
-    own = source.config.model
+    base_model = source.config.model
     untouched = not source.config.warm_start.steps and not source.config.course
-    if untouched and (catalog.is_hub(own) or _is_hf(own)):
-        named = own if catalog.is_hub(own) else str(Path(own).absolute())
+    if untouched and (catalog.is_hub(base_model) or _is_hf(base_model)):
+        base_name = base_model if catalog.is_hub(base_model) else str(Path(base_model).absolute())
     else:
-        whole = lora.merge(source.model, base, {}, dataclasses.replace(source.adapters, targets=()))
-        _hf_directory(partial / "base", source, whole, settings)
-        named = str(out / "base")
-    peft.save(partial, source.model, adapters, source.adapters, base=named)
+        base_params = lora.merge(
+            source.model, base, {}, dataclasses.replace(source.adapters, targets=())
+        )
+        _hf_directory(partial / "base", source, base_params, settings)
+        base_name = str(out / "base")
+    peft.save(partial, source.model, adapters, source.adapters, base=base_name)
     write_tokenizer(partial, source)
 
 

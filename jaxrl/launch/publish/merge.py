@@ -52,10 +52,10 @@ def main(argv: list[str]) -> int:
         if not names and not {"-h", "--help"} & set(rest):
             raise ValueError("name runs or models: jaxrl merge A B ... --out DIR")
         settings = flags.parse(MergeConfig(), rest, prog="jaxrl merge A B ...")
-        written = merged(names, settings)
+        directory = merged(names, settings)
     except REFUSALS as error:
         return refused(error)
-    print(f"wrote {written}: {', '.join(sorted(p.name for p in written.iterdir()))}")
+    print(f"wrote {directory}: {', '.join(sorted(p.name for p in directory.iterdir()))}")
     return 0
 
 
@@ -79,22 +79,26 @@ def merged(names: list[str], settings: MergeConfig) -> Path:
     first = sources[0]
     for name, source in zip(names, sources, strict=True):
         _check_shape(names[0], first, name, source)
-    given = [export.merged(source) for source in sources]
+    source_params = [export.merged(source) for source in sources]
     base = None
     if settings.method not in ("mean", "slerp"):
-        named = settings.base or (first.config.model if first.config else "")
-        if named in ("", "fresh"):
+        base_name = settings.base or (first.config.model if first.config else "")
+        if base_name in ("", "fresh"):
             raise ValueError(
                 f"method={settings.method!r} needs what the models were trained from: --base MODEL"
             )
-        opened = export.open_source(named, None, trust=settings.trust)
-        _check_shape(names[0], first, named, opened)
+        opened = export.open_source(base_name, None, trust=settings.trust)
+        _check_shape(names[0], first, base_name, opened)
         base = export.merged(opened)
-    made = _method(settings, base)(given)
-    whole = first._replace(
-        name=" + ".join(names), config=None, step=None, params=made, adapters=LoraConfig(rank=0)
+    merged_params = _method(settings, base)(source_params)
+    merged_source = first._replace(
+        name=" + ".join(names),
+        config=None,
+        step=None,
+        params=merged_params,
+        adapters=LoraConfig(rank=0),
     )
-    return export.write(whole, to)
+    return export.write(merged_source, to)
 
 
 def _method(settings: MergeConfig, base: Any) -> Any:
@@ -119,7 +123,7 @@ def _method(settings: MergeConfig, base: Any) -> Any:
 def _check_shape(first: str, one: Source, name: str, other: Source) -> None:
     """Refuse a model of another shape, or with other tokens."""
     plain = {"dtype": "float32", "max_positions": 0, "attention": "auto", "rules": ()}
-    shapes = [dataclasses.replace(each.model, **plain) for each in (one, other)]
+    shapes = [dataclasses.replace(source.model, **plain) for source in (one, other)]
     differ = [
         f"{field.name} {getattr(shapes[1], field.name)}, not {getattr(shapes[0], field.name)}"
         for field in dataclasses.fields(shapes[0])

@@ -162,12 +162,12 @@ def _figures(run: Path, step: int | None, *, sampled: bool) -> list[str]:
             f"| {k} | {_number(before.get(k))} | {_number(v)} |" for k, v in evaluated.items()
         ]
         lines.append("")
-    shown = ("loss", "epoch")
+    names = ("loss", "epoch")
     if sampled:
-        shown = ("reward/mean", "entropy", "completion_length", "truncated")
-    if measured := {name: row[name] for name in shown if name in row}:
+        names = ("reward/mean", "entropy", "completion_length", "truncated")
+    if values := {name: row[name] for name in names if name in row}:
         lines += [f"## Step {step}", "", "| Metric | Value |", "| --- | ---: |"]
-        lines += [f"| {name} | {_number(value)} |" for name, value in measured.items()] + [""]
+        lines += [f"| {name} | {_number(value)} |" for name, value in values.items()] + [""]
     return lines
 
 

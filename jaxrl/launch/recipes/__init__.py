@@ -67,11 +67,11 @@ def module(name: str) -> ModuleType:
     Raises:
       ValueError: no such recipe; the message gives the nearest.
     """
-    known = _modules()
+    modules = _modules()
     recipe = IDS.get(name, name)
-    if recipe not in known:
+    if recipe not in modules:
         raise ValueError(f"recipe {name!r} is unknown; {hint(name)}")
-    return importlib.import_module(known[recipe])
+    return importlib.import_module(modules[recipe])
 
 
 def family(name: str) -> str:
@@ -88,7 +88,7 @@ def _modules() -> dict[str, str]:
 
 def identity(name: str) -> str:
     """The id of a method: the name of its module, but for those of `IDS`."""
-    return {module: known for known, module in IDS.items()}.get(name, name)
+    return {module: method_id for method_id, module in IDS.items()}.get(name, name)
 
 
 def load(name: str, model: str | None = None) -> Config:
@@ -132,11 +132,11 @@ def of_module(recipe: ModuleType, name: str) -> Config:
 
 def method_of(config: Config) -> method.Method | None:
     """The method of a config's recipe, or of a user's file; None for a whole run."""
-    known = _modules()
+    modules = _modules()
     name = IDS.get(config.recipe, config.recipe)
-    module = importlib.import_module(known[name]) if name in known else sys.modules.get(name)
-    own = getattr(module, "METHOD", None)
-    return own if isinstance(own, method.Method) else None
+    module = importlib.import_module(modules[name]) if name in modules else sys.modules.get(name)
+    recipe_method = getattr(module, "METHOD", None)
+    return recipe_method if isinstance(recipe_method, method.Method) else None
 
 
 def is_example(config: Config) -> bool:

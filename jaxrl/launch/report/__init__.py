@@ -39,11 +39,11 @@ def main(argv: list[str]) -> int:
         return _serve(flags.runs, flags.host, flags.port)
     out = flags.out or flags.runs[0] / "report.html"
     try:
-        written = write(flags.runs, out, png=flags.png)
+        paths = write(flags.runs, out, png=flags.png)
     except (FileNotFoundError, ValueError) as error:
         say(f"jaxrl: {error}", error=True)
         return 2
-    for path in written:
+    for path in paths:
         print(path)
     return 0
 

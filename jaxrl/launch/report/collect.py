@@ -155,13 +155,13 @@ def curves(run: Run) -> dict[str, Json]:
     for name in metrics:
         if name.startswith("memory"):  # in bytes
             metrics[name] = metrics[name] / 2**30
-    made = {
+    named_curves = {
         name: _curve(steps, values)
         for name, values in metrics.items()
         if values.dtype.kind in "fib" and not name.startswith("eval/")
     }
-    made |= held_out(run) | over_seeds(steps, metrics)
-    return {name: curve for name, curve in made.items() if curve["step"]}
+    named_curves |= held_out(run) | over_seeds(steps, metrics)
+    return {name: curve for name, curve in named_curves.items() if curve["step"]}
 
 
 def over_seeds(steps: np.ndarray, metrics: Table) -> dict[str, Json]:
@@ -176,13 +176,13 @@ def over_seeds(steps: np.ndarray, metrics: Table) -> dict[str, Json]:
     intervals = [statistics.bootstrap_interval(row) for row in returns] if len(rows) < 200 else []
     bounds = zip(("low", "high"), zip(*intervals, strict=True), strict=False)
     at = [str(int(step)) for step in steps]
-    named = {name: dict(zip(at, values, strict=True)) for name, values in bounds}
-    return {"return/iqm": curve | named}
+    band = {name: dict(zip(at, values, strict=True)) for name, values in bounds}
+    return {"return/iqm": curve | band}
 
 
 def _curve(steps: np.ndarray, values: np.ndarray) -> Json:
-    kept = np.isfinite(values)
-    steps, values = steps[kept], values[kept].astype(float)
+    mask = np.isfinite(values)
+    steps, values = steps[mask], values[mask].astype(float)
     return {"step": _thin(steps), "value": _thin(values)}
 
 
@@ -212,29 +212,29 @@ def held_out(run: Run) -> dict[str, Json]:
             points[int(step)] = row
     for step, rewards in _saved_rewards(run, points.keys()).items():
         points[step] = {"pass@1": float((np.array(rewards) >= 1).mean())}
-    made: dict[str, Json] = {}
+    named_curves: dict[str, Json] = {}
     for step in sorted(points):
         for name, value in points[step].items():
             base, _, bound = name.rpartition("/")
             if bound not in ("low", "high"):
                 base, bound = name, ""
             if name != "problems" and math.isfinite(value):
-                curve = made.setdefault(prefix + base, {"step": [], "value": []})
+                curve = named_curves.setdefault(prefix + base, {"step": [], "value": []})
                 if bound:
                     curve.setdefault(bound, {})[str(step)] = value
                 else:
                     curve["step"].append(step)
                     curve["value"].append(value)
-    return made
+    return named_curves
 
 
 def _saved_rewards(run: Run, known: Collection[int]) -> dict[int, list[float]]:
     """By step: the rewards of the saved completions of evaluations, but for known steps."""
-    found: dict[int, list[float]] = {}
+    rewards: dict[int, list[float]] = {}
     for row in runs.completions(run.directory, "evals"):
         if row["step"] not in known:
-            found.setdefault(row["step"], []).append(row["reward"] or 0.0)
-    return found
+            rewards.setdefault(row["step"], []).append(row["reward"] or 0.0)
+    return rewards
 
 
 def clock(metrics: Table) -> Json:
@@ -305,11 +305,11 @@ def lineage(config: Json, ancestors: int = 50) -> list[str]:
         return [f"{config['recipe']} in {config.get('env')}{data}, {config.get('seeds')} seeds"]
     model, fork = str(config.get("model", "")), str(config.get("fork", ""))
     where = (fork.rpartition("@")[0] or fork) if fork else model
-    known = "://" not in where or where.startswith("gs://")
-    parent = storage.locate(where) if known else Path()
-    found = known and ancestors and (parent / "config.json").exists()
+    is_path = "://" not in where or where.startswith("gs://")
+    parent = storage.locate(where) if is_path else Path()
+    is_run = is_path and ancestors and (parent / "config.json").exists()
     # a model of another library has a config.json too
-    saved = json_file.read(parent / "config.json").get("config") if found else None
+    saved = json_file.read(parent / "config.json").get("config") if is_run else None
     if saved is not None:
         path = lineage(saved, ancestors - 1)
         path.append(f"forked from {fork}" if fork else f"saved in {parent}")
@@ -338,13 +338,13 @@ def completions(loaded: Sequence[Run]) -> tuple[list[Json], int]:
     for key, row in _rows(loaded):
         sizes[key] = sizes.get(key, 0) + _size(row)
     chosen = _chosen(sizes)
-    kept, left_out = list[Json](), 0
+    kept_rows, left_out = list[Json](), 0
     for key, row in _rows(loaded):
         if key in chosen:
-            kept.append(row)
+            kept_rows.append(row)
         else:
             left_out += 1
-    return kept, left_out
+    return kept_rows, left_out
 
 
 def _rows(loaded: Sequence[Run]) -> Iterator[tuple[tuple, Json]]:

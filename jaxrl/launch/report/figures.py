@@ -26,17 +26,17 @@ def write(data: Json, folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     main = [panel for panel in data["panels"] if panel["main"]]
-    made = []
+    paths = []
     for panel in main:
         figure = Figure(figsize=(4.8, 3.2), dpi=160, layout="constrained")
         draw(figure.add_subplot(), panel, data)
-        made.append(_save(figure, folder / f"{panel['name']}.png"))
+        paths.append(_save(figure, folder / f"{panel['name']}.png"))
     if main:
         figure = Figure(figsize=(12, 6), dpi=130, layout="constrained")
         for i, panel in enumerate(main[:6]):
             draw(figure.add_subplot(2, 3, i + 1), panel, data, legend=i == 0)
-        made.insert(0, _save(figure, folder / "overview.png"))
-    return made
+        paths.insert(0, _save(figure, folder / "overview.png"))
+    return paths
 
 
 def draw(axes: Axes, panel: Json, data: Json, legend: bool = True) -> None:
@@ -66,8 +66,8 @@ def draw(axes: Axes, panel: Json, data: Json, legend: bool = True) -> None:
 
 def _plain(text: str) -> str:
     """A text that is drawn as it is, without formulas and escapes."""
-    shown = printable(text).replace("\\", "\N{SET MINUS}").replace("$", r"\$")
-    return f"\N{ZERO WIDTH NON-JOINER}{shown}" if shown.startswith("_") else shown
+    literal = printable(text).replace("\\", "\N{SET MINUS}").replace("$", r"\$")
+    return f"\N{ZERO WIDTH NON-JOINER}{literal}" if literal.startswith("_") else literal
 
 
 def _line(axes: Axes, curves: list[Json], label: str, color: str, dash: Any) -> None:
@@ -90,9 +90,9 @@ def _line(axes: Axes, curves: list[Json], label: str, color: str, dash: Any) -> 
         axes.fill_between(steps, low, high, color=color, alpha=0.18, linewidth=0)
     elif "low" in curves[0]:
         bounds = curves[0]["low"], curves[0]["high"]
-        known = [step for step in steps if all(str(step) in bound for bound in bounds)]
-        low, high = ([bound[str(step)] for step in known] for bound in bounds)
-        axes.vlines(known, low, high, color=color, linewidth=1)
+        bounded_steps = [step for step in steps if all(str(step) in bound for bound in bounds)]
+        low, high = ([bound[str(step)] for step in bounded_steps] for bound in bounds)
+        axes.vlines(bounded_steps, low, high, color=color, linewidth=1)
 
 
 def _save(figure: Figure, path: Path) -> Path:

@@ -16,16 +16,16 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 
 def version(runs: Sequence[Path]) -> str:
     """A text that changes whenever a run has written something that the report shows."""
-    seen = []
+    stats = []
     for run in runs:
         files = [run / name for name in _SEEN]
         for folder in _FOLDERS:
             files += sorted((run / folder).glob("*.jsonl"))
         for file in files:
             if file.exists():
-                found = file.stat()
-                seen.append((str(file), found.st_size, found.st_mtime_ns))
-    return hashlib.blake2b(repr(seen).encode(), digest_size=8).hexdigest()
+                stat = file.stat()
+                stats.append((str(file), stat.st_size, stat.st_mtime_ns))
+    return hashlib.blake2b(repr(stats).encode(), digest_size=8).hexdigest()
 
 
 def server(

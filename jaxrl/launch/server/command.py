@@ -39,16 +39,16 @@ def main(argv: list[str]) -> int:
     trains the policy behind a program instead.
     """
     if "--train" in argv:
-        given = [each for each in argv if each != "--train"]
-        named = flags.value_of("--task", given)
-        if named not in (None, "agent_program"):
+        arguments = [argument for argument in argv if argument != "--train"]
+        task = flags.value_of("--task", arguments)
+        if task not in (None, "agent_program"):
             return refused(
                 ValueError(
-                    f"--task {named}: serve --train has the task agent_program; name the task "
-                    f"that the program is to solve by --task-args.name {named or 'NAME'}"
+                    f"--task {task}: serve --train has the task agent_program; name the task "
+                    f"that the program is to solve by --task-args.name {task or 'NAME'}"
                 )
             )
-        return train.main([*given, "--task", "agent_program"])
+        return train.main([*arguments, "--task", "agent_program"])
     usage, what = "jaxrl serve MODEL_OR_RUN", "a model, its directory or a run"
     if argv[:1] in (["--help"], ["-h"]):
         print(

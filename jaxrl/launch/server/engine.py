@@ -247,10 +247,10 @@ def score(setup: sampler.Setup, params: Params, prompt: Sequence[int]) -> Scored
     width = min(round_up(len(prompt), _ROWS), round_up(setup.max_prompt, _ROWS))
     tokens = np.zeros(width, np.int32)
     tokens[: len(prompt)] = prompt
-    found = jax.device_get(
+    outputs = jax.device_get(
         _score(setup.config, setup.features.top, params, tokens, np.int32(len(prompt)))
     )
-    return Scored(*(a[: len(prompt) - 1] for a in found))
+    return Scored(*(a[: len(prompt) - 1] for a in outputs))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -272,5 +272,5 @@ def _score(
         return jnp.take_along_axis(logp, part[1][:, None], axis=-1)[:, 0], ids, best
 
     parts = (hidden[0].reshape(-1, _ROWS, hidden.shape[-1]), jnp.roll(tokens, -1))
-    found = jax.lax.map(rows, (parts[0], parts[1].reshape(-1, _ROWS)))
-    return tuple(a.reshape(width, *a.shape[2:]) for a in found)
+    outputs = jax.lax.map(rows, (parts[0], parts[1].reshape(-1, _ROWS)))
+    return tuple(a.reshape(width, *a.shape[2:]) for a in outputs)

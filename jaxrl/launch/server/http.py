@@ -171,9 +171,9 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(403, f"Host {name!r} is not this machine; use localhost or 127.0.0.1")
 
     def _check_key(self) -> None:
-        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        key = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if self.service.key and not hmac.compare_digest(
-            given.encode("utf-8", "replace"), self.service.key.encode()
+            key.encode("utf-8", "replace"), self.service.key.encode()
         ):
             raise Refused(401, "Authorization: send the server's key as a bearer token")
 
@@ -194,11 +194,11 @@ class Handler(BaseHTTPRequestHandler):
             self._no_such_path()
 
     def _no_such_path(self) -> NoReturn:
-        known = (
+        endpoints = (
             "POST /v1/completions, POST /v1/chat/completions, GET /v1/models, "
             f"GET /v1/models/{self.service.model}, GET /metrics, GET /health"
         )
-        raise Refused(404, f"no {self.command} {self.path[:100]}; there are {known}")
+        raise Refused(404, f"no {self.command} {self.path[:100]}; there are {endpoints}")
 
     def _metrics(self) -> str:
         """Counts in the text format of Prometheus."""

@@ -210,8 +210,8 @@ def parse(
         if schema["properties"][name].get("type") == "integer":
             body[name] = int(value)
     _check_together(body)
-    given = [] if chat else _prompts(body["prompt"], max_prompt_tokens)
-    prompts = [_chat_prompt(body, tokenizer)] if chat else _raw_prompts(given, tokenizer)
+    raw_prompts = [] if chat else _prompts(body["prompt"], max_prompt_tokens)
+    prompts = [_chat_prompt(body, tokenizer)] if chat else _raw_prompts(raw_prompts, tokenizer)
     for prompt in prompts:
         _check_length("messages" if chat else "prompt", prompt, max_prompt_tokens)
     n = body.get("n", 1)
@@ -240,7 +240,7 @@ def parse(
         stream=body.get("stream", False),
         top=top,
         token_ids=body.get("return_token_ids", False),
-        echo=_texts(given, n, tokenizer) if echo else None,
+        echo=_texts(raw_prompts, n, tokenizer) if echo else None,
         usage=body.get("stream_options", {}).get("include_usage", False),
         tools=bool(body.get("tools")) and body.get("tool_choice") != "none",
         one_call=not body.get("parallel_tool_calls", True),
@@ -314,12 +314,12 @@ def _check_length(name: str, ids: Sequence[Any], most: int) -> None:
 
 def _prompts(given: Any, max_prompt_tokens: int) -> list[str] | list[list[float]]:
     """Texts or lists of ids. Lengths come first: a long list takes seconds to look through."""
-    several = isinstance(given, list) and isinstance(next(iter(given), None), str | list)
-    prompts = given if several else [given]
+    is_batch = isinstance(given, list) and isinstance(next(iter(given), None), str | list)
+    prompts = given if is_batch else [given]
     if len(prompts) > CHOICES:
         raise ValueError(f"prompt: {len(prompts)} prompts, more than {CHOICES}; send fewer")
     kind = type(prompts[0])
-    if kind not in (str, list) or any(type(each) is not kind for each in prompts):
+    if kind not in (str, list) or any(type(prompt) is not kind for prompt in prompts):
         raise ValueError(
             f"prompt={given!r:.200} is neither a text nor a list of token ids, nor a list of "
             "one of these kinds"
@@ -337,15 +337,15 @@ def _raw_prompts(
     prompts: list[str] | list[list[float]], tokenizer: Tokenizer
 ) -> list[tuple[int, ...]]:
     try:
-        made = [
+        token_ids = [
             tuple(tokenizer.prompt(p)) if isinstance(p, str) else tuple(map(int, p))
             for p in prompts
         ]
     except Exception as error:  # whatever a tokenizer makes of a text that is none
         raise ValueError(f"prompt: {str(error)[:300]}") from error
-    if not all(made):
+    if not all(token_ids):
         raise ValueError("prompt: it is empty; give it at least one token")
-    return made
+    return token_ids
 
 
 def _texts(prompts: list[str] | list[list[float]], n: int, tokenizer: Tokenizer) -> tuple[str, ...]:

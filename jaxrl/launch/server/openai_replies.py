@@ -137,7 +137,7 @@ class Pieces:
             return {**out, "text": (_echoed(call, completion) if first else "") + new}
         delta: Json = {"content": new} | ({"role": "assistant"} if first else {})
         if calls:
-            delta["tool_calls"] = [{"index": i, **each} for i, each in enumerate(calls)]
+            delta["tool_calls"] = [{"index": i, **tool_call} for i, tool_call in enumerate(calls)]
         return {**out, "delta": delta}
 
 
@@ -155,11 +155,11 @@ def envelope(call: Call, name: str, model: str, created: int, choices: Sequence[
 def usage(call: Call, completions: Sequence[Completion]) -> Json:
     """Tokens read and written."""
     prompt = sum(len(r.prompt) for r in call.requests) // call.n
-    written = sum(len(c.tokens) for c in completions)
+    completion_tokens = sum(len(c.tokens) for c in completions)
     return {
         "prompt_tokens": prompt,
-        "completion_tokens": written,
-        "total_tokens": prompt + written,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt + completion_tokens,
     }
 
 

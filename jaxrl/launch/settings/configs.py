@@ -56,8 +56,8 @@ def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Opti
             f"--recipe {meant}: a recipe is named without a flag, before all flags, as in "
             f"jaxrl {command} {meant}"
         )
-    config, given = opened(name, trusted="--trust" in rest, model=short.model_of(rest))
-    config, rest, options = short.expand(config, [*given, *rest])
+    config, file_flags = opened(name, trusted="--trust" in rest, model=short.model_of(rest))
+    config, rest, options = short.expand(config, [*file_flags, *rest])
     return _parsed(config, rest, f"jaxrl {command} {name}", options)
 
 
@@ -68,8 +68,10 @@ def _parsed(
     steps = config.steps
     config = short.with_whole_paths(flags.parse(config, argv, prog=prog))
     config, options = short.with_epochs(config, options)
-    own = recipes.method_of(config)
-    return (config if own is None else method.fitted(config, own, steps)), options
+    recipe_method = recipes.method_of(config)
+    return (
+        config if recipe_method is None else method.fitted(config, recipe_method, steps)
+    ), options
 
 
 def _of_fork(fork: str, argv: list[str], command: str) -> tuple[Config, short.Options]:
@@ -200,8 +202,8 @@ def _of_stage(
     path: Path, command: str, values: Mapping[str, Any], argv: list[str]
 ) -> tuple[Config, short.Options]:
     """The config of one stage of a course, from its values in the file and the flags."""
-    config, given = of_values(values, path, short.model_of(argv))
-    config, rest, options = short.expand(config, [*given, *argv])
+    config, file_flags = of_values(values, path, short.model_of(argv))
+    config, rest, options = short.expand(config, [*file_flags, *argv])
     return _parsed(config, rest, f"jaxrl {command} {values['recipe']}", options)
 
 
@@ -227,7 +229,7 @@ def of_values(
             raise ValueError(f"{path}: {error}") from error
         base = Config()
     fields = {field.name for field in dataclasses.fields(Config)}
-    given: list[str] = []
+    file_flags: list[str] = []
     if isinstance(values.get("data"), str):
         fields -= {"data"}  # the path of a file, as the flag takes it
     rollout = values.get("rollout")
@@ -239,16 +241,16 @@ def of_values(
             hint = functions.nearest(str(key), [*fields, *short.NAMES])
             raise ValueError(f"{path}: {key!r} is no field of the config; {hint}")
         value = values.pop(key)
-        for each in value if isinstance(value, list) else [value]:
-            given += [f"--{flag}"] if each is True else [f"--{flag}={each}"]
+        for entry in value if isinstance(value, list) else [value]:
+            file_flags += [f"--{flag}"] if entry is True else [f"--{flag}={entry}"]
     if isinstance(part := values.get("objective"), Mapping) and "policy" in part:
         objective = companions.with_policy(base.objective, str(part["policy"]))
         base = dataclasses.replace(base, objective=objective)
     try:
-        made = merged(base, values)
+        config = merged(base, values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return dataclasses.replace(made, recipe=name or path.stem), given
+    return dataclasses.replace(config, recipe=name or path.stem), file_flags
 
 
 def _is_whole(values: Mapping[str, Any]) -> bool:
@@ -269,18 +271,18 @@ def _of_python(path: Path, model: str | None) -> Config:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
-    own = getattr(module, "METHOD", None)
-    if isinstance(own, method.Method):
+    file_method = getattr(module, "METHOD", None)
+    if isinstance(file_method, method.Method):
         if model in (None, "fresh"):
             return recipes.of_module(module, path.stem)
-        return dataclasses.replace(method.applied(algorithms.BASE, own), recipe=path.stem)
+        return dataclasses.replace(method.applied(algorithms.BASE, file_method), recipe=path.stem)
     make = getattr(module, "config", None)
-    made = make() if callable(make) else None
-    if not isinstance(made, Config):
+    config = make() if callable(make) else None
+    if not isinstance(config, Config):
         raise ValueError(
             f"{path} needs a METHOD, a jaxrl.launch.method.Method, or a function `config()` that "
             "returns a jaxrl.config.Config"
         )
-    known = {*recipes.names(), *map(recipes.identity, recipes.names())}
-    shipped = made.recipe in known or made.recipe == Config().recipe
-    return dataclasses.replace(made, recipe=path.stem) if shipped else made
+    recipe_names = {*recipes.names(), *map(recipes.identity, recipes.names())}
+    shipped = config.recipe in recipe_names or config.recipe == Config().recipe
+    return dataclasses.replace(config, recipe=path.stem) if shipped else config

@@ -36,35 +36,35 @@ def stages(values: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
     Raises:
       ValueError: a stage without a recipe.
     """
-    given = values.get("course")
-    if not isinstance(given, list):
+    course = values.get("course")
+    if not isinstance(course, list):
         return []  # also of the config.json of a run, whose stages are resolved already
     common = {name: value for name, value in values.items() if name not in ("course", "run_dir")}
-    for number, stage in enumerate(given):
+    for number, stage in enumerate(course):
         if not isinstance(stage, Mapping) or "recipe" not in stage:
             raise ValueError(f"{path}: stage {number} of the course must name a recipe: {stage!r}")
-    made = [_with_common(common, stage) for stage in given]
+    merged_stages = [_with_common(common, stage) for stage in course]
     if values.get("run_dir"):
-        made[-1]["run_dir"] = values["run_dir"]
-    return made
+        merged_stages[-1]["run_dir"] = values["run_dir"]
+    return merged_stages
 
 
 def _with_common(common: Mapping[str, Any], stage: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a stage, and of its groups of fields, on top of those of all stages."""
-    for name, other in (("steps", "epochs"), ("epochs", "steps")):
+    for name, alternative in (("steps", "epochs"), ("epochs", "steps")):
         if name in stage:  # both say how long a stage is
-            common = {key: value for key, value in common.items() if key != other}
+            common = {key: value for key, value in common.items() if key != alternative}
     return _merged(common, stage, Config())
 
 
 def _merged(common: Mapping[str, Any], stage: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    made = {**common, **stage}
+    values = {**common, **stage}
     for name in common.keys() & stage.keys():
         fields = getattr(kind, name.replace("-", "_"), None)
         both = common[name], stage[name]
-        if dataclasses.is_dataclass(fields) and all(isinstance(each, Mapping) for each in both):
-            made[name] = _merged(*both, fields)
-    return made
+        if dataclasses.is_dataclass(fields) and all(isinstance(group, Mapping) for group in both):
+            values[name] = _merged(*both, fields)
+    return values
 
 
 def resolve(
@@ -84,33 +84,39 @@ def resolve(
     Raises:
       ValueError: naming the stage.
     """
-    own, rest = _divided(argv)
-    made: list[Config] = []
+    course_flags, rest = _divided(argv)
+    stage_configs: list[Config] = []
     options = short.Options()
     for number, stage in enumerate(stages):
         last = number == len(stages) - 1
         try:
-            config, parsed = parse(stage, [*rest, *(own if last else [])])
+            config, parsed = parse(stage, [*rest, *(course_flags if last else [])])
         except ValueError as error:
             raise ValueError(f"stage {number} of the course: {error}") from error
         options = parsed._replace(notes=(*options.notes, *parsed.notes))
-        made.append(dataclasses.replace(config, model=made[0].model if made else config.model))
-    final = made[-1]
+        stage_configs.append(
+            dataclasses.replace(
+                config, model=stage_configs[0].model if stage_configs else config.model
+            )
+        )
+    final = stage_configs[-1]
     if not final.run_dir:
         final = dataclasses.replace(final, run_dir=f"runs/{path.stem}-seed{final.seed}")
     # as they are read back from JSON, so that a continued run finds them equal
-    before = {n: json.loads(json.dumps(configs.to_dict(c))) for n, c in enumerate(made[:-1])}
+    before = {
+        n: json.loads(json.dumps(configs.to_dict(c))) for n, c in enumerate(stage_configs[:-1])
+    }
     return dataclasses.replace(final, course=before), options
 
 
 def _divided(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """Flags of the course as a whole, with their values, and the others."""
-    own, rest, queue = list[str](), list[str](), list(argv)
+    course_flags, rest, queue = list[str](), list[str](), list(argv)
     while queue:
         token = queue.pop(0)
         name, has_value, _ = token.removeprefix("--").partition("=")
-        into = own if name.replace("_", "-") in _OF_ALL else rest
+        into = course_flags if name.replace("_", "-") in _OF_ALL else rest
         into.append(token)
         while not has_value and queue and not queue[0].startswith("--"):
             into.append(queue.pop(0))
-    return own, rest
+    return course_flags, rest

@@ -37,10 +37,10 @@ def parse(default: T, argv: list[str], *, prog: str, description: str = "") -> T
         _check_known(default, rest)
         if default.course:  # whole configs, which are no flags
             plain = dataclasses.replace(default, course={})
-            made = tyro.cli(
+            config = tyro.cli(
                 type(plain), default=plain, args=rest, prog=prog, description=description
             )
-            return dataclasses.replace(made, course=default.course)
+            return dataclasses.replace(config, course=default.course)
     return tyro.cli(type(default), default=default, args=rest, prog=prog, description=description)
 
 
@@ -70,17 +70,17 @@ def _set_extensions(config: Config, argv: list[str], prog: str) -> tuple[Config,
     """The config with the flags of its extensions, `--NAME.FIELD`, and the other arguments."""
     for reference, settings in config.extensions.items():
         prefix = "--" + functions.extension_name(reference).replace("_", "-") + "."
-        own, rest, queue = list[str](), list[str](), list(argv)
+        extension_flags, rest, queue = list[str](), list[str](), list(argv)
         while queue:
             token = queue.pop(0)
             if not token.replace("_", "-").startswith(prefix):
                 rest.append(token)
                 continue
-            own.append("--" + token[len(prefix) :])
+            extension_flags.append("--" + token[len(prefix) :])
             while "=" not in token and queue and not queue[0].startswith("--"):
-                own.append(queue.pop(0))
-        if own:
-            settings = parse(settings, own, prog=f"{prog} {prefix.removesuffix('.')}")
+                extension_flags.append(queue.pop(0))
+        if extension_flags:
+            settings = parse(settings, extension_flags, prog=f"{prog} {prefix.removesuffix('.')}")
             fields = config.extensions | {reference: settings}
             config = dataclasses.replace(config, extensions=fields)
         argv = rest
@@ -95,7 +95,7 @@ def _check_groups(config: Config, argv: list[str]) -> None:
       ValueError: naming the nearest, or `--with` for an extension that the run does not have.
     """
     fields = {field.name for field in dataclasses.fields(config)} | {"from"}
-    own = [functions.extension_name(reference) for reference in config.extensions]
+    extensions = [functions.extension_name(reference) for reference in config.extensions]
     bundled = functions.bundled_extensions()
     for token in argv:
         group = token.removeprefix("--").partition(".")[0].replace("-", "_")
@@ -104,7 +104,7 @@ def _check_groups(config: Config, argv: list[str]) -> None:
         flag = token.partition("=")[0]
         if group in bundled:
             raise ValueError(f"{flag}: the run has no extension {group!r}; add --with {group}")
-        close = difflib.get_close_matches(group, [*fields, *own, *bundled], n=1, cutoff=0.6)
+        close = difflib.get_close_matches(group, [*fields, *extensions, *bundled], n=1, cutoff=0.6)
         if close and close[0] in fields:
             continue  # an unknown flag of the config, which the parser tells
         if close:
@@ -122,17 +122,17 @@ def _check_known(config: Config, argv: list[str]) -> None:
     Raises:
       ValueError: naming those that are meant.
     """
-    known = names(config)
+    flag_names = names(config)
     for token in argv:
         flag = token.partition("=")[0].removeprefix("--").replace("_", "-")
-        if not re.match(r"--[A-Za-z]", token) or flag in known or flag in ("help", "with"):
+        if not re.match(r"--[A-Za-z]", token) or flag in flag_names or flag in ("help", "with"):
             continue
-        endings = {name.rpartition(".")[2] for name in known}
-        close = [name for name in known if name.rpartition(".")[2] == flag][:3]
-        close = close or difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
+        endings = {name.rpartition(".")[2] for name in flag_names}
+        close = [name for name in flag_names if name.rpartition(".")[2] == flag][:3]
+        close = close or difflib.get_close_matches(flag, flag_names, n=1, cutoff=0.6)
         if not close:
             near = difflib.get_close_matches(flag.rpartition(".")[2], endings, n=1, cutoff=0.75)
-            close = [name for name in known if name.rpartition(".")[2] in near][:3]
+            close = [name for name in flag_names if name.rpartition(".")[2] in near][:3]
         meant = " or ".join(f"'--{name}'" for name in close)
         raise ValueError(
             f"--{flag} is unknown; {f'did you mean {meant}? ' if meant else ''}"
@@ -142,15 +142,15 @@ def _check_known(config: Config, argv: list[str]) -> None:
 
 def names(config: Any, prefix: str = "") -> list[str]:
     """The flags of all fields of a config, without their dashes, `no-` forms included."""
-    found: list[str] = []
+    flags: list[str] = []
     for field in dataclasses.fields(config):
         name, value = field.name.replace("_", "-"), getattr(config, field.name)
         if dataclasses.is_dataclass(value):
-            found += names(value, f"{prefix}{name}.")
+            flags += names(value, f"{prefix}{name}.")
         elif not isinstance(value, dict):
-            found.append(prefix + name)
-            found += [f"{prefix}no-{name}"] if isinstance(value, bool) else []
-    return found
+            flags.append(prefix + name)
+            flags += [f"{prefix}no-{name}"] if isinstance(value, bool) else []
+    return flags
 
 
 def named(default: T, argv: list[str], *, usage: str, what: str) -> tuple[str, T]:
@@ -221,9 +221,9 @@ def _with_values(default: Any, argv: list[str]) -> list[str]:
     """The arguments; a switch of a field of type `bool | None` is followed by its value."""
     flags: list[str] = []
     for token, after in zip(argv, [*argv[1:], ""], strict=False):
-        given = re.fullmatch(r"--((?:.*\.)?)(no-)?([^.=]+)", token)
-        if given and after not in ("True", "False", "None"):
-            group, no, name = given.groups()
+        match = re.fullmatch(r"--((?:.*\.)?)(no-)?([^.=]+)", token)
+        if match and after not in ("True", "False", "None"):
+            group, no, name = match.groups()
             if _hint(default, (group + name).replace("-", "_")) == bool | None:
                 flags += [f"--{group}{name}", str(no is None)]
                 continue
@@ -272,9 +272,9 @@ def _entry_types(config: Any, path: str) -> tuple[Any, ...]:
     """The types that the values of a dict field may have; none if they are not known."""
     _, *inner = get_args(_hint(config, path)) or (None,)
     return tuple(
-        each
+        member
         for hint in inner
-        for each in (get_args(hint) if isinstance(hint, types.UnionType) else (hint,))
+        for member in (get_args(hint) if isinstance(hint, types.UnionType) else (hint,))
     )
 
 

@@ -158,10 +158,12 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
         elif not token.startswith("--") or name not in NAMES or _is_field(config, name):
             rest.append(token)
         elif name in _SWITCHES:
-            on = _is_on(name, value) if has_value else True
+            enabled = _is_on(name, value) if has_value else True
             if name in ("chat", "no-chat"):
-                rest.append("--rollout.chat" if on == (name == "chat") else "--rollout.no-chat")
-            elif on:
+                rest.append(
+                    "--rollout.chat" if enabled == (name == "chat") else "--rollout.no-chat"
+                )
+            elif enabled:
                 values[name] = "true"
             else:
                 values.pop(name, None)  # a flag takes back what the file of the run asks for
@@ -170,13 +172,13 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
         else:
             if not has_value and (not queue or queue[0].startswith("--")):
                 raise ValueError(f"--{name} needs a value")
-            given = value if has_value else queue.pop(0)
+            argument = value if has_value else queue.pop(0)
             if name == "reward":
-                rewards.append(given)
+                rewards.append(argument)
                 while queue and not has_value and not queue[0].startswith("--"):
                     rewards.append(queue.pop(0))
             else:
-                values[DATA.get(name, name)] = given
+                values[DATA.get(name, name)] = argument
     options = Options(
         _whole("epochs", values), _whole("show-every", values),
         "profile" in values, "trust" in values, "strict" in values,
@@ -218,13 +220,13 @@ def _rows(config: Config, epochs: int) -> int:
     """What an epoch over a file is made of: its rows to train on, of which one may be several."""
     check_named(config)
     model, tokenizer = policies.describe(config)
-    found = written.usable(tokenizer, config, config.data.path)
-    places = list(range(len(found)))
+    file_rows = written.usable(tokenizer, config, config.data.path)
+    places = list(range(len(file_rows)))
     if not config.data.eval_path:
-        places = rows.divide(found, config.data.eval_share, config.eval.problems)[0]
+        places = rows.divide(file_rows, config.data.eval_share, config.eval.problems)[0]
     if config.data.long_rows == "split" or config.data.comparisons:
         actor = Policy(model, {}, tokenizer)
-        return sum(len(written.groups(actor, config, found, place)) for place in places)
+        return sum(len(written.groups(actor, config, file_rows, place)) for place in places)
     return len(places)
 
 
@@ -238,8 +240,8 @@ def _problems(config: Config, epochs: int) -> int:
         return size
     check_named(config)
     keep = policies.keeps(policies.describe(config)[1], config.rollout, task)
-    kept = (task.problem("train", config.seed, index) for index in range(size))
-    return sum(1 for _ in filter(keep, kept)) or size  # of none, the run says so
+    problems = (task.problem("train", config.seed, index) for index in range(size))
+    return sum(1 for _ in filter(keep, problems)) or size  # of none, the run says so
 
 
 def _unequal(config: Config, epochs: int, count: int, taken: int) -> str:
@@ -249,14 +251,14 @@ def _unequal(config: Config, epochs: int, count: int, taken: int) -> str:
             f"--epochs {epochs}: as many steps as {epochs} x {count} prompts take; which prompts "
             "they are is chosen by the rewards, so some are used more often than others"
         )
-    if not (more := taken - epochs * count):
+    if not (surplus := taken - epochs * count):
         return ""
     what, step = "prompts", f"rollout.prompts={config.rollout.prompts}"
     if config.data.kinds:
         what, step = "rows", f"data.batch_size={config.data.batch_size}"
     return (
         f"--epochs {epochs}: {epochs} x {count} = {epochs * count} {what} are no whole number of "
-        f"steps with {step}; the last step takes {more} more, of later epochs"
+        f"steps with {step}; the last step takes {surplus} more, of later epochs"
     )
 
 
@@ -324,13 +326,13 @@ def _with_reward_models(
     Beside others, which are then the task's, their scores are added; alone, they are the reward.
     """
     models = [text for text in rewards if (Path(text) / "config.json").exists()]
-    others = [text for text in rewards if text not in models]
+    other_rewards = [text for text in rewards if text not in models]
     if not models:
-        return config, others
+        return config, other_rewards
     paths = tuple(str(Path(model).resolve()) for model in models)
-    given = {"models": paths, "task_weight": float(bool(others))}
-    config = configs.extended(config, "reward_model", **given)
-    return config, others or ["none"] * data
+    settings = {"models": paths, "task_weight": float(bool(other_rewards))}
+    config = configs.extended(config, "reward_model", **settings)
+    return config, other_rewards or ["none"] * data
 
 
 def _with_data(config: Config, given: dict[str, str], rewards: Sequence[str]) -> Config:
@@ -384,7 +386,7 @@ def _path(spec: str) -> str:
 def model_of(argv: Sequence[str]) -> str | None:
     """The model that flags name, if any."""
     flags = ["--model", *(f"--{name}" for name, full in ALIASES.items() if full == "model")]
-    return next((found for flag in flags if (found := _value_of(flag, argv))), None)
+    return next((model for flag in flags if (model := _value_of(flag, argv))), None)
 
 
 def _with_chat(config: Config, argv: Sequence[str]) -> Config:
@@ -399,17 +401,17 @@ def has_template(model: str) -> bool:
     """Whether a model has a chat template: of a directory, a GGUF file, a packaged model, or a Hub
     id in the local cache."""
     if catalog.is_hub(model):
-        found = catalog.cached(model)
+        path = catalog.cached(model)
     else:
-        known = model in catalog.PACKAGED or Path(model).exists()
-        found = catalog.locate(model) if known else None
-    if found is None:
+        available = model in catalog.PACKAGED or Path(model).exists()
+        path = catalog.locate(model) if available else None
+    if path is None:
         return False
-    if found.suffix == ".gguf":
-        return "tokenizer.chat_template" in gguf_file.header(found).fields
-    if (found / "chat_template.jinja").exists():
+    if path.suffix == ".gguf":
+        return "tokenizer.chat_template" in gguf_file.header(path).fields
+    if (path / "chat_template.jinja").exists():
         return True
-    settings = found / "tokenizer_config.json"
+    settings = path / "tokenizer_config.json"
     return settings.exists() and "chat_template" in json.loads(settings.read_text("utf-8"))
 
 

@@ -59,24 +59,26 @@ def arms(argv: Sequence[str]) -> list[Arm]:
         return []
     plain = [token for token, values in map(_axis, _tokens(argv)) if not values for token in token]
     elsewhere = [
-        each
+        word
         for token in _tokens(plain)
         if short.ALIASES.get(name := token[0].partition("=")[0].removeprefix("--"), name)
         not in ("run-dir", "run_dir")
-        for each in token
+        for word in token
     ]
-    found: list[Arm] = []
+    sweep_arms: list[Arm] = []
     for values in itertools.product(*(values for _, values in axes)):
         names = [flag[0].removeprefix("--") for flag, _ in axes]
-        given = [f"--{name}={value}" for name, value in zip(names, values, strict=True)]
-        config, options = configs.resolve([*plain, *given])
+        axis_flags = [f"--{name}={value}" for name, value in zip(names, values, strict=True)]
+        config, options = configs.resolve([*plain, *axis_flags])
         short_names = [name.rpartition(".")[2].replace("-", "_") for name in names]
         name = ",".join(f"{n}={v}" for n, v in zip(short_names, values, strict=True))
         base = config.run_dir or f"runs/{config.recipe}-sweep"
         run_dir = f"{base}/{name}"
-        own = (*elsewhere, *given, f"--run-dir={run_dir}")
-        found.append(Arm(name, dataclasses.replace(config, run_dir=run_dir), options, own))
-    return found
+        arm_argv = (*elsewhere, *axis_flags, f"--run-dir={run_dir}")
+        sweep_arms.append(
+            Arm(name, dataclasses.replace(config, run_dir=run_dir), options, arm_argv)
+        )
+    return sweep_arms
 
 
 def parallel(argv: Sequence[str]) -> tuple[int, list[str]]:
@@ -85,10 +87,12 @@ def parallel(argv: Sequence[str]) -> tuple[int, list[str]]:
     Raises:
       ValueError: not a whole number of 1 or more.
     """
-    given = [token for token in _tokens(argv) if token[0].partition("=")[0] == "--parallel"]
-    rest = [each for token in _tokens(argv) if token not in given for each in token]
+    parallel_flags = [
+        token for token in _tokens(argv) if token[0].partition("=")[0] == "--parallel"
+    ]
+    rest = [word for token in _tokens(argv) if token not in parallel_flags for word in token]
     count = 1
-    for token in given:
+    for token in parallel_flags:
         text = token[0].partition("=")[2] or " ".join(token[1:])
         if not text.isdecimal() or int(text) < 1:
             raise ValueError(f"--parallel {text}: must be a whole number, 1 or more")
@@ -130,8 +134,8 @@ def side_by_side(count: int) -> Callable[[Sequence[Arm]], list[int]]:
         with ThreadPoolExecutor(count) as pool:
             statuses = []
             for arm, status in zip(found, pool.map(one, found), strict=True):
-                said = "done" if not status else f"exit status {status}"
-                print(f"{arm.name}: {said}, output in {arm.config.run_dir}.log", flush=True)
+                outcome = "done" if not status else f"exit status {status}"
+                print(f"{arm.name}: {outcome}, output in {arm.config.run_dir}.log", flush=True)
                 statuses.append(status)
         return statuses
 
@@ -185,28 +189,32 @@ def table(names: Sequence[str], directories: Sequence[Path]) -> Table:
         for path in (directory / "summary.json" for directory in directories)
     ]
     held_out = [outcome["eval"]["before"] for outcome in outcomes if outcome]
-    answered = any("pass@1" in each for each in held_out)
-    shown = [name for name in _SHOWN[answered] if any(name in each for each in held_out)]
-    made = Table("run", *(f"{name} {when}" for name in shown for when in _TIMES), "seconds")
+    answered = any("pass@1" in figures for figures in held_out)
+    figure_names = [
+        name for name in _SHOWN[answered] if any(name in figures for figures in held_out)
+    ]
+    outcome_table = Table(
+        "run", *(f"{name} {when}" for name in figure_names for when in _TIMES), "seconds"
+    )
     for name, outcome in zip(names, outcomes, strict=True):
         if not outcome:
-            made.add_row(name, *["-"] * 2 * len(shown), "unfinished")
+            outcome_table.add_row(name, *["-"] * 2 * len(figure_names), "unfinished")
             continue
-        cells = [outcome["eval"][when].get(figure) for figure in shown for when in _TIMES]
+        cells = [outcome["eval"][when].get(figure) for figure in figure_names for when in _TIMES]
         texts = ["-" if cell is None else f"{cell:.3f}" for cell in cells]
-        made.add_row(name, *texts, f"{outcome['seconds']:.0f}")
-    return made
+        outcome_table.add_row(name, *texts, f"{outcome['seconds']:.0f}")
+    return outcome_table
 
 
 def _tokens(argv: Sequence[str]) -> list[tuple[str, ...]]:
     """Arguments with their values: a flag and what follows it, or a word alone."""
-    found: list[tuple[str, ...]] = []
+    tokens: list[tuple[str, ...]] = []
     for token in argv:
-        if token.startswith("--") or not found or not found[-1][0].startswith("--"):
-            found.append((token,))
+        if token.startswith("--") or not tokens or not tokens[-1][0].startswith("--"):
+            tokens.append((token,))
         else:
-            found[-1] = (*found[-1], token)
-    return found
+            tokens[-1] = (*tokens[-1], token)
+    return tokens
 
 
 def _axis(token: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:

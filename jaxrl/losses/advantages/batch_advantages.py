@@ -108,10 +108,10 @@ def gdpo(
     Returns:
       `[N]`, 0 for invalid samples.
     """
-    named, count = part_weights(weights), reward_parts.shape[1]
-    if named and len(named) != count:
+    named_weights, count = part_weights(weights), reward_parts.shape[1]
+    if named_weights and len(named_weights) != count:
         raise ValueError(
-            f"weights={weights!r} names {len(named)} parts, but the reward has {count}"
+            f"weights={weights!r} names {len(named_weights)} parts, but the reward has {count}"
         )
     valid = clean_rewards(reward_parts[:, 0], valid)[1]
 
@@ -119,7 +119,7 @@ def gdpo(
         return group_advantages(part, group_ids, num_groups=num_groups, valid=valid, eps=eps)
 
     parts = jax.vmap(normalise, in_axes=1, out_axes=1)(reward_parts)
-    factors = jnp.asarray([*named.values()] or [1.0] * count, parts.dtype)
+    factors = jnp.asarray([*named_weights.values()] or [1.0] * count, parts.dtype)
     return _whiten(parts @ factors, valid, eps)
 
 

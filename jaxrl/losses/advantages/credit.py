@@ -35,8 +35,8 @@ def discounted_returns(
     rewards = where_valid(step_mask, constant(step_rewards))
 
     def step(following: jax.Array, reward: jax.Array) -> tuple[jax.Array, jax.Array]:
-        here = reward + discount * following
-        return here, here
+        total = reward + discount * following
+        return total, total
 
     _, returns = jax.lax.scan(step, jnp.zeros_like(rewards[:, 0]), rewards.T, reverse=True)
     return where_valid(step_mask, returns.T)
@@ -236,9 +236,9 @@ def agent_advantages(
       `[N, S]`, 0 at masked steps; an agent is compared with the episodes in which it took a turn.
     """
     mask = jnp.asarray(step_mask, bool)
-    own = mask[..., None] & (agent_ids[..., None] == jnp.arange(num_agents))
-    returns = jnp.sum(jnp.where(own, constant(step_rewards)[..., None], 0.0), axis=1)
-    took = jnp.any(own, axis=1)
+    agent_mask = mask[..., None] & (agent_ids[..., None] == jnp.arange(num_agents))
+    returns = jnp.sum(jnp.where(agent_mask, constant(step_rewards)[..., None], 0.0), axis=1)
+    took = jnp.any(agent_mask, axis=1)
     took &= True if valid is None else jnp.asarray(valid, bool)[:, None]
 
     def compare(values: jax.Array, valid: jax.Array) -> jax.Array:
@@ -343,8 +343,8 @@ def m_grpo(
     place = jnp.where(mask, turn, 0)
     sizes = jax.vmap(lambda row: jnp.bincount(row, length=mask.shape[1] + 1))(place)
     turns = jnp.sum(sizes[:, 1:] > 0, axis=1, keepdims=True)
-    own = jnp.take_along_axis(sizes, place, axis=1)
-    share = jnp.sum(mask, axis=1, keepdims=True) / jnp.maximum(turns * own, 1)
+    turn_sizes = jnp.take_along_axis(sizes, place, axis=1)
+    share = jnp.sum(mask, axis=1, keepdims=True) / jnp.maximum(turns * turn_sizes, 1)
     return where_valid(mask, episode[:, None] * share)
 
 
@@ -391,8 +391,8 @@ def ssrl(
     sizes = jax.vmap(lambda row: jnp.bincount(row, length=mask.shape[1] + 1))(place)
     before = jnp.cumsum(sizes.at[:, 0].set(0), axis=1) - sizes  # own tokens in earlier turns
     within = jnp.cumsum(mask, axis=1) - 1 - jnp.take_along_axis(before, place, axis=1)
-    found = (place > 1) & (within < information)
-    return where_valid(mask & ~found, jnp.broadcast_to(episode[:, None], mask.shape))
+    information_mask = (place > 1) & (within < information)
+    return where_valid(mask & ~information_mask, jnp.broadcast_to(episode[:, None], mask.shape))
 
 
 @checked

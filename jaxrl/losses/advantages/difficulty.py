@@ -56,8 +56,8 @@ def grpo_s(
       `[N]`, 0 for demonstrations and invalid samples.
     """
     rewards, valid = clean_rewards(rewards, valid)
-    shown = valid & jnp.asarray(expert, bool)
-    own = valid & ~shown
+    expert_mask = valid & jnp.asarray(expert, bool)
+    sampled_mask = valid & ~expert_mask
 
     def mean(x: jax.Array, rows: jax.Array) -> jax.Array:
         """[N, ...] the mean over some rows of each one's group; 0 without any."""
@@ -70,16 +70,16 @@ def grpo_s(
     rows = jnp.arange(len(tokens))[:, None]
     bags = bags.at[rows, tokens % features].add(as_float(jnp.asarray(mask, bool)))
     bags = bags / jnp.maximum(jnp.linalg.norm(bags, axis=1, keepdims=True), 1e-6)
-    likeness = jnp.sum(bags * mean(bags, shown), axis=1)
-    known = mean(shown.astype(rewards.dtype), shown) > 0
+    likeness = jnp.sum(bags * mean(bags, expert_mask), axis=1)
+    has_expert = mean(expert_mask.astype(rewards.dtype), expert_mask) > 0
 
     def factor(distance: jax.Array, slope: float) -> jax.Array:
-        counted = own & known
+        counted = sampled_mask & has_expert
         centre = jnp.sum(where_valid(counted, distance)) / jnp.maximum(jnp.sum(counted), 1)
-        return jnp.where(known, 2.0 * jax.nn.sigmoid(slope * (distance - centre)), 1.0)
+        return jnp.where(has_expert, 2.0 * jax.nn.sigmoid(slope * (distance - centre)), 1.0)
 
-    scale = factor(mean(1.0 - likeness, own), hardness)
-    scale = scale * factor(mean(rewards, shown) - mean(rewards, own), responsiveness)
+    scale = factor(mean(1.0 - likeness, sampled_mask), hardness)
+    scale = scale * factor(mean(rewards, expert_mask) - mean(rewards, sampled_mask), responsiveness)
     return scale * sampled_advantages(
         rewards, group_ids, num_groups=num_groups, expert=expert, valid=valid
     )

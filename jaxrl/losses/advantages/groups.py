@@ -102,8 +102,10 @@ def sampled_advantages(
       `[N]`.
     """
     rewards, valid = clean_rewards(rewards, valid)
-    own = valid & ~jnp.asarray(expert, bool)
-    return group_advantages(rewards, group_ids, num_groups=num_groups, scale=scale, valid=own)
+    sampled_mask = valid & ~jnp.asarray(expert, bool)
+    return group_advantages(
+        rewards, group_ids, num_groups=num_groups, scale=scale, valid=sampled_mask
+    )
 
 
 @checked

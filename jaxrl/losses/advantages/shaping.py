@@ -125,13 +125,13 @@ def settled_label(
       `[N]`.
     """
     rewards, valid = clean_rewards(rewards, valid)
-    own = valid & ~jnp.asarray(expert, bool)
-    weight = own.astype(rewards.dtype)
+    sampled_mask = valid & ~jnp.asarray(expert, bool)
+    weight = sampled_mask.astype(rewards.dtype)
     count = jax.ops.segment_sum(weight, group_ids, num_groups)
     mean = jax.ops.segment_sum(weight * rewards, group_ids, num_groups) / jnp.maximum(count, 1.0)
-    best = jax.ops.segment_max(jnp.where(own, rewards, -jnp.inf), group_ids, num_groups)
-    settled = valid & ~own & (best[group_ids] >= rewards)
-    return jnp.where(settled, mean[group_ids], rewards)
+    best = jax.ops.segment_max(jnp.where(sampled_mask, rewards, -jnp.inf), group_ids, num_groups)
+    settled_rows = valid & ~sampled_mask & (best[group_ids] >= rewards)
+    return jnp.where(settled_rows, mean[group_ids], rewards)
 
 
 @checked
@@ -181,15 +181,15 @@ def episodic(
     remembered = valid & (age > 0) & jnp.any(mask, axis=1)
     near = jnp.where(remembered[None, :], prompts @ prompts.T, -jnp.inf)
     near, mates = jax.lax.top_k(near, min(neighbours, len(rewards)))
-    known = jnp.isfinite(near)
+    mate_mask = jnp.isfinite(near)
     alike = jnp.sum(responses[:, None, :] * responses[mates], axis=-1)
     passed = rewards[mates] >= threshold
 
     def closest(kind: jax.Array) -> jax.Array:
-        return jnp.max(jnp.where(known & kind, alike, 0.0), axis=1)
+        return jnp.max(jnp.where(mate_mask & kind, alike, 0.0), axis=1)
 
     bonus = exploit * (closest(passed) - closest(~passed))
-    bonus += explore * jnp.where(jnp.any(known, axis=1), 1.0 - closest(known), 0.0)
+    bonus += explore * jnp.where(jnp.any(mate_mask, axis=1), 1.0 - closest(mate_mask), 0.0)
     return jnp.where(valid & (age == 0), rewards + bonus, rewards)
 
 

@@ -89,9 +89,9 @@ def entropy_sft(
     rank = jnp.argsort(order).reshape(excess.shape)
     count = jnp.sum(batch_mask)
     keep = jnp.maximum((token_share * count).astype(jnp.int32), 1)
-    kept = batch_mask & (rank < keep)
-    loss = jnp.where(kept, -as_float(logp) * (count / keep), 0.0)
-    return loss.astype(as_float(logp).dtype), {"kept": indicator(kept)}
+    kept_tokens = batch_mask & (rank < keep)
+    loss = jnp.where(kept_tokens, -as_float(logp) * (count / keep), 0.0)
+    return loss.astype(as_float(logp).dtype), {"kept": indicator(kept_tokens)}
 
 
 @checked
@@ -119,8 +119,8 @@ def raft(
     rows = jnp.arange(score.shape[0])
     better = score[None, :] > score[:, None]
     earlier = (score[None, :] == score[:, None]) & (rows[None, :] < rows[:, None])
-    kept = acts & ~jnp.any(same & (better | earlier), axis=1)
-    return jnp.where(kept[:, None], -as_float(logp), 0.0), {"kept": indicator(kept)}
+    kept_rows = acts & ~jnp.any(same & (better | earlier), axis=1)
+    return jnp.where(kept_rows[:, None], -as_float(logp), 0.0), {"kept": indicator(kept_rows)}
 
 
 @checked
@@ -139,8 +139,8 @@ def expert_iteration(logp: jax.Array, rewards: jax.Array, *, threshold: float = 
     Returns:
       Loss `[B, T]`; metric `kept` `[B]`.
     """
-    kept = row_constant(rewards, logp) >= threshold
-    return jnp.where(kept[:, None], -as_float(logp), 0.0), {"kept": indicator(kept)}
+    kept_rows = row_constant(rewards, logp) >= threshold
+    return jnp.where(kept_rows[:, None], -as_float(logp), 0.0), {"kept": indicator(kept_rows)}
 
 
 @checked

@@ -168,9 +168,9 @@ def pacs(
     """
     score = beta * sequence_log_ratio(logp, behavior_logp, mask=mask)
     together = _together(mask, group_ids)
-    others = together & ~jnp.eye(len(together), dtype=bool)
-    total = jnp.sum(jnp.where(others, score.T, 0.0), axis=1, keepdims=True)
-    psi = score - total / jnp.maximum(jnp.sum(others, axis=1, keepdims=True), 1)
+    peer_mask = together & ~jnp.eye(len(together), dtype=bool)
+    total = jnp.sum(jnp.where(peer_mask, score.T, 0.0), axis=1, keepdims=True)
+    psi = score - total / jnp.maximum(jnp.sum(peer_mask, axis=1, keepdims=True), 1)
     label = row_constant(rewards, logp)[:, None]
     weight = jnp.ones_like(label)
     if balanced:

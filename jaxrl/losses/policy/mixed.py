@@ -184,15 +184,15 @@ def sasr(
     """
     policy, metrics = ppo_clip(logp, behavior_logp, advantages)
     expert = jnp.asarray(expert, bool)[:, None]
-    taught = expert & jnp.asarray(batch_mask, bool)
-    wrong = jnp.where(taught, 1.0 - jnp.exp(jnp.minimum(constant(logp), 0.0)), 0.0)
-    g = jnp.sum(wrong) / jnp.maximum(jnp.sum(taught), 1)
+    expert_mask = expert & jnp.asarray(batch_mask, bool)
+    wrong = jnp.where(expert_mask, 1.0 - jnp.exp(jnp.minimum(constant(logp), 0.0)), 0.0)
+    g = jnp.sum(wrong) / jnp.maximum(jnp.sum(expert_mask), 1)
     p = jnp.where(step < warmup_steps, 1.0, g / (g + gamma * warm_gradient))
-    drawn = jax.random.uniform(key, dtype=jnp.float32) < p
+    imitates = jax.random.uniform(key, dtype=jnp.float32) < p
     if imitate is not None:
-        drawn = jnp.asarray(imitate, bool)[:, None]
-        p = drawn.astype(jnp.float32)
-    loss = jnp.where(expert == drawn, jnp.where(expert, -as_float(logp), policy), 0.0)
+        imitates = jnp.asarray(imitate, bool)[:, None]
+        p = imitates.astype(jnp.float32)
+    loss = jnp.where(expert == imitates, jnp.where(expert, -as_float(logp), policy), 0.0)
     return loss, metrics | {"imitation": jnp.broadcast_to(p, logp.shape)}
 
 
@@ -232,9 +232,9 @@ def grao(
     """
     a = row_mean(mask, jnp.broadcast_to(token_constant(advantages, logp), logp.shape))
     expert = jnp.asarray(expert, bool)
-    own = ~expert & jnp.any(jnp.asarray(mask, bool), axis=-1)
-    size = jax.ops.segment_sum(own.astype(a.dtype), group_ids, len(a))[group_ids]
-    total = jax.ops.segment_sum(jnp.where(own, a, 0.0), group_ids, len(a))[group_ids]
+    sampled_mask = ~expert & jnp.any(jnp.asarray(mask, bool), axis=-1)
+    size = jax.ops.segment_sum(sampled_mask.astype(a.dtype), group_ids, len(a))[group_ids]
+    total = jax.ops.segment_sum(jnp.where(sampled_mask, a, 0.0), group_ids, len(a))[group_ids]
     reference = imitation * size * a - alignment * total
     weight = jnp.where(expert, reference, (1.0 + alignment) * a)
     return -weight[:, None] * as_float(logp), {}

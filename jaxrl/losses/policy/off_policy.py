@@ -195,10 +195,10 @@ def icepop(
       Loss `[B, T]`; the metrics of `ppo_clip` and `kept` `[B, T]`.
     """
     k = constant(importance_ratio(proximal_logp, behavior_logp))
-    kept = (k >= low) & (k <= high)
+    kept_tokens = (k >= low) & (k <= high)
     u = importance_ratio(logp, proximal_logp)
     loss, metrics = clipped_surrogate(u, advantages, clip_low=clip_low, clip_high=clip_high)
-    return jnp.where(kept, k, 0.0) * loss, metrics | {"kept": indicator(kept)}
+    return jnp.where(kept_tokens, k, 0.0) * loss, metrics | {"kept": indicator(kept_tokens)}
 
 
 @checked
@@ -241,12 +241,12 @@ def m2po(
     # The running mean of sorted values rises, so the kept tokens are a prefix of the sorted ones.
     count = jnp.sum((mean <= threshold) & finite)
     rank = jnp.argsort(jnp.argsort(moment, axis=None)).reshape(moment.shape)
-    kept = ~region | (rank < count)
+    kept_tokens = ~region | (rank < count)
     r = importance_ratio(logp, behavior_logp)
-    return jnp.where(kept, -r * advantages, 0.0), {
+    return jnp.where(kept_tokens, -r * advantages, 0.0), {
         "ratio": constant(r),
         "second_moment": jnp.where(region, moment, 0.0),
-        "kept": indicator(kept),
+        "kept": indicator(kept_tokens),
     }
 
 
@@ -276,11 +276,11 @@ def opsm(
     Returns:
       Loss `[B, T]`; the metrics of `ppo_clip` and `kept` `[B, T]`.
     """
-    kept = opsm_mask(logp, behavior_logp, advantages, mask=mask, threshold=threshold)
+    kept_tokens = opsm_mask(logp, behavior_logp, advantages, mask=mask, threshold=threshold)
     r = importance_ratio(logp, behavior_logp)
     loss, metrics = clipped_surrogate(r, advantages, clip_low=clip_low, clip_high=clip_high)
-    kept = jnp.broadcast_to(kept, loss.shape)
-    return jnp.where(kept, loss, 0.0), metrics | {"kept": indicator(kept)}
+    kept_tokens = jnp.broadcast_to(kept_tokens, loss.shape)
+    return jnp.where(kept_tokens, loss, 0.0), metrics | {"kept": indicator(kept_tokens)}
 
 
 @checked

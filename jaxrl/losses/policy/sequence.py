@@ -287,8 +287,8 @@ def a_lol(
             raise ValueError(f"level={level!r} is unknown; choose one of sequence, token, none")
     weight = jnp.broadcast_to(constant(jnp.clip(r, 1.0 - clip, 1.0 + clip)), logp.shape)
     advantages = token_constant(advantages, logp)
-    kept = jnp.maximum(advantages, 0.0)
-    loss = -weight * kept * as_float(logp)
+    positive_part = jnp.maximum(advantages, 0.0)
+    loss = -weight * positive_part * as_float(logp)
     return loss, {"weight": weight, "dropped": indicator(advantages < 0)}
 
 

@@ -216,9 +216,9 @@ def red_drop(
     same = group_ids[:, None] == group_ids[None, :]
     negative, positives = score < 0, jnp.sum(same & (score > 0)[None, :], axis=1)
     earlier = jnp.sum(same & negative[None, :] & (order[None, :] < order[:, None]), axis=1)
-    kept = ~negative | (earlier < max_ratio * positives)
-    loss = jnp.where(kept[:, None], -advantages * as_float(logp), 0.0)
-    return loss, {"kept": indicator(kept)}
+    kept_rows = ~negative | (earlier < max_ratio * positives)
+    loss = jnp.where(kept_rows[:, None], -advantages * as_float(logp), 0.0)
+    return loss, {"kept": indicator(kept_rows)}
 
 
 @checked

@@ -61,13 +61,13 @@ def gepo(
     def count(rows: jax.Array) -> jax.Array:
         return jnp.sum(same & rows[None, :], axis=1).astype(score.dtype)
 
-    equals, others = jnp.maximum(count(passed), 1.0), jnp.maximum(count(failed), 1.0)
+    equals, failures = jnp.maximum(count(passed), 1.0), jnp.maximum(count(failed), 1.0)
 
     def mean_of(rows: jax.Array, size: jax.Array) -> jax.Array:
         return jnp.sum(jnp.where(same & rows[None, :], score[None, :], 0.0), axis=1) / size
 
     mean = mean_of(passed, equals)
-    preference = -jax.nn.log_sigmoid(mean - mean_of(failed, others))
+    preference = -jax.nn.log_sigmoid(mean - mean_of(failed, failures))
     preference = jnp.where(count(failed) > 0, preference, 0.0)
     spread = jnp.square(score - mean)
     loss = jnp.where(passed, count(acts) / equals * (preference + equality * spread), 0.0)
@@ -121,6 +121,6 @@ def oorl(
         logp, behavior_logp, advantages, clip_low=clip_low, clip_high=clip_high
     )
     settings = {"beta": beta, "equality": equality, "threshold": threshold}
-    group, own = gepo(logp, ref_logp, rewards, mask=mask, group_ids=group_ids, **settings)
+    group, group_metrics = gepo(logp, ref_logp, rewards, mask=mask, group_ids=group_ids, **settings)
     passed = row_constant(rewards, logp) >= threshold
-    return policy + weight * group, metrics | own | {"equivalent": indicator(passed)}
+    return policy + weight * group, metrics | group_metrics | {"equivalent": indicator(passed)}

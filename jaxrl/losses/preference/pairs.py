@@ -48,8 +48,8 @@ def pair_dpo(
 
     def loss(chosen: jax.Array, rejected: jax.Array) -> direct.Loss:
         zeros = jnp.zeros_like(chosen)
-        given = {"beta": beta, "label_smoothing": label_smoothing}
-        return direct.dpo(chosen, rejected, zeros, zeros, **given)
+        settings = {"beta": beta, "label_smoothing": label_smoothing}
+        return direct.dpo(chosen, rejected, zeros, zeros, **settings)
 
     gap = as_float(logp) - constant(ref_logp)
     return _pairs(loss, row_sum(mask, gap), rewards, mask, group_ids)
@@ -124,8 +124,8 @@ def pair_orpo(
         return loss + chosen, metrics
 
     means = row_mean(mask, as_float(logp))
-    made = _pairs(loss, means, rewards, mask, group_ids)
-    return _with_likelihood(made, 1.0, logp, rewards, mask, group_ids)
+    objective = _pairs(loss, means, rewards, mask, group_ids)
+    return _with_likelihood(objective, 1.0, logp, rewards, mask, group_ids)
 
 
 @checked
@@ -191,8 +191,8 @@ def pair_cpo(
     def loss(chosen: jax.Array, rejected: jax.Array) -> direct.Loss:
         return direct.cpo(chosen, rejected, beta=beta, alpha=0.0)
 
-    made = _pairs(loss, row_sum(mask, as_float(logp)), rewards, mask, group_ids)
-    return _with_likelihood(made, alpha, logp, rewards, mask, group_ids)
+    objective = _pairs(loss, row_sum(mask, as_float(logp)), rewards, mask, group_ids)
+    return _with_likelihood(objective, alpha, logp, rewards, mask, group_ids)
 
 
 @checked
@@ -233,9 +233,9 @@ def ranked_reward(
     ahead = together & (above > 0)
     gaps = scores[:, None] - scores[None, :]
     worse = jnp.where(ahead, jnp.maximum(above - 1.0, 0.0) - gaps, -1e30)
-    own = jnp.logaddexp(0.0, jax.nn.logsumexp(worse, axis=1))
+    row_losses = jnp.logaddexp(0.0, jax.nn.logsumexp(worse, axis=1))
     compared = jnp.any(ahead | ahead.T, axis=1)
-    total = jnp.sum(jnp.where(together, own[None, :], 0.0), axis=1)
+    total = jnp.sum(jnp.where(together, row_losses[None, :], 0.0), axis=1)
     total += center * jnp.square(jnp.sum(jnp.where(together, scores[None, :], 0.0), axis=1))
     pairs = jnp.maximum(jnp.sum(ahead), 1)
     gaps = constant(gaps)
@@ -361,9 +361,9 @@ def _with_likelihood(
 ) -> Objective:
     """With the mean negative log-likelihood of all tokens of the chosen rows added."""
     best, _, paired = _chosen(rewards, mask, group_ids)
-    own = paired & (best == jnp.arange(len(rewards)))
-    tokens = jnp.sum(jnp.where(own[:, None], jnp.asarray(mask, bool), False))
-    total = jnp.sum(jnp.where(own, row_sum(mask, as_float(logp)), 0.0))
+    chosen_rows = paired & (best == jnp.arange(len(rewards)))
+    tokens = jnp.sum(jnp.where(chosen_rows[:, None], jnp.asarray(mask, bool), False))
+    total = jnp.sum(jnp.where(chosen_rows, row_sum(mask, as_float(logp)), 0.0))
     likelihood = -total / jnp.maximum(tokens, 1)
     loss, metrics = made
     spread = jnp.broadcast_to(likelihood, loss.shape)

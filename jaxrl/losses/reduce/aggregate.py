@@ -146,12 +146,12 @@ def weights(
     Returns:
       `[B]` float32.
     """
-    whole = denominator(
+    divisor = denominator(
         mask, mode, max_length=max_length, group_ids=group_ids, num_groups=num_groups
     )
     by_prompt = mode == "prompt-mean"
     inner = prompt_tokens(mask, group_ids, num_groups) if by_prompt else None
-    return _inner(mask, mode, group_ids, inner) / whole
+    return _inner(mask, mode, group_ids, inner) / divisor
 
 
 @checked

@@ -9,17 +9,17 @@ def part_weights(text: str) -> dict[str, float]:
     Raises:
       ValueError: an entry of another form, a weight that is no finite number, or a name twice.
     """
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for entry in str(text).split(",") if text != "" else ():
         name, _, number = entry.rpartition("=")
         try:
             weight = float(number)
         except ValueError:
             weight = math.nan
-        if not name.strip() or not math.isfinite(weight) or name.strip() in found:
+        if not name.strip() or not math.isfinite(weight) or name.strip() in weights:
             raise ValueError(
                 f"weights={text!r}: {entry!r} is not NAME=NUMBER, or repeats a name; write the "
                 "weight of each part of the reward, as in correct=1,format=0.5"
             )
-        found[name.strip()] = weight
-    return dict(sorted(found.items()))
+        weights[name.strip()] = weight
+    return dict(sorted(weights.items()))

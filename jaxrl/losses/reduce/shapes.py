@@ -40,15 +40,15 @@ def expected(function: Callable[..., Any]) -> dict[str, Expected]:
     behind it is the dtype.
     """
     entries = (inspect.getdoc(function) or "").partition("Args:")[2].partition("Returns:")[0]
-    found: dict[str, Expected] = {}
+    requirements: dict[str, Expected] = {}
     for names, text in _ARGUMENT.findall(entries):
         head = re.match(r"`[^`]+`(?: or `[^`]+`)*", text)
         assert head is not None
         shapes = tuple(tuple(s.split(", ")) for s in _SHAPE.findall(head.group()))
         word = text[head.end() :].strip(" ,.;:").split(" ")[0].strip(",.;:")
         for name in names.split(", "):
-            found[name] = Expected(shapes, _KINDS.get(word))
-    return found
+            requirements[name] = Expected(shapes, _KINDS.get(word))
+    return requirements
 
 
 def checked(function: F) -> F:
@@ -59,15 +59,15 @@ def checked(function: F) -> F:
     Raises:
       ValueError: naming the argument, what it is and what it must be.
     """
-    wanted, signature = expected(function), inspect.signature(function)
+    requirements, signature = expected(function), inspect.signature(function)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         sizes: dict[str, int | tuple[int, ...]] = {}
         for name, value in signature.bind(*args, **kwargs).arguments.items():
-            if name in wanted and value is not None:
+            if name in requirements and value is not None:
                 array = value if hasattr(value, "shape") else np.asarray(value)
-                _check(function.__name__, name, array, wanted[name], sizes)
+                _check(function.__name__, name, array, requirements[name], sizes)
         return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]
@@ -82,9 +82,9 @@ def _check(
 ) -> None:
     """Compare one argument, and note the sizes of the axes that it is the first to have."""
     for axes in want.shapes:
-        found = _matched(axes, value, sizes)
-        if found is not None:
-            sizes.update(found)
+        actual = _matched(axes, value, sizes)
+        if actual is not None:
+            sizes.update(actual)
             break
     else:
         forms = " or ".join(f"[{', '.join(axes)}]" for axes in want.shapes)
@@ -100,8 +100,8 @@ def _check(
         try:
             chex.assert_type(value, want.kind)
         except AssertionError as error:
-            found = jnp.result_type(value)
-            raise ValueError(f"{name} of {function} has dtype {found}; {error}") from error
+            actual = jnp.result_type(value)
+            raise ValueError(f"{name} of {function} has dtype {actual}; {error}") from error
 
 
 def _matched(
@@ -110,17 +110,17 @@ def _matched(
     """The sizes of a value's axes; None where its shape is another."""
     import chex  # its test helpers take a while, which a program without losses need not
 
-    known = [{"...": ..., "1": 1}.get(axis, sizes.get(axis)) for axis in axes]
+    expected_shape = [{"...": ..., "1": 1}.get(axis, sizes.get(axis)) for axis in axes]
     try:
-        chex.assert_shape(value, known)
+        chex.assert_shape(value, expected_shape)
     except AssertionError:
         return None
-    shape, found = jnp.shape(value), dict(sizes)
+    shape, axis_sizes = jnp.shape(value), dict(sizes)
     if "..." in axes:
         first = axes.index("...")
         last = len(shape) - (len(axes) - first - 1)
         shape = (*shape[:first], shape[first:last], *shape[last:])
     for axis, n in zip(axes, shape, strict=True):
-        if axis != "1" and found.setdefault(axis, n) != n:
+        if axis != "1" and axis_sizes.setdefault(axis, n) != n:
             return None
-    return found
+    return axis_sizes

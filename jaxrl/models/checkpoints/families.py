@@ -165,8 +165,8 @@ def _gemma(raw: Raw) -> dict[str, Any]:
 
 def _write_gemma(c: DecoderConfig) -> dict[str, Any]:
     scalar = c.attention_scale**-2
-    whole = round(scalar)
-    scalar = whole if abs(scalar - whole) < 1e-6 * scalar else scalar
+    integer = round(scalar)
+    scalar = integer if abs(scalar - integer) < 1e-6 * scalar else scalar
     return {"attention_bias": c.o_bias, "query_pre_attn_scalar": scalar}
 
 

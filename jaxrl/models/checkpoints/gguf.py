@@ -243,16 +243,16 @@ def _scaling(meta: Meta, factors: np.ndarray | None) -> RopeScaling | None:
 def tensors(config: DecoderConfig) -> dict[str, list[str]]:
     """Our parameters by path, and the tensor of each layer, or of the whole."""
     names = LAYER | (ROUTED if config.experts else {})
-    found = {}
+    tensor_names = {}
     for path, leaf in layout(config).items():
         ours = "/".join(path)
         if not leaf.batch:
-            found[ours] = [OUTSIDE[ours]]
+            tensor_names[ours] = [OUTSIDE[ours]]
         elif (inner := ours.removeprefix("layers/")) in names:
-            found[ours] = [f"blk.{i}.{names[inner]}" for i in range(config.num_layers)]
+            tensor_names[ours] = [f"blk.{i}.{names[inner]}" for i in range(config.num_layers)]
         else:
             raise ValueError(f"GGUF has no tensor for {ours} of a {config.family} decoder")
-    return found
+    return tensor_names
 
 
 def to_ours(config: DecoderConfig, path: str, leaf: Leaf, value: np.ndarray) -> np.ndarray:
@@ -284,8 +284,8 @@ def to_file(config: DecoderConfig, path: str, leaf: Leaf, value: np.ndarray) -> 
     if leaf.inputs:
         experts = leaf.shape[1 : leaf.batch]
         inner = leaf.shape[leaf.batch :]
-        taken = int(np.prod(inner[: leaf.inputs]))
-        value = value.reshape(*experts, taken, -1).swapaxes(-1, -2)
+        input_size = int(np.prod(inner[: leaf.inputs]))
+        value = value.reshape(*experts, input_size, -1).swapaxes(-1, -2)
     elif "vocab" not in leaf.axes:
         value = value.reshape(-1)
     if _is_permuted(config, path):
@@ -336,17 +336,19 @@ def load(
     leaves = layout(config)
     _check_names(path, config)
     where = places(config, shardings)
-    kept = None
+    cache_path = None
     if 4 * sum(math.prod(leaf.shape) for leaf in leaves.values()) <= KEPT_BYTES:
-        kept = cached(path, "float32.safetensors", lambda partial: _keep(path, config, partial))
-    if kept is None:
+        cache_path = cached(
+            path, "float32.safetensors", lambda partial: _keep(path, config, partial)
+        )
+    if cache_path is None:
         layers = _layers(path, config)
         flat = {
             ours: assemble(leaf, layers("/".join(ours)), where[ours], dtype, quantized)
             for ours, leaf in leaves.items()
         }
     else:
-        with safetensors.safe_open(kept, framework="numpy") as file:
+        with safetensors.safe_open(cache_path, framework="numpy") as file:
             flat = {
                 ours: put(leaf, file.get_tensor("/".join(ours)), where[ours], dtype, quantized)
                 for ours, leaf in leaves.items()
@@ -379,13 +381,13 @@ def _layers(path: str | Path, config: DecoderConfig) -> Callable[[str], Iterator
 
 def _keep(path: str | Path, config: DecoderConfig, partial: Path) -> None:
     """Write all parameters as float32, by our names."""
-    layers, whole = _layers(path, config), dict[str, np.ndarray]()
+    layers, arrays = _layers(path, config), dict[str, np.ndarray]()
     for ours, leaf in layout(config).items():
         value = np.empty(leaf.shape, np.float32)
         for row, layer in enumerate(layers("/".join(ours))):
             value[row if leaf.batch else ...] = layer
-        whole["/".join(ours)] = value
+        arrays["/".join(ours)] = value
     try:
-        safetensors.numpy.save_file(whole, partial)
+        safetensors.numpy.save_file(arrays, partial)
     except safetensors.SafetensorError as error:  # of a full disk, say
         raise OSError(str(error)) from error

@@ -101,16 +101,16 @@ def _plan(config: DecoderConfig, kind: gguf.GGMLQuantizationType) -> list[_Entry
         matrix = len(_file_shape(leaves[ours])) > 1 and not ours.endswith("router")
         for row, tensor in enumerate(names):
             place = row if leaves[ours].batch else None
-            own = kind if matrix else gguf.GGMLQuantizationType.F32
-            plan.append(_Entry(ours, place, tensor, own))
+            tensor_kind = kind if matrix else gguf.GGMLQuantizationType.F32
+            plan.append(_Entry(ours, place, tensor, tensor_kind))
     return plan
 
 
 def _file_shape(leaf: Leaf) -> tuple[int, ...]:
     inner = leaf.shape[leaf.batch :]
     if leaf.inputs:
-        taken = int(np.prod(inner[: leaf.inputs]))
-        return (*leaf.shape[1 : leaf.batch], int(np.prod(inner)) // taken, taken)
+        input_size = int(np.prod(inner[: leaf.inputs]))
+        return (*leaf.shape[1 : leaf.batch], int(np.prod(inner)) // input_size, input_size)
     return inner if "vocab" in leaf.axes else (int(np.prod(inner)),)
 
 
@@ -124,9 +124,9 @@ def architecture(config: DecoderConfig) -> str:
     for arch, record in ARCHITECTURES.items():
         if record.family == family:
             return arch
-    known = ", ".join(record.family for record in ARCHITECTURES.values())
+    names = ", ".join(record.family for record in ARCHITECTURES.values())
     raise ValueError(
-        f"family {config.family!r} is not written as GGUF (mistral, {known} are); export it with "
+        f"family {config.family!r} is not written as GGUF (mistral, {names} are); export it with "
         "--to hf and convert that with llama.cpp's convert_hf_to_gguf.py"
     )
 

@@ -90,8 +90,8 @@ def find(model_type: str, inner: Raw | None = None) -> Family:
             raise ValueError(
                 f"model_type={model_type!r} is not supported: {why}; name another model"
             )
-        known = "one that is read where it comes alone" if text in FAMILIES else "not read either"
-        hint = f" (its text_config is of {text!r}, {known})" if text else ""
+        status = "one that is read where it comes alone" if text in FAMILIES else "not read either"
+        hint = f" (its text_config is of {text!r}, {status})" if text else ""
         raise ValueError(
             f"model_type={model_type!r} is not one of {sorted({*FAMILIES, *ALIASES})}{hint}; add a "
             "record to jaxrl/models/checkpoints/families.py"
@@ -112,21 +112,21 @@ def read(raw: Raw, family: Family | None = None) -> DecoderConfig:
     model_type = raw.get("model_type", "")
     family = family or find(model_type, raw.get("text_config"))
     model_type = ALIASES.get(model_type, model_type)
-    given = {key: value for key, value in raw.items() if value is not None}
+    explicit_values = {key: value for key, value in raw.items() if value is not None}
     for key, allowed in family.refused.items():
-        if given.get(key, allowed) != allowed:
+        if explicit_values.get(key, allowed) != allowed:
             raise ValueError(
-                f"{key}={given[key]!r}: this family is supported with {allowed!r} alone"
+                f"{key}={explicit_values[key]!r}: this family is supported with {allowed!r} alone"
             )
     null = {key: None for key in family.fields if key in raw}  # which means: without
-    raw = {**_DEFAULTS, **family.defaults, **null, **given}
+    raw = {**_DEFAULTS, **family.defaults, **null, **explicit_values}
     _check_sizes(raw)
     try:
         heads = raw["num_attention_heads"]
         raw = {"num_key_value_heads": heads, "head_dim": raw["hidden_size"] // heads, **raw}
         fields = {ours: raw[theirs] for theirs, ours in COMMON.items()}
         fields |= {ours: raw.get(theirs) for theirs, ours in family.fields.items()}
-        fields |= hf_rope.read(raw, given, family) | _read_window(raw, family)
+        fields |= hf_rope.read(raw, explicit_values, family) | _read_window(raw, family)
         fields |= family.read(raw)
     except KeyError as error:
         raise ValueError(f"config.json of {model_type!r} lacks {error}; add it") from error

@@ -150,9 +150,9 @@ def write(config: DecoderConfig, family: Family) -> dict[str, Any]:
     if family.local_theta_key:
         raw[family.local_theta_key] = local
     elif family.rope_by_kind and local != family.defaults["rope_local_base_freq"]:
-        whole = {"rope_type": "default", **(raw["rope_scaling"] or {})}
+        global_rope = {"rope_type": "default", **(raw["rope_scaling"] or {})}
         both = (
-            {**whole, "rope_theta": config.rope_theta},
+            {**global_rope, "rope_theta": config.rope_theta},
             {"rope_type": "default", "rope_theta": local},
         )
         return {"rope_parameters": dict(zip(_KINDS, both, strict=True))}

@@ -154,10 +154,10 @@ def _changed(adapter: Adapter, name: str, parts: Parts, base: Any) -> Slice:
     module = name.removesuffix(".weight")
     shape = tuple(base.get_shape())
     kinds = parts.keys() - {"whole"}  # the base's values, which PEFT repeats beside a change
-    whole = parts.get("whole")
+    full_tensor = parts.get("whole")
 
     def rows_of_base(rows: slice) -> np.ndarray:
-        return np.asarray((base if whole is None else whole)[rows]).astype(np.float32)
+        return np.asarray((base if full_tensor is None else full_tensor)[rows]).astype(np.float32)
 
     if not kinds:
         adapter_shape, read = parts["whole"].shape, rows_of_base
@@ -178,7 +178,7 @@ def _changed(adapter: Adapter, name: str, parts: Parts, base: Any) -> Slice:
         raise ValueError(
             f"{adapter.directory}: the module {module} has the parts {sorted(parts)}; {MERGE}"
         )
-    if adapter_shape != shape or (whole is not None and whole.shape != shape):
+    if adapter_shape != shape or (full_tensor is not None and full_tensor.shape != shape):
         raise ValueError(
             f"{adapter.directory}: the change of {name} is of the shape {adapter_shape}, and the "
             f"base has {shape}; name the base that the adapter was trained on, or {MERGE}"

@@ -175,11 +175,11 @@ def _share(length: int, count: int, size: int | None) -> int:
 
 def _unpacked(packed: Any, shape: list[int], bits: int) -> Slice:
     """Integers of few bits, of which each int32 holds several columns, the first lowest."""
-    each = 32 // bits
+    codes_per_word = 32 // bits
 
     def read(rows: slice) -> np.ndarray:
         words = np.asarray(packed[rows]).view(np.uint32)
-        shifts = np.arange(each, dtype=np.uint32) * np.uint32(bits)
+        shifts = np.arange(codes_per_word, dtype=np.uint32) * np.uint32(bits)
         codes = (words[:, :, None] >> shifts) & np.uint32(2**bits - 1)
         codes = codes.reshape(len(words), -1)[:, : shape[1]]
         return codes.astype(np.int32) - 2 ** (bits - 1)

@@ -41,14 +41,14 @@ def open_tensors(directory: Path, stack: contextlib.ExitStack) -> dict[str, Any]
     origin: dict[str, str] = {}
     for name in _names(directory):
         file = stack.enter_context(safetensors.safe_open(directory / name, "numpy"))
-        others = quantized_files.open_fp8(directory / name)
+        fp8_tensors = quantized_files.open_fp8(directory / name)
         for key in file.keys():  # noqa: SIM118
             if key in origin:
                 raise ValueError(
                     f"{directory}: {origin[key]} and {name} both hold the tensor {key}; keep one "
                     f"of the files, or add {INDEX}"
                 )
-            tensors[key] = others[key] if key in others else file.get_slice(key)
+            tensors[key] = fp8_tensors[key] if key in fp8_tensors else file.get_slice(key)
             origin[key] = name
     return tensors
 
@@ -78,12 +78,12 @@ def check_types(tensors: Mapping[str, Any], names: Iterable[str]) -> None:
     Raises:
       ValueError: some of the tensors of these names are not.
     """
-    others = {name: tensors[name].get_dtype() for name in names}
-    others = {name: kind for name, kind in others.items() if kind not in _FLOATS}
-    if others:
-        kinds = ", ".join(sorted(set(others.values())))
+    dtypes = {name: tensors[name].get_dtype() for name in names}
+    dtypes = {name: kind for name, kind in dtypes.items() if kind not in _FLOATS}
+    if dtypes:
+        kinds = ", ".join(sorted(set(dtypes.values())))
         raise ValueError(
-            f"tensors of type {kinds} are no weights as they are: {listed(others)}; name the "
+            f"tensors of type {kinds} are no weights as they are: {listed(dtypes)}; name the "
             "checkpoint in bf16"
         )
 
@@ -91,5 +91,5 @@ def check_types(tensors: Mapping[str, Any], names: Iterable[str]) -> None:
 def listed(names: Iterable[str]) -> str:
     """The names in order, the first of them spelled out."""
     names = sorted(names)
-    more = len(names) - _LISTED
-    return f"{names[:_LISTED]}" + (f" and {more} more" if more > 0 else "")
+    unlisted_count = len(names) - _LISTED
+    return f"{names[:_LISTED]}" + (f" and {unlisted_count} more" if unlisted_count > 0 else "")

@@ -46,7 +46,7 @@ def imagine(
     mean, std = predict(params, states, actions)
     rows = jnp.arange(len(states))
     member = jax.random.randint(member_key, (len(states),), 0, len(mean))
-    drawn = mean[member, rows]
-    drawn = drawn + std[member, rows] * jax.random.normal(noise_key, drawn.shape)
+    sample = mean[member, rows]
+    sample = sample + std[member, rows] * jax.random.normal(noise_key, sample.shape)
     unsure = jnp.max(jnp.linalg.norm(std, axis=-1), axis=0)
-    return states + drawn[:, :-1], drawn[:, -1], unsure
+    return states + sample[:, :-1], sample[:, -1], unsure

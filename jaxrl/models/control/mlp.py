@@ -88,8 +88,8 @@ def apply(
     for i, layer in enumerate(params[:-1]):
         x = jnp.matmul(x, layer["weight"], precision=precision(x.dtype)) + layer["bias"]
         if dropout and key is not None:
-            kept = jax.random.bernoulli(jax.random.fold_in(key, i), 1.0 - dropout, x.shape)
-            x = jnp.where(kept, x / (1.0 - dropout), 0.0)
+            keep_mask = jax.random.bernoulli(jax.random.fold_in(key, i), 1.0 - dropout, x.shape)
+            x = jnp.where(keep_mask, x / (1.0 - dropout), 0.0)
         if "scale" in layer:
             x = _standardised(x) * layer["scale"] + layer["shift"]
         x = activation(x)

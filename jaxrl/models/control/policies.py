@@ -191,13 +191,13 @@ def diffusion(
 ) -> jax.Array:
     """An action drawn by ancestral sampling from a field that predicts the noise (DDPM)."""
     betas = diffusion_schedule(steps)
-    kept = jnp.cumprod(1.0 - betas)
+    alpha_bar = jnp.cumprod(1.0 - betas)
     keys = jax.random.split(key, steps + 1)
     x = jax.random.normal(keys[steps], (*observation.shape[:-1], action))
     for i in reversed(range(steps)):
         time = jnp.full((*x.shape[:-1], 1), i / steps)
         noise = field(params, observation, x, time)
-        x = (x - betas[i] / jnp.sqrt(1.0 - kept[i]) * noise) / jnp.sqrt(1.0 - betas[i])
+        x = (x - betas[i] / jnp.sqrt(1.0 - alpha_bar[i]) * noise) / jnp.sqrt(1.0 - betas[i])
         if i:
             x = x + jnp.sqrt(betas[i]) * jax.random.normal(keys[i], x.shape)
     return jnp.clip(x, -1.0, 1.0)

@@ -72,6 +72,6 @@ def actions(
     valid = jnp.repeat(clock >= 0, 3, axis=1)
     positions = (3 * jnp.maximum(clock, 0)[..., None] + jnp.arange(3)).reshape(batch, -1)
     visible_until = jnp.where(valid, 3 * length, 0)
-    own = params["decoder"] | {"embed": table}
-    hidden = decoder.hidden(config, own, tokens, positions, visible_until)
+    decoder_params = params["decoder"] | {"embed": table}
+    hidden = decoder.hidden(config, decoder_params, tokens, positions, visible_until)
     return jnp.tanh(mlp.apply(params["head"], hidden[:, 1::3]))

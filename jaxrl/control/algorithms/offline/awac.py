@@ -61,8 +61,8 @@ def make(space: Space, config: Config) -> Algorithm:
         next_key, here_key = jax.random.split(key)
 
         def own_value(key: jax.Array, critic: Any, states: jax.Array) -> jax.Array:
-            own = policies.gaussian_act(key, state.params["actor"], states)
-            return value.ensemble_target(critics.values(critic, states, own))
+            actions = policies.gaussian_act(key, state.params["actor"], states)
+            return value.ensemble_target(critics.values(critic, states, actions))
 
         v_next = own_value(next_key, state.params["target"], rows.next_observations)
         target = control.td_target(rows.rewards, rows.terminals, v_next, discount=config.discount)
@@ -73,8 +73,8 @@ def make(space: Space, config: Config) -> Algorithm:
 
         state, critic_metrics = descend(state, "critic", adam, critic_loss)
         critic = state.params["critic"]
-        shown = jnp.min(critics.values(critic, rows.observations, rows.actions), axis=0)
-        ahead = shown - own_value(here_key, critic, rows.observations)
+        q_data = jnp.min(critics.values(critic, rows.observations, rows.actions), axis=0)
+        ahead = q_data - own_value(here_key, critic, rows.observations)
         weight = control.advantage_weight(ahead, temperature=config.temperature)
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:

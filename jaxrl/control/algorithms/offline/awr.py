@@ -59,8 +59,8 @@ def make(space: Space, config: Config) -> Algorithm:
         reached = rows.extra["return_to_go"]
 
         def value_loss(v: Any) -> tuple[jax.Array, Metrics]:
-            here = critics.values(v, rows.observations)[0]
-            return jnp.mean(value.squared_error(here, reached)), {"v": jnp.mean(here)}
+            values = critics.values(v, rows.observations)[0]
+            return jnp.mean(value.squared_error(values, reached)), {"v": jnp.mean(values)}
 
         state, value_metrics = descend(state, "value", adam, value_loss)
         ahead = reached - critics.values(state.params["value"], rows.observations)[0]

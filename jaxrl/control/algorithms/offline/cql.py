@@ -80,11 +80,11 @@ def make(space: Space, config: Config) -> Algorithm:
             out = policies.squashed(state.params["actor"], states)
             return policies.squashed_sample(key, *(jnp.broadcast_to(x, shape) for x in out))
 
-        here, logp_here = draw(here_key, rows.observations)
-        ahead, logp_ahead = draw(next_key, rows.next_observations)
+        actions_here, logp_here = draw(here_key, rows.observations)
+        actions_ahead, logp_ahead = draw(next_key, rows.next_observations)
         anywhere = jax.random.uniform(uniform_key, shape, minval=-1.0, maxval=1.0)
         density = jnp.full(shape[:2], -space.action * jnp.log(2.0))
-        actions = jnp.concatenate([here, ahead, anywhere])
+        actions = jnp.concatenate([actions_here, actions_ahead, anywhere])
         density = jnp.concatenate([logp_here, logp_ahead, density])
         states = jnp.broadcast_to(rows.observations, (len(actions), *rows.observations.shape))
         floor = jnp.full(density.shape, -jnp.inf)
@@ -92,9 +92,9 @@ def make(space: Space, config: Config) -> Algorithm:
             # the policy's actions alone, as the authors have it
             floor = floor.at[: 2 * config.samples].set(rows.extra["return_to_go"])
         sampled = critics.values(critic, states, actions)
-        shown = critics.values(critic, rows.observations, rows.actions)
+        q_data = critics.values(critic, rows.observations, rows.actions)
         term = jax.vmap(lambda q, d: control.sampled_cql(q, density, d, floor=floor))
-        weighted = config.weight * jnp.mean(term(sampled, shown), axis=1)
+        weighted = config.weight * jnp.mean(term(sampled, q_data), axis=1)
         if not config.lagrange:
             return jnp.sum(weighted)
         return factor(state.params["factor"]) * jnp.sum(weighted - config.lagrange)
@@ -108,8 +108,8 @@ def make(space: Space, config: Config) -> Algorithm:
         reached = transitions.returns_to_go(data, config.discount)
         return data._replace(extra={**data.extra, "return_to_go": reached})
 
-    own = shared(sac.Config, config, subset=config.members, backup_entropy=False)
-    inner = sac.make(space, own, critic_term=conservative)._replace(
+    sac_config = shared(sac.Config, config, subset=config.members, backup_entropy=False)
+    inner = sac.make(space, sac_config, critic_term=conservative)._replace(
         prepare=prepare, returns=config.discount if config.calibrate else None
     )
     if not config.lagrange:
@@ -122,15 +122,15 @@ def make(space: Space, config: Config) -> Algorithm:
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         first = jax.tree.map(lambda x: x[0], batch)
         term_key, inner_key = jax.random.split(key)
-        now = factor(state.params["factor"])
-        gap = conservative(term_key, state.params["critic"], state, first) / now
+        current_factor = factor(state.params["factor"])
+        gap = conservative(term_key, state.params["critic"], state, first) / current_factor
 
         def loss(log_factor: jax.Array) -> tuple[jax.Array, Metrics]:
             return -factor(log_factor) * gap, {"gap": gap}
 
         state, metrics = descend(state, "factor", adam, loss)
-        state, others = inner.update(inner_key, state, batch)
-        return state, metrics | others
+        state, inner_metrics = inner.update(inner_key, state, batch)
+        return state, metrics | inner_metrics
 
     return inner._replace(init=init, update=update)
 
@@ -143,8 +143,8 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
                 f"algorithm 'cal_ql' takes continuous actions and env={env.name!r} has discrete "
                 "ones; choose cql"
             )
-        own = shared(dqn.Config, config, conservative=config.weight, epsilon_updates=1)
-        algorithm = dqn.make(env.space, own)
+        dqn_config = shared(dqn.Config, config, conservative=config.weight, epsilon_updates=1)
+        algorithm = dqn.make(env.space, dqn_config)
     else:
         algorithm = make(env.space, config)
     return offline_first(algorithm, env, steps=config.steps, online_steps=config.online_steps)

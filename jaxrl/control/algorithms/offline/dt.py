@@ -73,27 +73,27 @@ def make(space: Space, config: Config) -> Algorithm:
         return state.replace(params=state.params | {"moments": moments})
 
     def predict(params: Any, actor: Any, seen: History) -> jax.Array:
-        asked, states = seen.returns_to_go / config.target, seen.observations
+        returns_to_go, states = seen.returns_to_go / config.target, seen.observations
         if config.standardise:
             states = (states - params["moments"]["mean"]) / params["moments"]["std"]
             states = jnp.where(seen.clock[..., None] >= 0, states, 0.0)
-        return sequence.actions(form, actor, asked, states, seen.actions, seen.clock)
+        return sequence.actions(form, actor, returns_to_go, states, seen.actions, seen.clock)
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        seen = batch["offline"]
+        history = batch["offline"]
 
         def loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            error = jnp.square(predict(state.params, actor, seen) - seen.actions)
+            error = jnp.square(predict(state.params, actor, history) - history.actions)
             error = jnp.mean(error, axis=-1)
-            valid = seen.clock >= 0
+            valid = history.clock >= 0
             return jnp.sum(jnp.where(valid, error, 0.0)) / jnp.sum(valid), {}
 
         state, metrics = descend(state, "actor", adam, loss)
         return state.replace(step=state.step + 1), metrics
 
     def best(key: jax.Array, params: Any, observation: History) -> jax.Array:
-        one = jax.tree.map(lambda x: x[None], observation)
-        return predict(params, params["actor"], one)[0, -1]
+        batch = jax.tree.map(lambda x: x[None], observation)
+        return predict(params, params["actor"], batch)[0, -1]
 
     def prepare(data: Transitions) -> History:
         clock = [np.arange(e.stop - e.start) for e in transitions.episodes(data)]
@@ -112,8 +112,8 @@ def make(space: Space, config: Config) -> Algorithm:
     def observe(env: Environment) -> Environment:
         return wrappers.history(env, config.window, target=config.target)
 
-    more = {"prepare": prepare, "begin": begin, "sample": sample, "observe": observe}
-    return Algorithm(init, update, best, best, config.batch_size, **more)
+    hooks = {"prepare": prepare, "begin": begin, "sample": sample, "observe": observe}
+    return Algorithm(init, update, best, best, config.batch_size, **hooks)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

@@ -61,6 +61,6 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
         slopes = jax.vmap(slope)(critic)
         return config.diversity * jnp.mean(control.gradient_diversity(slopes))
 
-    own = shared(sac.Config, config, subset=config.members)
-    algorithm = sac.make(env.space, own, critic_term=apart if config.diversity else None)
+    sac_config = shared(sac.Config, config, subset=config.members)
+    algorithm = sac.make(env.space, sac_config, critic_term=apart if config.diversity else None)
     return (offline(algorithm, steps=config.steps),)

@@ -92,13 +92,13 @@ def make(space: Space, config: Config) -> Algorithm:
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
             noise = jax.random.normal(noise_key, rows.actions.shape)
-            taught = policies.flow(
+            flow_actions = policies.flow(
                 state.params["flow"], rows.observations, noise, steps=config.flow_steps
             )
             raw = mlp.apply(actor, jnp.concatenate([rows.observations, noise], axis=-1), **form)
-            off = jnp.mean(jnp.square(raw - taught), axis=-1)
-            own = jnp.clip(raw, -1.0, 1.0)
-            q = critics.values(state.params["critic"], rows.observations, own, **form)
+            off = jnp.mean(jnp.square(raw - flow_actions), axis=-1)
+            actions = jnp.clip(raw, -1.0, 1.0)
+            q = critics.values(state.params["critic"], rows.observations, actions, **form)
             q = jnp.mean(q, axis=0)
             scale = jax.lax.stop_gradient(jnp.mean(jnp.abs(q))) if config.normalise_q else 1.0
             return jnp.mean(config.distillation * off - q / scale), {"off": jnp.mean(off)}

@@ -99,24 +99,24 @@ def make(
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         rows = mixed(batch)
         actions = policies.features(rows.actions, space.action, **kind)
-        seen = critics.values(state.params["target"], rows.observations, actions)
-        q_data = pool(seen)
+        q_members = critics.values(state.params["target"], rows.observations, actions)
+        q_data = pool(q_members)
 
         def value_loss(v: Any) -> tuple[jax.Array, Metrics]:
-            here = critics.values(v, rows.observations)[0]
-            return jnp.mean(fit(here, q_data)), {"v": jnp.mean(here)}
+            values = critics.values(v, rows.observations)[0]
+            return jnp.mean(fit(values, q_data)), {"v": jnp.mean(values)}
 
         state, value_metrics = descend(state, "value", adam, value_loss)
-        here, ahead = (
+        v, v_next = (
             critics.values(state.params["value"], s)[0]
             for s in (rows.observations, rows.next_observations)
         )
-        weight = control.advantage_weight(q_data - here, temperature=config.temperature)
+        weight = control.advantage_weight(q_data - v, temperature=config.temperature)
 
         def critic_loss(critic: Any) -> tuple[jax.Array, Metrics]:
             q = critics.values(critic, rows.observations, actions)
-            each, metrics = (regress or bellman)(q, ahead, rows)
-            return jnp.sum(jnp.mean(each, axis=1)), metrics
+            losses, metrics = (regress or bellman)(q, v_next, rows)
+            return jnp.sum(jnp.mean(losses, axis=1)), metrics
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
             logp = policies.regression_log_prob(actor, rows.observations, rows.actions, **kind)

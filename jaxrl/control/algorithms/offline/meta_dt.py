@@ -72,9 +72,9 @@ def make(space: Space, config: Config) -> tuple[Algorithm, Algorithm]:
         """z [..., K, C] of what came before each moment in the window."""
         outcome, valid = outcomes(seen)
         parts = [seen.observations[..., :-1, :], seen.actions[..., :-1, :], outcome]
-        each = mlp.apply(world["encoder"], jnp.concatenate(parts, -1)) * valid[..., None]
+        codes = mlp.apply(world["encoder"], jnp.concatenate(parts, -1)) * valid[..., None]
         count = jnp.maximum(jnp.cumsum(valid, axis=-1), 1)[..., None]
-        mean = jnp.cumsum(each, axis=-2) / count
+        mean = jnp.cumsum(codes, axis=-2) / count
         return jnp.concatenate([jnp.zeros_like(mean[..., :1, :]), mean], axis=-2)
 
     def enriched(params: Any, seen: History) -> History:
@@ -91,14 +91,14 @@ def make(space: Space, config: Config) -> tuple[Algorithm, Algorithm]:
         return extend(inner.init(inner_key), "world", world, adam)
 
     def fit(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        seen = batch["offline"]
+        history = batch["offline"]
 
         def loss(world: Any) -> tuple[jax.Array, Metrics]:
-            outcome, valid = outcomes(seen)
-            z = code(world, seen)[..., :-1, :]
-            parts = [seen.observations[..., :-1, :], seen.actions[..., :-1, :], z]
-            found = mlp.apply(world["model"], jnp.concatenate(parts, -1))
-            error = jnp.mean(jnp.square(found - outcome), axis=-1)
+            outcome, valid = outcomes(history)
+            z = code(world, history)[..., :-1, :]
+            parts = [history.observations[..., :-1, :], history.actions[..., :-1, :], z]
+            prediction = mlp.apply(world["model"], jnp.concatenate(parts, -1))
+            error = jnp.mean(jnp.square(prediction - outcome), axis=-1)
             return jnp.sum(error * valid) / jnp.sum(valid), {}
 
         state, metrics = descend(state, "world", adam, loss)

@@ -50,7 +50,7 @@ def config() -> Config:
 
 def make(space: Space, config: Config) -> Algorithm:
     """The algorithm for observations and actions of these sizes."""
-    own = shared(iql.Config, config)
+    iql_config = shared(iql.Config, config)
 
     def low(q: jax.Array) -> jax.Array:
         return jnp.quantile(q, config.quantile, axis=0)
@@ -60,7 +60,7 @@ def make(space: Space, config: Config) -> Algorithm:
         loss = control.huber(q, target, width=config.huber)
         return loss, {"q_spread": jnp.mean(jnp.std(q, axis=0))}
 
-    inner = iql.make(space, own, pool=low, regress=regress)
+    inner = iql.make(space, iql_config, pool=low, regress=regress)
     return standardised(inner, space)
 
 

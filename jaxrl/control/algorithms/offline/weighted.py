@@ -61,25 +61,25 @@ def weights(data: Transitions, kind: str, alpha: float) -> np.ndarray:
         first = np.stack([np.append(data.observations[e.start], 1.0) for e in where])
         ridge = first.T @ first + 1e-3 * np.eye(first.shape[1])
         reached = reached - first @ np.linalg.solve(ridge, first.T @ reached)
-    each = np.exp((reached - reached.max()) / alpha)
+    trajectory_weights = np.exp((reached - reached.max()) / alpha)
     lengths = np.array([e.stop - e.start for e in where])
-    return np.repeat(each / each.sum() / lengths, lengths)
+    return np.repeat(trajectory_weights / trajectory_weights.sum() / lengths, lengths)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """Offline."""
     module = {"iql": iql, "bc": bc}[config.algorithm]
-    own = shared(module.Config, config)
+    module_config = shared(module.Config, config)
 
     def prepare(data: Transitions) -> Transitions:
         cumulative = np.cumsum(weights(data, config.weighting, config.alpha))
         return data._replace(extra={**data.extra, "cumulative": cumulative.astype(np.float32)})
 
     def sample(key: jax.Array, data: Transitions, size: int) -> Batch:
-        drawn = jax.random.uniform(key, (size,)) * data.extra["cumulative"][-1]
-        rows = jnp.searchsorted(data.extra["cumulative"], drawn)
+        draws = jax.random.uniform(key, (size,)) * data.extra["cumulative"][-1]
+        rows = jnp.searchsorted(data.extra["cumulative"], draws)
         rows = jnp.minimum(rows, len(data.rewards) - 1)
         return {"offline": jax.tree.map(lambda x: x[rows], data)}
 
-    algorithm = module.make(env.space, own)._replace(prepare=prepare, sample=sample)
+    algorithm = module.make(env.space, module_config)._replace(prepare=prepare, sample=sample)
     return (offline(algorithm, steps=config.steps),)

@@ -156,5 +156,5 @@ def make(space: Space, config: Config) -> Algorithm:
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """Online, with the data in part of each minibatch."""
     algorithm = make(env.space, config)
-    given = {"steps": config.steps, "warmup": config.warmup, "prior": config.prior}
-    return (online(algorithm, env, **given),)
+    settings = {"steps": config.steps, "warmup": config.warmup, "prior": config.prior}
+    return (online(algorithm, env, **settings),)

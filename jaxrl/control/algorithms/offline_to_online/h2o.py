@@ -72,8 +72,8 @@ def make(space: Space, config: Config) -> Algorithm:
         term = control.dynamics_gap(simulated, batch["online"].extra["gap"], real)
         return config.penalty * jnp.sum(term)
 
-    own = shared(sac.Config, config)
-    base = sac.make(space, own, critic_term=push if config.aware else None)
+    sac_config = shared(sac.Config, config)
+    base = sac.make(space, sac_config, critic_term=push if config.aware else None)
 
     def init(key: jax.Array) -> TrainState:
         base_key, *keys = jax.random.split(key, 3)
@@ -154,5 +154,5 @@ def programs(
         simulator = environments.get(env.name, horizon=env.horizon, **config.simulator)
     simulator = env if simulator is None else simulator
     algorithm = make(env.space, config)
-    given = {"steps": config.steps, "warmup": config.warmup, "prior": 0.5}
-    return (online(algorithm, simulator, **given),)
+    settings = {"steps": config.steps, "warmup": config.warmup, "prior": 0.5}
+    return (online(algorithm, simulator, **settings),)

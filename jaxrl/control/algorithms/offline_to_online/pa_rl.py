@@ -61,7 +61,7 @@ def config() -> Config:
 def make(space: Space, config: Config) -> Algorithm:
     """The algorithm for observations and actions of these sizes."""
     adam = optax.adam(config.learning_rate)
-    kept = jnp.cumprod(1.0 - policies.diffusion_schedule(config.noise_steps))
+    alpha_bar = jnp.cumprod(1.0 - policies.diffusion_schedule(config.noise_steps))
 
     def init(key: jax.Array) -> TrainState:
         critic_key, actor_key = jax.random.split(key)
@@ -79,25 +79,25 @@ def make(space: Space, config: Config) -> Algorithm:
             return jnp.min(critics.values(critic, states, actions), axis=0)
 
         def height(actions: jax.Array) -> tuple[jax.Array, jax.Array]:
-            each = worth(states, actions)
-            return jnp.sum(each), each
+            q = worth(states, actions)
+            return jnp.sum(q), q
 
         many = jnp.broadcast_to(states, (config.samples, *states.shape))
-        given = {"steps": config.noise_steps}
-        drawn = policies.diffusion(key, params["actor"], many, space.action, **given)
-        first = jnp.argmax(worth(many, drawn), axis=0)[None, ..., None]
-        here = jnp.take_along_axis(drawn, first, axis=0)[0]
+        settings = {"steps": config.noise_steps}
+        samples = policies.diffusion(key, params["actor"], many, space.action, **settings)
+        first = jnp.argmax(worth(many, samples), axis=0)[None, ..., None]
+        actions = jnp.take_along_axis(samples, first, axis=0)[0]
 
         def climb(held: tuple, _: None) -> tuple[tuple, None]:
-            here, best, top = held
-            slope, each = jax.grad(height, has_aux=True)(here)
-            best = jnp.where((each > top)[..., None], here, best)
-            here = jnp.clip(here + config.rate * slope, -1.0, 1.0)
-            return (here, best, jnp.maximum(each, top)), None
+            actions, best, top = held
+            slope, q = jax.grad(height, has_aux=True)(actions)
+            best = jnp.where((q > top)[..., None], actions, best)
+            actions = jnp.clip(actions + config.rate * slope, -1.0, 1.0)
+            return (actions, best, jnp.maximum(q, top)), None
 
-        start = (here, here, jnp.full(here.shape[:-1], -jnp.inf))
-        (here, best, top), _ = jax.lax.scan(climb, start, length=config.ascent)
-        return jnp.where((worth(states, here) > top)[..., None], here, best)
+        start = (actions, actions, jnp.full(actions.shape[:-1], -jnp.inf))
+        (actions, best, top), _ = jax.lax.scan(climb, start, length=config.ascent)
+        return jnp.where((worth(states, actions) > top)[..., None], actions, best)
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         rows = mixed(batch)
@@ -113,16 +113,16 @@ def make(space: Space, config: Config) -> Algorithm:
 
         state, critic_metrics = descend(state, "critic", adam, critic_loss)
         better = optimised(here_key, state.params, rows.observations, state.params["critic"])
-        taught = jnp.stack([better, rows.actions])
-        shape = taught.shape
+        clean_actions = jnp.stack([better, rows.actions])
+        shape = clean_actions.shape
         step = jax.random.randint(time_key, (*shape[:-1], 1), 0, config.noise_steps)
         noise = jax.random.normal(noise_key, shape)
-        noisy = jnp.sqrt(kept[step]) * taught + jnp.sqrt(1.0 - kept[step]) * noise
+        noisy = jnp.sqrt(alpha_bar[step]) * clean_actions + jnp.sqrt(1.0 - alpha_bar[step]) * noise
         states = jnp.broadcast_to(rows.observations, (*shape[:-1], space.observation))
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            found = policies.field(actor, states, noisy, step / config.noise_steps)
-            return jnp.mean(control.denoising(found, noise)), {}
+            predicted_noise = policies.field(actor, states, noisy, step / config.noise_steps)
+            return jnp.mean(control.denoising(predicted_noise, noise)), {}
 
         state, actor_metrics = descend(state, "actor", adam, actor_loss)
         moved = critics.polyak(target, state.params["critic"], config.polyak)

@@ -61,8 +61,8 @@ def make(space: Space, config: Config) -> Algorithm:
     def executed(seen: jax.Array, added: jax.Array) -> jax.Array:
         return jnp.clip(seen[..., space.observation :] + config.bound * added, -1.0, 1.0)
 
-    own = shared(td3.Config, config, norm=True, delay=config.critic_updates)
-    inner = td3.make(wide, own, executed=executed)
+    td3_config = shared(td3.Config, config, norm=True, delay=config.critic_updates)
+    inner = td3.make(wide, td3_config, executed=executed)
 
     def seen(base: Any, states: jax.Array) -> jax.Array:
         return jnp.concatenate([states, policies.gaussian(base, states)[0]], axis=-1)
@@ -74,17 +74,17 @@ def make(space: Space, config: Config) -> Algorithm:
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         def shown(part: Any) -> Any:
-            here, ahead = (
+            observations, next_observations = (
                 seen(state.params["base"], s) for s in (part.observations, part.next_observations)
             )
-            return part._replace(observations=here, next_observations=ahead)
+            return part._replace(observations=observations, next_observations=next_observations)
 
         return inner.update(key, state, {name: shown(part) for name, part in batch.items()})
 
     def corrected(policy: Any) -> Any:
         def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
-            here = seen(params["base"], observation)
-            return executed(here, policy(key, params, here))
+            inputs = seen(params["base"], observation)
+            return executed(inputs, policy(key, params, inputs))
 
         return act
 
@@ -100,6 +100,6 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     def adopt(before: TrainState, fresh: TrainState) -> TrainState:
         return fresh.replace(params=fresh.params | {"base": before.params["actor"]})
 
-    given = {"steps": config.online_steps, "warmup": config.warmup, "prior": 0.5}
-    second = online(algorithm, env, warm=algorithm.act, adopt=adopt, **given)
+    settings = {"steps": config.online_steps, "warmup": config.warmup, "prior": 0.5}
+    second = online(algorithm, env, warm=algorithm.act, adopt=adopt, **settings)
     return offline(clone, steps=config.steps), second

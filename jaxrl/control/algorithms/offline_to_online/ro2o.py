@@ -73,11 +73,11 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
         state_key, act_key = jax.random.split(key)
         moved = near(state_key, rows.observations)
         repeated = jnp.broadcast_to(rows.actions, (config.samples, *rows.actions.shape))
-        here = critics.values(critic, rows.observations, rows.actions)
-        there = critics.values(critic, moved, repeated)
-        rough = control.worst_change(here, jnp.moveaxis(there, 0, 1))
-        own = policies.squashed_act(act_key, state.params["actor"], moved)
-        unseen = critics.values(critic, moved, own)
+        q_data = critics.values(critic, rows.observations, rows.actions)
+        q_moved = critics.values(critic, moved, repeated)
+        rough = control.worst_change(q_data, jnp.moveaxis(q_moved, 0, 1))
+        actions = policies.squashed_act(act_key, state.params["actor"], moved)
+        unseen = critics.values(critic, moved, actions)
         lowered = unseen - config.pessimism * jnp.std(unseen, axis=0)
         doubt = value.squared_error(unseen, lowered)
         total = config.smooth_values * jnp.mean(rough) + config.outside * jnp.mean(doubt)
@@ -85,10 +85,12 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
 
     def steady_actor(key: jax.Array, actor: Any, state: TrainState, batch: Batch) -> jax.Array:
         states = mixed(batch).observations
-        here = policies.squashed(actor, states)
-        there = policies.squashed(actor, near(key, states))
-        return config.smooth_policy * jnp.mean(jnp.max(policies.gaussian_kl(*here, *there), axis=0))
+        distribution = policies.squashed(actor, states)
+        near_distribution = policies.squashed(actor, near(key, states))
+        return config.smooth_policy * jnp.mean(
+            jnp.max(policies.gaussian_kl(*distribution, *near_distribution), axis=0)
+        )
 
-    own = shared(sac.Config, config, subset=config.members)
-    algorithm = sac.make(env.space, own, critic_term=steady_critic, actor_term=steady_actor)
+    sac_config = shared(sac.Config, config, subset=config.members)
+    algorithm = sac.make(env.space, sac_config, critic_term=steady_critic, actor_term=steady_actor)
     return offline_first(algorithm, env, steps=config.steps, online_steps=config.online_steps)

@@ -154,7 +154,7 @@ def make(space: Space, config: Config, network: Network | None = None) -> Algori
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """Online, from nothing, or on data alone."""
     names = "steps", "worlds", "every", "updates", "warmup"
-    given = {name: getattr(config, name) for name in names}
+    settings = {name: getattr(config, name) for name in names}
     if config.offline_steps:
         return (offline(make(env.space, config), steps=config.offline_steps),)
-    return (online(make(env.space, config), env, **given),)
+    return (online(make(env.space, config), env, **settings),)

@@ -94,9 +94,9 @@ def make(space: Space, config: Config) -> Algorithm:
                 q, s = returned(critic, rows.observations, rows.actions)
                 scale, width = running["variance"][:, None], 3.0 * running["std"][:, None]
                 bounds = {"scale": scale, "width": width}
-                each = control.distributional_critic(q, s, expected, sampled, **bounds)
-                seen = {"std": jnp.mean(s, 1), "variance": jnp.mean(jnp.square(s), 1)}
-                return jnp.sum(jnp.mean(each, axis=1)), {"q": jnp.mean(q), "seen": seen}
+                losses = control.distributional_critic(q, s, expected, sampled, **bounds)
+                moments = {"std": jnp.mean(s, 1), "variance": jnp.mean(jnp.square(s), 1)}
+                return jnp.sum(jnp.mean(losses, axis=1)), {"q": jnp.mean(q), "seen": moments}
 
             state, metrics = descend(state, "critic", adam, loss)
             running = critics.polyak(running, metrics.pop("seen"), config.polyak)
@@ -106,16 +106,16 @@ def make(space: Space, config: Config) -> Algorithm:
         states = mixed(jax.tree.map(lambda x: x[-1], batch)).observations
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            own, logp = policies.squashed_sample(own_key, *policies.squashed(actor, states))
-            q = jnp.min(returned(state.params["critic"], states, own)[0], axis=0)
+            actions, logp = policies.squashed_sample(own_key, *policies.squashed(actor, states))
+            q = jnp.min(returned(state.params["critic"], states, actions)[0], axis=0)
             return jnp.mean(control.soft_actor(logp, q, temperature=alpha)), {"logp": logp}
 
         state, actor_metrics = descend(state, "actor", adam, actor_loss)
         logp = actor_metrics.pop("logp")
         state, temperature_metrics = temper(state, adam, logp, space)
-        now = {name: state.params[name] for name in ("critic", "actor")}
+        current_params = {name: state.params[name] for name in ("critic", "actor")}
         params = state.params | {
-            "target": critics.polyak(state.params["target"], now, config.polyak)
+            "target": critics.polyak(state.params["target"], current_params, config.polyak)
         }
         metrics = critic_metrics | actor_metrics | temperature_metrics
         metrics = jax.tree.map(jnp.mean, metrics | {"std": state.params["running"]["std"]})
@@ -127,5 +127,5 @@ def make(space: Space, config: Config) -> Algorithm:
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """Online, from nothing."""
-    given = {"steps": config.steps, "warmup": config.warmup, "every": config.delay}
-    return (online(make(env.space, config), env, **given),)
+    settings = {"steps": config.steps, "warmup": config.warmup, "every": config.delay}
+    return (online(make(env.space, config), env, **settings),)

@@ -124,12 +124,12 @@ def make(
             )
 
             def loss(critic: Any) -> tuple[jax.Array, Metrics]:
-                own = drop | {"key": drop_key} if drop else {}
-                q = critics.values(critic, rows.observations, rows.actions, **own)
+                drop_settings = drop | {"key": drop_key} if drop else {}
+                q = critics.values(critic, rows.observations, rows.actions, **drop_settings)
                 error = rows.extra.get("weight", 1.0) * value.squared_error(q, target)
-                more = critic_term(term_key, critic, state, minibatch) if critic_term else 0.0
+                term = critic_term(term_key, critic, state, minibatch) if critic_term else 0.0
                 metrics = {"q": jnp.mean(q), "q_spread": jnp.mean(jnp.std(q, axis=0))}
-                return jnp.sum(jnp.mean(error, axis=1)) + more, metrics
+                return jnp.sum(jnp.mean(error, axis=1)) + term, metrics
 
             state, metrics = descend(state, "critic", adam, loss)
             moved = critics.polyak(state.params["target"], state.params["critic"], config.polyak)
@@ -146,8 +146,8 @@ def make(
             q = critics.values(state.params["critic"], states, actions, **drop)
             q = jnp.min(q, axis=0) if least else jnp.mean(q, axis=0)
             loss = jnp.mean(control.soft_actor(logp, q, temperature=alpha))
-            more = actor_term(own_keys[1], actor, state, last) if actor_term else 0.0
-            return loss + more, {"logp": logp}
+            term = actor_term(own_keys[1], actor, state, last) if actor_term else 0.0
+            return loss + term, {"logp": logp}
 
         state, actor_metrics = descend(state, "actor", slow, actor_loss)
         state, temperature_metrics = temper(
@@ -162,5 +162,5 @@ def make(
 
 def programs(env: Environment, config: Config, *, prior: float = 0.0) -> tuple[Program, ...]:
     """Online, from nothing; `prior` is the share of offline data in a minibatch (RLPD)."""
-    given = {name: getattr(config, name) for name in ("steps", "worlds", "updates", "warmup")}
-    return (online(make(env.space, config), env, prior=prior, **given),)
+    settings = {name: getattr(config, name) for name in ("steps", "worlds", "updates", "warmup")}
+    return (online(make(env.space, config), env, prior=prior, **settings),)

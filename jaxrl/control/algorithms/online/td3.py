@@ -158,5 +158,5 @@ def make(
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """Online, from nothing."""
-    given = {name: getattr(config, name) for name in ("steps", "worlds", "warmup")}
-    return (online(make(env.space, config), env, every=config.delay, **given),)
+    settings = {name: getattr(config, name) for name in ("steps", "worlds", "warmup")}
+    return (online(make(env.space, config), env, every=config.delay, **settings),)

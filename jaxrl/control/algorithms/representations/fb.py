@@ -110,37 +110,39 @@ def make(space: Space, config: Config) -> Algorithm:
         rows = mixed(batch)
         draw_key, coin_key, order_key, noise_key = jax.random.split(key, 4)
         size, target = len(rows.rewards), state.params["target"]
-        seen = backward(target["backward"], rows.next_observations)
-        z = on_sphere(jax.random.normal(draw_key, seen.shape))
+        embeddings = backward(target["backward"], rows.next_observations)
+        z = on_sphere(jax.random.normal(draw_key, embeddings.shape))
         coin = jax.random.uniform(coin_key, (size, 1)) < config.mixed
-        z = jnp.where(coin, jax.random.permutation(order_key, seen), z)
+        z = jnp.where(coin, jax.random.permutation(order_key, embeddings), z)
 
         ahead = chosen(state.params["actor"], rows.next_observations, z)
         noise = 0.2 * jax.random.normal(noise_key, ahead.shape)
         ahead = jnp.clip(ahead + jnp.clip(noise, -0.3, 0.3), -1.0, 1.0)
         f_next = forward(target["forward"], rows.next_observations, ahead, z)
-        m_next = jnp.min(jnp.matmul(f_next, seen.T, precision=_EXACT), axis=0)
+        m_next = jnp.min(jnp.matmul(f_next, embeddings.T, precision=_EXACT), axis=0)
         discount = config.discount * (1.0 - rows.terminals)
 
         def maps_loss(maps: Any) -> tuple[jax.Array, Metrics]:
             b = backward(maps["backward"], rows.next_observations)
             f = forward(maps["forward"], rows.observations, rows.actions, z)
             m = jnp.matmul(f, b.T, precision=_EXACT)
-            each = jax.vmap(lambda one: control.forward_backward(one, m_next, discount=discount))
+            member_losses = jax.vmap(
+                lambda one: control.forward_backward(one, m_next, discount=discount)
+            )
             apart = config.orthonormality * jnp.mean(control.orthonormality(b))
-            return jnp.sum(jnp.mean(each(m), axis=1)) + apart, {"measure": jnp.mean(m)}
+            return jnp.sum(jnp.mean(member_losses(m), axis=1)) + apart, {"measure": jnp.mean(m)}
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            own = chosen(actor, rows.observations, z)
-            f = forward(state.params["maps"]["forward"], rows.observations, own, z)
+            actions = chosen(actor, rows.observations, z)
+            f = forward(state.params["maps"]["forward"], rows.observations, actions, z)
             return -jnp.mean(jnp.min(jnp.sum(f * z, axis=-1), axis=0)), {}
 
         state, metrics = descend(state, "maps", adam, maps_loss)
         state, actor_metrics = descend(state, "actor", adam, actor_loss)
         moved = critics.polyak(target, state.params["maps"], config.polyak)
         # the average over the data of r B(s'), of which only the direction matters
-        found = jnp.mean(rows.rewards[:, None] * seen, axis=0)
-        task = critics.polyak(state.params["task"], found, 0.01)
+        direction = jnp.mean(rows.rewards[:, None] * embeddings, axis=0)
+        task = critics.polyak(state.params["task"], direction, 0.01)
         state = state.replace(params=state.params | {"target": moved, "task": task})
         return state.replace(step=state.step + 1), metrics | actor_metrics
 

@@ -73,8 +73,8 @@ def config() -> Config:
 def make(space: Space, config: Config) -> Algorithm:
     """The algorithm for observations and actions of these sizes."""
     adam = optax.adam(config.learning_rate)
-    own = shared(iql.Config, config)
-    inner = iql.make(space._replace(observation=space.observation + config.features), own)
+    iql_config = shared(iql.Config, config)
+    inner = iql.make(space._replace(observation=space.observation + config.features), iql_config)
 
     def closeness(phi: Any, states: jax.Array, goals: jax.Array) -> jax.Array:
         apart = mlp.apply(phi, states) - mlp.apply(phi, goals)
@@ -87,8 +87,8 @@ def make(space: Space, config: Config) -> Algorithm:
         inner_key, phi_key = jax.random.split(key)
         phi = mlp.init(phi_key, (space.observation, *config.hidden, config.features))
         state = extend(inner.init(inner_key), "phi", phi, adam)
-        more = {"slow_phi": phi, "goal": jnp.zeros(space.observation)}
-        return state.replace(params=state.params | more)
+        extra_params = {"slow_phi": phi, "goal": jnp.zeros(space.observation)}
+        return state.replace(params=state.params | extra_params)
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         draw_key, inner_key = jax.random.split(key)
@@ -96,29 +96,31 @@ def make(space: Space, config: Config) -> Algorithm:
         goals = rows.extra["goals"]
         away = (jnp.linalg.norm(goals - rows.observations, axis=-1) > 1e-6).astype(jnp.float32)
         reached = closeness(slow, rows.next_observations, goals)
-        wanted = control.td_target(-away, 1.0 - away, reached, discount=config.discount)
+        target = control.td_target(-away, 1.0 - away, reached, discount=config.discount)
 
         def phi_loss(phi: Any) -> tuple[jax.Array, Metrics]:
-            here = closeness(phi, rows.observations, goals)
-            loss = value.expectile_loss(here, wanted, tau=config.distance_expectile)
-            return jnp.mean(loss), {"distance": -jnp.mean(here)}
+            values = closeness(phi, rows.observations, goals)
+            loss = value.expectile_loss(values, target, tau=config.distance_expectile)
+            return jnp.mean(loss), {"distance": -jnp.mean(values)}
 
         state, metrics = descend(state, "phi", adam, phi_loss)
         z = unit(jax.random.normal(draw_key, (len(goals), config.features)))
         pair = rows.observations, rows.next_observations
         before, after = (mlp.apply(slow, s) for s in pair)
-        here, ahead = (jnp.concatenate([s, z], axis=-1) for s in pair)
+        observations, next_observations = (jnp.concatenate([s, z], axis=-1) for s in pair)
         rewards = jnp.sum((after - before) * z, axis=-1)
-        along = rows._replace(observations=here, next_observations=ahead, rewards=rewards)
+        along = rows._replace(
+            observations=observations, next_observations=next_observations, rewards=rewards
+        )
         state, inner_metrics = inner.update(inner_key, state, {"offline": along})
         moved = critics.polyak(slow, state.params["phi"], config.polyak)
         state = state.replace(params=state.params | {"slow_phi": moved})
         return state, metrics | inner_metrics
 
     def best(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
-        there, here = (mlp.apply(params["phi"], s) for s in (params["goal"], observation))
-        seen = jnp.concatenate([observation, unit(there - here)], axis=-1)
-        return inner.best(key, params, seen)
+        goal_phi, phi = (mlp.apply(params["phi"], s) for s in (params["goal"], observation))
+        inputs = jnp.concatenate([observation, unit(goal_phi - phi)], axis=-1)
+        return inner.best(key, params, inputs)
 
     def prepare(data: Transitions) -> Prepared:
         if np.ptp(data.rewards) == 0:
@@ -146,8 +148,8 @@ def make(space: Space, config: Config) -> Algorithm:
         batch = jax.tree.map(lambda x: x[rows], data)
         return {"offline": batch._replace(extra={"goals": data.observations[where]})}
 
-    more = {"prepare": prepare, "begin": begin, "sample": sample}
-    return Algorithm(init, update, best, best, config.batch_size, **more)
+    hooks = {"prepare": prepare, "begin": begin, "sample": sample}
+    return Algorithm(init, update, best, best, config.batch_size, **hooks)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

@@ -78,5 +78,5 @@ def make(space: Space, config: Config) -> Algorithm:
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """Online, with the data in half of each batch."""
     algorithm = make(env.space, config)
-    given = {"steps": config.steps, "warmup": config.warmup, "prior": 0.5}
-    return (online(algorithm, env, **given),)
+    settings = {"steps": config.steps, "warmup": config.warmup, "prior": 0.5}
+    return (online(algorithm, env, **settings),)

@@ -67,8 +67,8 @@ def config() -> Config:
 def make(space: Space, config: Config) -> tuple[Algorithm, Algorithm]:
     """What learns the model, and what learns from it; both hold the networks of both."""
     adam = optax.adam(config.learning_rate)
-    kept = round(config.real * config.batch_size)
-    starts = (config.batch_size - kept) // config.length
+    real_rows = round(config.real * config.batch_size)
+    starts = (config.batch_size - real_rows) // config.length
 
     def apart(key: jax.Array, critic: Any, state: TrainState, batch: Batch) -> jax.Array:
         modelled, real = (
@@ -77,9 +77,9 @@ def make(space: Space, config: Config) -> tuple[Algorithm, Algorithm]:
         )
         return config.conservative * jnp.sum(modelled - real)
 
-    size = kept + starts * config.length
-    own = shared(sac.Config, config, members=sac.Config.members, batch_size=size)
-    base = sac.make(space, own, critic_term=apart if config.conservative else None)
+    size = real_rows + starts * config.length
+    sac_config = shared(sac.Config, config, members=sac.Config.members, batch_size=size)
+    base = sac.make(space, sac_config, critic_term=apart if config.conservative else None)
 
     def init(key: jax.Array) -> TrainState:
         base_key, model_key = jax.random.split(key)
@@ -93,8 +93,8 @@ def make(space: Space, config: Config) -> tuple[Algorithm, Algorithm]:
         goes_on = 1.0 - rows.terminals
 
         def loss(model: Any) -> tuple[jax.Array, Metrics]:
-            each = dynamics.surprise(model, rows.observations, rows.actions, outcome)
-            total = jnp.sum(jnp.where(goes_on > 0, each, 0.0), axis=1)
+            losses = dynamics.surprise(model, rows.observations, rows.actions, outcome)
+            total = jnp.sum(jnp.where(goes_on > 0, losses, 0.0), axis=1)
             return jnp.sum(total / jnp.maximum(jnp.sum(goes_on), 1.0)), {}
 
         state, metrics = descend(state, "model", adam, loss)
@@ -126,11 +126,11 @@ def make(space: Space, config: Config) -> tuple[Algorithm, Algorithm]:
         real_key, start_key = jax.random.split(key)
         data = data._replace(extra={})
         return {
-            "offline": replay.uniform(real_key, data, kept),
+            "offline": replay.uniform(real_key, data, real_rows),
             "starts": replay.uniform(start_key, data, starts),
         }
 
-    size = kept + starts
+    size = real_rows + starts
     first = Algorithm(init, fit, base.act, base.best, 2 * config.batch_size)
     return first, Algorithm(init, update, base.act, base.best, size, sample=sample)
 

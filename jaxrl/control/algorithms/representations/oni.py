@@ -92,34 +92,34 @@ def make(space: Space, config: Config, score: Callable[[jax.Array], jax.Array]) 
         base_key, reward_key = jax.random.split(key)
         reward_net = mlp.init(reward_key, (space.observation, *config.hidden, 1))
         state = extend(base.init(base_key), "reward_model", reward_net, adam)
-        asked = jnp.zeros((config.kept, 2, space.observation))
-        return state.replace(params=state.params | {"asked": asked})
+        questions = jnp.zeros((config.kept, 2, space.observation))
+        return state.replace(params=state.params | {"asked": questions})
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         base_key, age_key = jax.random.split(key)
         rows = batch["online"]
-        now = state.step
+        step = state.step
         question = batch["question"].next_observations[0]
-        asked = state.params["asked"].at[now % config.kept].set(question)
-        state = state.replace(params=state.params | {"asked": asked})
-        oldest = jnp.maximum(jnp.minimum(now + 1, config.kept), config.lag + 1)
+        questions = state.params["asked"].at[step % config.kept].set(question)
+        state = state.replace(params=state.params | {"asked": questions})
+        oldest = jnp.maximum(jnp.minimum(step + 1, config.kept), config.lag + 1)
         age = jax.random.randint(age_key, (config.batch_size,), config.lag, oldest)
-        answered = (now >= config.lag).astype(jnp.float32)
-        pair = asked[(now - age) % config.kept]
+        answered = (step >= config.lag).astype(jnp.float32)
+        pair = questions[(step - age) % config.kept]
         better = score(pair[:, 0]) - score(pair[:, 1])
         ordered = jnp.where((better < 0)[:, None, None], pair[:, ::-1], pair)
 
         def loss(reward_net: Any) -> tuple[jax.Array, Metrics]:
-            said = reward(reward_net, ordered)
-            each, _ = reward_model.bradley_terry(said[:, 0], said[:, 1])
-            return answered * jnp.mean(jnp.where(better == 0.0, 0.0, each)), {}
+            rewards = reward(reward_net, ordered)
+            losses, _ = reward_model.bradley_terry(rewards[:, 0], rewards[:, 1])
+            return answered * jnp.mean(jnp.where(better == 0.0, 0.0, losses)), {}
 
         state, metrics = descend(state, "reward_model", adam, loss)
-        before, said = (
-            reward(state.params["reward_model"], seen)
-            for seen in (rows.observations, rows.next_observations)
+        before, after = (
+            reward(state.params["reward_model"], states)
+            for states in (rows.observations, rows.next_observations)
         )
-        bonus = answered * config.weight * (said - before) / (jnp.std(said) + 1e-3)
+        bonus = answered * config.weight * (after - before) / (jnp.std(after) + 1e-3)
         rows = rows._replace(rewards=rows.rewards + bonus)
         state, base_metrics = base.update(base_key, state, {"online": rows})
         return state, metrics | base_metrics | {"bonus": jnp.std(bonus)}

@@ -57,7 +57,7 @@ def config() -> Config:
 
 def make(space: Space, config: Config) -> Algorithm:
     """The algorithm for observations and actions of these sizes."""
-    own = shared(iql.Config, config)
+    iql_config = shared(iql.Config, config)
 
     def regress(q: jax.Array, ahead: jax.Array, batch: Transitions) -> tuple[jax.Array, Metrics]:
         expert = batch.extra["expert"]
@@ -67,10 +67,12 @@ def make(space: Space, config: Config) -> Algorithm:
         return loss, {"gap": jnp.mean((2.0 * expert - 1.0) * q)}
 
     def prepare(data: Transitions) -> dict[str, Transitions]:
-        shown = set(np.argsort(-transitions.returns(data))[: config.demonstrations].tolist())
-        rest = sorted(set(range(len(transitions.episodes(data)))) - shown)
+        expert_episodes = set(
+            np.argsort(-transitions.returns(data))[: config.demonstrations].tolist()
+        )
+        rest = sorted(set(range(len(transitions.episodes(data)))) - expert_episodes)
         return {
-            "expert": transitions.choose(data, sorted(shown)),
+            "expert": transitions.choose(data, sorted(expert_episodes)),
             "offline": transitions.choose(data, rest),
         }
 
@@ -85,7 +87,7 @@ def make(space: Space, config: Config) -> Algorithm:
             "offline": half(second, data["offline"], 0.0),
         }
 
-    return iql.make(space, own, regress=regress)._replace(prepare=prepare, sample=sample)
+    return iql.make(space, iql_config, regress=regress)._replace(prepare=prepare, sample=sample)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

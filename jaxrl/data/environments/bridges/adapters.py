@@ -71,23 +71,23 @@ def five_tuples(
         played = _Played(make(), turns)
         try:
             observation, _ = played.env.reset(seed=seed)
-            said = {"role": "user", "content": show(played.env, observation)}
+            message = {"role": "user", "content": show(played.env, observation)}
         except BaseException:
             played.env.close()
             raise
         lead = ({"role": "system", "content": help},) if help else ()
-        return played, Opening((*lead, said))
+        return played, Opening((*lead, message))
 
     def step(played: _Played, action: str) -> Reply:
         played.left -= 1
-        named = [numbers[word] for word in extract.spoken(action).split() if word in numbers]
-        if not named:
-            said = {"role": "user", "content": f"choose one of {', '.join(actions)}"}
-            return Reply((said,), 0.0, done=played.left <= 0)
-        observation, reward, ended, cut, _ = played.env.step(named[-1])
+        choices = [numbers[word] for word in extract.spoken(action).split() if word in numbers]
+        if not choices:
+            message = {"role": "user", "content": f"choose one of {', '.join(actions)}"}
+            return Reply((message,), 0.0, done=played.left <= 0)
+        observation, reward, ended, cut, _ = played.env.step(choices[-1])
         done = bool(ended or cut or played.left <= 0)
-        said = {"role": "user", "content": show(played.env, observation)}
-        return Reply(() if done else (said,), float(reward), done=done)
+        message = {"role": "user", "content": show(played.env, observation)}
+        return Reply(() if done else (message,), float(reward), done=done)
 
     return Environment(begin, step, close=lambda played: played.env.close())
 
@@ -176,16 +176,16 @@ def seeded(name: str, key: str, world: Environment) -> Task:
     """A task whose problems differ in their seed alone, which is that of the episode."""
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         number = generate.draw(
             lambda stream: stream.randrange(1 << 30), key=str,
             stream=generate.rng(name, key, split, seed, index), split=split,
         )  # fmt: skip
         return generate.asked(name, f"{key}/{number}", key, number)
 
-    own = world._replace(begin=lambda problem, seed: world.begin(problem, problem.answer))
-    made = Task(name, problem, unscored, splits=("train", "test"), turns=own)
-    return made
+    environment = world._replace(begin=lambda problem, seed: world.begin(problem, problem.answer))
+    task = Task(name, problem, unscored, splits=("train", "test"), turns=environment)
+    return task
 
 
 class _Refused(Exception):
@@ -212,9 +212,9 @@ class _Session:
         if reply["type"] == "observation":
             return reply["data"]
         wrong = reply["data"].get("errors") or []
-        if not wrong or any(_of_fields(each["type"]) for each in wrong):
+        if not wrong or any(_of_fields(error["type"]) for error in wrong):
             raise RuntimeError(f"the server says {json.dumps(reply)[:500]}")
-        raise _Refused("; ".join(each["msg"] for each in wrong))
+        raise _Refused("; ".join(error["msg"] for error in wrong))
 
 
 def _of_fields(kind: str) -> bool:
@@ -244,17 +244,17 @@ def openenv(
     address = f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/ws"
 
     def shown(reply: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
-        seen = reply["observation"]
-        return ({"role": "user", "content": str(seen[text]) if text else json.dumps(seen)},)
+        fields = reply["observation"]
+        return ({"role": "user", "content": str(fields[text]) if text else json.dumps(fields)},)
 
     def begin(problem: Problem, seed: int) -> tuple[_Session, Opening]:
         # a client that has been given its socket follows no redirect
         opened = socket.create_connection((parts.hostname, port), seconds)
         opened.settimeout(None)  # the client has limits of its own
-        made = client.connect(
+        connection = client.connect(
             address, sock=opened, open_timeout=seconds, close_timeout=_CLOSE_S, max_size=_LONGEST
         )
-        session = _Session(made, seconds, turns)
+        session = _Session(connection, seconds, turns)
         try:
             return session, Opening(shown(session.ask("reset", {"seed": seed})))
         except BaseException:
@@ -266,8 +266,8 @@ def openenv(
         try:
             reply = session.ask("step", {field: action})
         except _Refused as error:
-            said = {"role": "user", "content": f"error: {str(error)[:200]}"}
-            return Reply((said,), 0.0, done=session.left <= 0)
+            message = {"role": "user", "content": f"error: {str(error)[:200]}"}
+            return Reply((message,), 0.0, done=session.left <= 0)
         done = bool(reply["done"]) or session.left <= 0
         reward = None if reply["reward"] is None else float(reply["reward"])
         return Reply(() if done else shown(reply), reward, done=done)
@@ -309,13 +309,13 @@ def nemo_gym(
 
     def post(state: _Resources, name: str, body: Mapping[str, Any]) -> tuple[int, str]:
         address = f"{url.rstrip('/')}/{urllib.parse.quote(name, safe='')}"
-        asked = urllib.request.Request(address, headers={"Content-Type": "application/json"})
-        state.cookies.add_cookie_header(asked)
-        headers = dict(asked.header_items())
+        request = urllib.request.Request(address, headers={"Content-Type": "application/json"})
+        state.cookies.add_cookie_header(request)
+        headers = dict(request.header_items())
         reply = http_post.post(address, json.dumps(body).encode(), headers, seconds, _LONGEST)
         if reply.is_redirect:
             raise RuntimeError(f"{name} answers {reply.status}, a redirect, which is not followed")
-        state.cookies.extract_cookies(SimpleNamespace(info=lambda: reply.headers), asked)
+        state.cookies.extract_cookies(SimpleNamespace(info=lambda: reply.headers), request)
         return reply.status, reply.body.decode(errors="replace")
 
     def offered(state: _Resources, schema: Mapping[str, Any]) -> definition.Tool:
@@ -329,7 +329,7 @@ def nemo_gym(
         return definition.Tool(function["name"], described, schema, run)
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         row = rows[index % len(rows)]
         return generate.asked("nemo_gym", json.dumps(row, sort_keys=True), "", None, row=row)
 
@@ -339,22 +339,26 @@ def nemo_gym(
         status, reply = post(state, "seed_session", row)
         if status != 200:
             raise RuntimeError(f"seed_session answers {status}: {reply[:500]}")
-        asked = DIALECTS["responses"].read(dict(row["responses_create_params"]))
-        state.tools = tuple(offered(state, schema) for schema in asked.tools)
-        said = tuple({"role": each.role, "content": each.content} for each in asked.messages)
-        return state, Opening(said, tools=tuple(each.schema for each in state.tools))
+        request = DIALECTS["responses"].read(dict(row["responses_create_params"]))
+        state.tools = tuple(offered(state, schema) for schema in request.tools)
+        messages = tuple(
+            {"role": message.role, "content": message.content} for message in request.messages
+        )
+        return state, Opening(messages, tools=tuple(tool.schema for tool in state.tools))
 
     def step(state: _Resources, action: str) -> Reply:
-        said, read = HERMES.read(action)
-        made = tuple(call for call in read if isinstance(call, Call))
+        content, read = HERMES.read(action)
+        tool_calls = tuple(call for call in read if isinstance(call, Call))
         unread = [written(call) for call in read if not isinstance(call, Call)]  # it stays text
-        text = "\n".join([*filter(None, [said.strip()]), *unread])
-        whole = DIALECTS["responses"].whole(Asked(()), Answer(len(state.outputs), text, made, ()))
-        state.outputs += whole["output"]
+        text = "\n".join([*filter(None, [content.strip()]), *unread])
+        body = DIALECTS["responses"].whole(
+            Asked(()), Answer(len(state.outputs), text, tool_calls, ())
+        )
+        state.outputs += body["output"]
         if read and state.left:
             state.left -= 1
             results = definition.results(state.tools, action)
-            ids = (item["call_id"] for item in whole["output"] if item["type"] == "function_call")
+            ids = (item["call_id"] for item in body["output"] if item["type"] == "function_call")
             state.outputs += [
                 {"type": "function_call_output", "call_id": next(ids), "output": result}
                 for call, result in zip(read, results, strict=True)
@@ -362,13 +366,13 @@ def nemo_gym(
             ]
             results_message = {"role": role, "content": definition.joined(results)}
             return Reply((results_message,), calls=len(read))
-        response = {**whole, "output": state.outputs}
+        response = {**body, "output": state.outputs}
         status, reply = post(state, "verify", {**state.row, "response": response})
         if status != 200:
             raise RuntimeError(f"verify answers {status}: {reply[:500]}")
         return Reply(reward=float(json.loads(reply)["reward"]), done=True, calls=len(read))
 
-    made = Task(
+    task = Task(
         "nemo_gym",
         problem,
         unscored,
@@ -383,7 +387,7 @@ def nemo_gym(
             seconds=lambda problem, action: seconds * max(1, definition.count(action)),
         ),
     )
-    return made
+    return task
 
 
 def verifiers(
@@ -412,15 +416,15 @@ def verifiers(
     sizes = {"train": tasks - held_out} | ({"test": held_out} if held_out else {})
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         number = index % sizes[split] + (tasks - held_out) * (split == "test")
         return generate.asked("verifiers", f"{env}/{number}", str(number), None)
 
     def reward(problem: Problem, completion: str) -> Score:
-        said = json.loads(completion.strip().splitlines()[-1])
-        return Score(float(said["reward"]), {k: float(v) for k, v in said["parts"].items()})
+        report = json.loads(completion.strip().splitlines()[-1])
+        return Score(float(report["reward"]), {k: float(v) for k, v in report["parts"].items()})
 
-    made = Task(
+    task = Task(
         "verifiers",
         problem,
         reward,
@@ -430,4 +434,4 @@ def verifiers(
             [python or sys.executable, program, env], seconds, tuple(roles.split(","))
         ),
     )
-    return made
+    return task

@@ -115,10 +115,12 @@ def environment(
         if isinstance(heard, _Ended):
             episode.close()
             return episode, Opening(error=heard.error or "silent: the program asked for no turn")
-        asked = heard.asked
-        episode.pending, episode.conversation = heard, list(asked.messages)
-        episode.tools = asked.tools
-        return episode, Opening(episode.messages(asked.messages), asked.stop, tools=asked.tools)
+        request = heard.asked
+        episode.pending, episode.conversation = heard, list(request.messages)
+        episode.tools = request.tools
+        return episode, Opening(
+            episode.messages(request.messages), request.stop, tools=request.tools
+        )
 
     def step(episode: _Episode, action: str) -> Reply:
         calls = episode.say(action)
@@ -130,8 +132,8 @@ def environment(
             return Reply(error=error, calls=calls)
         if new is not None:
             return Reply(episode.messages(new), calls=calls, stop=heard.asked.stop)
-        whole = episode.messages(episode.conversation)
-        return Reply(calls=calls, opening=Opening(whole, heard.asked.stop, tools=episode.tools))
+        messages = episode.messages(episode.conversation)
+        return Reply(calls=calls, opening=Opening(messages, heard.asked.stop, tools=episode.tools))
 
     return Environment(
         begin,
@@ -178,7 +180,7 @@ class _Episode:
         """Run the program; its requests and its end are events."""
         base, key = self._gateway.base, self._gateway.secret
         keeper = str(Path(__file__).with_name("keeper.py"))
-        kept = {k: v for k, v in os.environ.items() if k in _KEPT or k.startswith("LC_")}
+        variables = {k: v for k, v in os.environ.items() if k in _KEPT or k.startswith("LC_")}
         alive, self._lifeline = os.pipe()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", keeper, str(alive), str(self._memory_mb), *self._command],
@@ -187,7 +189,7 @@ class _Episode:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={
-                **kept,
+                **variables,
                 "OPENAI_BASE_URL": f"{base}/v1",
                 "OPENAI_API_KEY": key,
                 "ANTHROPIC_BASE_URL": base,
@@ -211,7 +213,7 @@ class _Episode:
         isolation = sandboxes.check()
         files = {Path(w).name: Path(w).read_text() for w in self._command[1:] if os.path.isfile(w)}
         words = [Path(w).name if os.path.isfile(w) else w for w in self._command[1:]]
-        asked = [self._gateway.path, self._gateway.secret, str(seed)]
+        relay_arguments = [self._gateway.path, self._gateway.secret, str(seed)]
         program = [str(Path(shutil.which(self._command[0])).absolute()), *words]
         relay = Path(__file__).with_name("relay.py").read_text()
         alive, self._lifeline = os.pipe()
@@ -219,7 +221,7 @@ class _Episode:
         def run() -> None:
             try:
                 outcome = sandboxes.run(
-                    [sys.executable, "-I", "-S", "relay.py", *asked, *program],
+                    [sys.executable, "-I", "-S", "relay.py", *relay_arguments, *program],
                     files={**files, "relay.py": relay},
                     stdin=problem.prompt,
                     limits=dataclasses.replace(_LIMITS, memory_mb=self._memory_mb),
@@ -274,21 +276,21 @@ class _Episode:
 
     def say(self, action: str) -> int:
         """Answer the request that waits; how many tools the answer calls."""
-        asked = self.pending.asked
-        found = [(at, string) for string in asked.stop if (at := action.find(string)) >= 0]
-        at, stop = min(found, default=(None, None))
+        request = self.pending.asked
+        matches = [(at, string) for string in request.stop if (at := action.find(string)) >= 0]
+        at, stop = min(matches, default=(None, None))
         text = action[:at]
-        said, calls = HERMES.read(text) if self.tools else (text, [])
+        content, calls = HERMES.read(text) if self.tools else (text, [])
         read = [call for call in calls if isinstance(call, Call)]
         if len(read) < len(calls):  # what cannot be read stays text
-            said, read = text, []
-        said = said.strip() if read else text
+            content, read = text, []
+        content = content.strip() if read else text
         self._turns += 1
         tokens, count = self._written
         cut = stop is None and bool(tokens and tokens[-1].text)
-        answer = Answer(self._turns, said, tuple(read), tokens, stop, cut, count)
+        answer = Answer(self._turns, content, tuple(read), tokens, stop, cut, count)
         self.conversation.append(answer.said)
-        self._known[f"resp_{self._turns}"] = self.conversation[asked.instructions :]
+        self._known[f"resp_{self._turns}"] = self.conversation[request.instructions :]
         self._texts.setdefault(answer.said, []).append(action)
         self.pending.answer.set_result(answer)
         return len(calls)
@@ -298,22 +300,25 @@ class _Episode:
 
         None: its conversation is another one, which `conversation` then is.
         """
-        self.pending, asked = heard, heard.asked
-        if asked.after and asked.after not in self._known:
-            return None, f"request: it continues the response {asked.after!r}, which is none"
-        lead, rest = asked.messages[: asked.instructions], asked.messages[asked.instructions :]
-        whole = [*lead, *self._known.get(asked.after, []), *rest]
-        before, self.conversation = self.conversation, whole
-        same, self.tools = asked.tools == self.tools, asked.tools
-        new = whole[len(before) :]
-        answered = all(each.role != "assistant" for each in new)
-        if same and new and answered and whole[: len(before)] == before:
+        self.pending, request = heard, heard.asked
+        if request.after and request.after not in self._known:
+            return None, f"request: it continues the response {request.after!r}, which is none"
+        lead, rest = (
+            request.messages[: request.instructions],
+            request.messages[request.instructions :],
+        )
+        messages = [*lead, *self._known.get(request.after, []), *rest]
+        before, self.conversation = self.conversation, messages
+        same, self.tools = request.tools == self.tools, request.tools
+        new = messages[len(before) :]
+        answered = all(message.role != "assistant" for message in new)
+        if same and new and answered and messages[: len(before)] == before:
             return new, None
         return None, None
 
     def messages(self, said: Sequence[Said]) -> tuple[dict[str, str], ...]:
         """Messages as an environment gives them; an answer of the policy's is as it was written."""
-        places = [said[:n].count(each) for n, each in enumerate(said)]
+        places = [said[:n].count(message) for n, message in enumerate(said)]
         pairs = zip(said, places, strict=True)
         return tuple({"role": s.role, "content": self._text(s, place)} for s, place in pairs)
 

@@ -95,7 +95,7 @@ class Dialect(NamedTuple):
 
 def text(said: Said) -> str:
     """A message as environments have it, its calls within what it says."""
-    calls = [written(Call(name, _value(given))) for name, given in said.calls]
+    calls = [written(Call(name, _value(arguments))) for name, arguments in said.calls]
     return "\n".join([*filter(None, [said.content]), *calls]) if calls else said.content
 
 
@@ -138,28 +138,28 @@ def _stops(value: Any) -> tuple[str, ...]:
 
 def _schemas(functions: Sequence[Json], parameters: str = "parameters") -> tuple[Json, ...]:
     """Schemas of tools in the one form; `parameters` is what a protocol calls those of a tool."""
-    shown = ("name", "description", "parameters", "strict")
-    named = ({**each, "parameters": each.get(parameters)} for each in functions)
-    plain = [{k: each[k] for k in shown if each.get(k) is not None} for each in named]
+    fields = ("name", "description", "parameters", "strict")
+    schemas = ({**function, "parameters": function.get(parameters)} for function in functions)
+    plain = [{k: schema[k] for k in fields if schema.get(k) is not None} for schema in schemas]
     return tuple(messages.tools(plain) or ())
 
 
 def _read_chat(body: Json) -> Asked:
     if body.get("n", 1) not in (None, 1):
         raise ValueError(f"n={body['n']}: an episode has one answer; leave it out")
-    said = []
+    conversation = []
     for message in body["messages"]:
         functions = [call["function"] for call in _list(message.get("tool_calls"))]
         if message.get("function_call"):
             functions.append(message["function_call"])
-        made = tuple((each["name"], _sorted(each["arguments"])) for each in functions)
+        calls = tuple((function["name"], _sorted(function["arguments"])) for function in functions)
         content = _text(message.get("content")) or _text(message.get("refusal"))
         role = {"developer": "system", "function": "tool"}.get(message["role"], message["role"])
-        said.append(Said(role, content, made))
+        conversation.append(Said(role, content, calls))
     offered = [tool["function"] for tool in _list(body.get("tools"))]
     offered += _list(body.get("functions"))
     return Asked(
-        tuple(said),
+        tuple(conversation),
         _schemas(offered if body.get("tool_choice") != "none" else ()),
         _stops(body.get("stop")),
         bool(body.get("stream")),
@@ -171,29 +171,31 @@ def _read_chat(body: Json) -> Asked:
 
 
 def _read_responses(body: Json) -> Asked:
-    given = body["input"]
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else _list(given)
+    prompt = body["input"]
+    items = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else _list(prompt)
     lead = _text(body.get("instructions"))
-    said = [Said("system", lead)] if lead else []
+    conversation = [Said("system", lead)] if lead else []
     for item in items:
         kind = item.get("type", "message")
         if kind == "message":
             role = "system" if item["role"] == "developer" else item["role"]
-            said.append(Said(role, _text(item["content"])))
+            conversation.append(Said(role, _text(item["content"])))
         elif kind == "function_call":
             call = (item["name"], _sorted(item["arguments"]))
-            last = said[-1] if said and said[-1].role == "assistant" else None
+            last = (
+                conversation[-1] if conversation and conversation[-1].role == "assistant" else None
+            )
             if last is None:
-                said.append(Said("assistant", "", (call,)))
+                conversation.append(Said("assistant", "", (call,)))
             else:
-                said[-1] = last._replace(calls=(*last.calls, call))
+                conversation[-1] = last._replace(calls=(*last.calls, call))
         elif kind == "function_call_output":
-            said.append(Said("tool", _text(item["output"])))
+            conversation.append(Said("tool", _text(item["output"])))
         elif kind != "reasoning":
             raise ValueError(f"input of type {kind!r} is not read; send messages and tool calls")
     after = body.get("previous_response_id")
     return Asked(
-        tuple(said),
+        tuple(conversation),
         _schemas([t for t in _list(body.get("tools")) if body.get("tool_choice") != "none"]),
         stream=bool(body.get("stream")),
         logprobs="message.output_text.logprobs" in (body.get("include") or ()),
@@ -205,20 +207,20 @@ def _read_responses(body: Json) -> Asked:
 
 def _read_messages(body: Json) -> Asked:
     lead = _text(body.get("system"))
-    said = [Said("system", lead)] if lead else []
+    conversation = [Said("system", lead)] if lead else []
     for message in body["messages"]:
         content = message["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else _list(content)
         texts = [b for b in blocks if b["type"] not in ("tool_use", "tool_result", "thinking")]
         calls = [b for b in blocks if b["type"] == "tool_use"]
-        made = tuple((call["name"], _sorted(call["input"])) for call in calls)
+        tool_calls = tuple((call["name"], _sorted(call["input"])) for call in calls)
         results = [b for b in blocks if b["type"] == "tool_result"]
-        said += [Said("tool", _text(each.get("content"))) for each in results]
-        if texts or made or not results:
-            said.append(Said(message["role"], _text(texts), made))
+        conversation += [Said("tool", _text(result.get("content"))) for result in results]
+        if texts or tool_calls or not results:
+            conversation.append(Said(message["role"], _text(texts), tool_calls))
     refused = (body.get("tool_choice") or {}).get("type") == "none"
     return Asked(
-        tuple(said),
+        tuple(conversation),
         _schemas([] if refused else _list(body.get("tools")), "input_schema"),
         _stops(body.get("stop_sequences")),
         bool(body.get("stream")),
@@ -277,14 +279,14 @@ def _chat_usage(answer: Answer) -> Json:
 
 def _chat(asked: Asked, answer: Answer) -> Json:
     choices = [_chat_choice(asked, answer, "message")]
-    whole = _chat_envelope(asked, answer, "chat.completion", choices)
-    return whole | {"usage": _chat_usage(answer)}
+    completion = _chat_envelope(asked, answer, "chat.completion", choices)
+    return completion | {"usage": _chat_usage(answer)}
 
 
 def _chat_pieces(asked: Asked, answer: Answer) -> Iterator[tuple[str, Json]]:
-    whole = _chat_choice(asked, answer, "delta")
-    end: Json = {"index": 0, "delta": {}, "finish_reason": whole.pop("finish_reason")}
-    parts = [([{**whole, "finish_reason": None}], None), ([end], None)]
+    choice = _chat_choice(asked, answer, "delta")
+    end: Json = {"index": 0, "delta": {}, "finish_reason": choice.pop("finish_reason")}
+    parts = [([{**choice, "finish_reason": None}], None), ([end], None)]
     if asked.usage:
         parts.append(([], _chat_usage(answer)))
     for choices, usage in parts:
@@ -342,10 +344,10 @@ def _responses(asked: Asked, answer: Answer) -> Json:
 
 
 def _response_pieces(asked: Asked, answer: Answer) -> Iterator[tuple[str, Json]]:
-    whole = _responses(asked, answer)
-    begun = {**whole, "status": "in_progress", "incomplete_details": None, "output": []}
-    events = [("response.created", {"response": begun})]
-    for at, item in enumerate(whole["output"]):
+    response = _responses(asked, answer)
+    empty_response = {**response, "status": "in_progress", "incomplete_details": None, "output": []}
+    events = [("response.created", {"response": empty_response})]
+    for at, item in enumerate(response["output"]):
         place = {"item_id": item["id"], "output_index": at}
         text = item["type"] == "message"
         started = {
@@ -356,23 +358,23 @@ def _response_pieces(asked: Asked, answer: Answer) -> Iterator[tuple[str, Json]]
         events.append(("response.output_item.added", {"output_index": at, "item": started}))
         if text:
             (part,), inner = item["content"], {**place, "content_index": 0}
-            said = {**inner, "logprobs": part["logprobs"]}
+            text_fields = {**inner, "logprobs": part["logprobs"]}
             bare = {**part, "text": "", "logprobs": []}
             events += [
                 ("response.content_part.added", {**inner, "part": bare}),
-                ("response.output_text.delta", {**said, "delta": part["text"]}),
-                ("response.output_text.done", {**said, "text": part["text"]}),
+                ("response.output_text.delta", {**text_fields, "delta": part["text"]}),
+                ("response.output_text.done", {**text_fields, "text": part["text"]}),
                 ("response.content_part.done", {**inner, "part": part}),
             ]
         else:
-            given = item["arguments"]
-            done = {**place, "name": item["name"], "arguments": given}
+            arguments = item["arguments"]
+            done = {**place, "name": item["name"], "arguments": arguments}
             events += [
-                ("response.function_call_arguments.delta", {**place, "delta": given}),
+                ("response.function_call_arguments.delta", {**place, "delta": arguments}),
                 ("response.function_call_arguments.done", done),
             ]
         events.append(("response.output_item.done", {"output_index": at, "item": item}))
-    events.append((f"response.{whole['status']}", {"response": whole}))
+    events.append((f"response.{response['status']}", {"response": response}))
     for number, (name, data) in enumerate(events):
         yield name, {"type": name, "sequence_number": number, **data}
 
@@ -398,11 +400,11 @@ def _messages(asked: Asked, answer: Answer) -> Json:
 
 
 def _message_pieces(asked: Asked, answer: Answer) -> Iterator[tuple[str, Json]]:
-    whole = _messages(asked, answer)
-    ended = {name: whole[name] for name in ("stop_reason", "stop_sequence")}
-    started = {**whole, "content": [], **dict.fromkeys(ended)}
+    message = _messages(asked, answer)
+    ended = {name: message[name] for name in ("stop_reason", "stop_sequence")}
+    started = {**message, "content": [], **dict.fromkeys(ended)}
     yield "message_start", {"type": "message_start", "message": started}
-    for at, block in enumerate(whole["content"]):
+    for at, block in enumerate(message["content"]):
         if block["type"] == "text":
             bare: Json = {"type": "text", "text": ""}
             delta: Json = {"type": "text_delta", "text": block["text"]}
@@ -413,7 +415,7 @@ def _message_pieces(asked: Asked, answer: Answer) -> Iterator[tuple[str, Json]]:
             event = f"content_block_{name}"
             yield event, {"type": event, "index": at, **data}
         yield "content_block_stop", {"type": "content_block_stop", "index": at}
-    yield "message_delta", {"type": "message_delta", "delta": ended, "usage": whole["usage"]}
+    yield "message_delta", {"type": "message_delta", "delta": ended, "usage": message["usage"]}
     yield "message_stop", {"type": "message_stop"}
 
 

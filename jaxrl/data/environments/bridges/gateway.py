@@ -111,9 +111,9 @@ class Gateway:
         """Stop to listen; requests that wait, and any that still come, are refused."""
         with self._lock:
             self._over = True
-            asked = [each for same in self._known.values() for each in same]
-        for each in asked:
-            each.answer.cancel()
+            pending = [turn for same in self._known.values() for turn in same]
+        for turn in pending:
+            turn.answer.cancel()
         for server in (self._server, self._local):
             if server is not None:
                 server.shutdown()
@@ -146,7 +146,7 @@ class Gateway:
             new = first or not same
             if new:
                 same.append(Pending(asked))
-            missed = (each for each in same if not each.sent and each.gone())
+            missed = (turn for turn in same if not turn.sent and turn.gone())
             pending = same[-1] if new else next(missed, same[-1])
             pending.gone = gone
         if new:
@@ -163,11 +163,13 @@ def _checked(asked: Asked) -> Asked:
     functions = [schema["function"] for schema in asked.tools]
     texts = [("previous_response_id", asked.after)]
     texts += [("stop", stop) for stop in asked.stop]
-    texts += [("content", said.content) for said in asked.messages]
-    texts += [("the name of a call", name) for said in asked.messages for name, _ in said.calls]
+    texts += [("content", message.content) for message in asked.messages]
     texts += [
-        (f"the {k} of a tool", each.get(k, ""))
-        for each in functions
+        ("the name of a call", name) for message in asked.messages for name, _ in message.calls
+    ]
+    texts += [
+        (f"the {k} of a tool", function.get(k, ""))
+        for function in functions
         for k in ("name", "description")
     ]
     for name, text in texts:
@@ -175,11 +177,11 @@ def _checked(asked: Asked) -> Asked:
             raise ValueError(f"{name}={text!r:.100} is no text")
     if "" in asked.stop:
         raise ValueError("stop='' ends every text; leave it out")
-    for said in asked.messages:
-        if said.role not in _ROLES:
-            raise ValueError(f"role={said.role!r:.100} is none of {', '.join(_ROLES)}")
-    for each in functions:
-        if not isinstance(schema := each.get("parameters", {}), dict):
+    for message in asked.messages:
+        if message.role not in _ROLES:
+            raise ValueError(f"role={message.role!r:.100} is none of {', '.join(_ROLES)}")
+    for function in functions:
+        if not isinstance(schema := function.get("parameters", {}), dict):
             raise ValueError(f"the parameters of a tool are {schema!r:.100}, no schema")
     if not asked.messages and not asked.after:
         raise ValueError("it has no message")
@@ -258,12 +260,12 @@ class _Handler(BaseHTTPRequestHandler):
         """`/v1/models` and `/v1/models/NAME`."""
         self.close_connection = True
         path, models = self.path.partition("?")[0], f"{self._gateway.path}/v1/models"
-        named = path[len(models) :]
-        known = hmac.compare_digest(path[: len(models)].encode(), models.encode())
-        if known and named[:1] in ("", "/"):
-            name = urllib.parse.unquote(named[1:])
-            found = _MODEL | {"id": name, "display_name": name} if name else MODELS
-            return self._send(200, json.dumps(found), "application/json")
+        suffix = path[len(models) :]
+        has_prefix = hmac.compare_digest(path[: len(models)].encode(), models.encode())
+        if has_prefix and suffix[:1] in ("", "/"):
+            name = urllib.parse.unquote(suffix[1:])
+            body = _MODEL | {"id": name, "display_name": name} if name else MODELS
+            return self._send(200, json.dumps(body), "application/json")
         self._refuse(404, "there is nothing to read here")
 
     def do_POST(self) -> None:
@@ -272,27 +274,27 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if dialect is None or not _LENGTH.fullmatch(length) or int(length) > LONGEST:
             self.close_connection = True  # its body is unread
-            known = ", ".join(DIALECTS)
+            paths = ", ".join(DIALECTS)
             return self._refuse(
-                404, f"send a body of at most {LONGEST} bytes to the episode's /v1/: {known}"
+                404, f"send a body of at most {LONGEST} bytes to the episode's /v1/: {paths}"
             )
         try:
-            asked = _checked(dialect.read(json.loads(self.rfile.read(int(length)))))
+            request = _checked(dialect.read(json.loads(self.rfile.read(int(length)))))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return self._refuse(400, f"the request cannot be read: {error!r:.300}")
         self._late.cancel()
         try:
             first = self.headers.get(RETRIES) == "0"
-            turn = self._gateway.turn(asked, first=first, gone=self._gone)
+            turn = self._gateway.turn(request, first=first, gone=self._gone)
             answer = turn.answer.result()
         except CancelledError:
             return self._refuse(410, "this episode is over")
         turn.sent |= not self._gone()
-        if not asked.stream:
-            return self._send(200, json.dumps(dialect.whole(asked, answer)), "application/json")
+        if not request.stream:
+            return self._send(200, json.dumps(dialect.whole(request, answer)), "application/json")
         lines = [
             (f"event: {name}\n" if name else "") + f"data: {json.dumps(data)}\n\n"
-            for name, data in dialect.pieces(asked, answer)
+            for name, data in dialect.pieces(request, answer)
         ]
         if dialect.end:
             lines.append(f"data: {dialect.end}\n\n")

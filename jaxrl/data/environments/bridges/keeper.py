@@ -21,17 +21,17 @@ def end(group: int) -> None:
     """Kill a process group and, where /proc is there, every other descendant of this process."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
-    found = True
-    while found:  # what is killed may have left children behind, which are then ours
-        found = [
+    children = True
+    while children:  # what is killed may have left children behind, which are then ours
+        children = [
             int(child)
             for listing in Path("/proc/self/task").glob("*/children")
             for child in listing.read_text().split()
         ]
-        for child in found:
+        for child in children:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(child, signal.SIGKILL)
-        for child in found:
+        for child in children:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(child, 0)
 
@@ -47,9 +47,9 @@ def opened(pipe: str) -> int:
     """The descriptor of a pipe, which is its number or, where the pipe has a name, its path."""
     if pipe.isdecimal():
         return int(pipe)
-    found = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # its other end may be closed already
-    os.set_blocking(found, True)
-    return found
+    descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # its other end may be closed already
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def watch(lifeline: int, group: int) -> None:

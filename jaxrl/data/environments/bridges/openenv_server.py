@@ -46,8 +46,8 @@ def served(
 
     with server.serve(
         lambda socket: _episodes(socket, Gym(task, split)), host, port, process_request=health
-    ) as made:
-        yield made
+    ) as websocket_server:
+        yield websocket_server
 
 
 def _episodes(socket: Any, gym: Gym) -> None:
@@ -56,27 +56,27 @@ def _episodes(socket: Any, gym: Gym) -> None:
     with contextlib.closing(gym):
         for line in socket:
             try:
-                asked = json.loads(line)
-                data: dict[str, Any] = asked.get("data", {})
-                if asked["type"] == "close":
+                request = json.loads(line)
+                data: dict[str, Any] = request.get("data", {})
+                if request["type"] == "close":
                     return
-                kind = "state" if asked["type"] == "state" else "observation"
+                kind = "state" if request["type"] == "state" else "observation"
                 reward, done = None, False
-                if asked["type"] == "reset":
+                if request["type"] == "reset":
                     count, (text, info) = 0, gym.reset(int(data.get("seed") or 0))
                     tools = info["tools"]
-                elif asked["type"] == "step":
+                elif request["type"] == "step":
                     text, reward, done, _, _ = gym.step(str(data["message"]))
                     count += 1
                 elif kind != "state":
-                    raise ValueError(f"{asked['type']!r} is none of reset, step, state, close")
-                said = {"step_count": count}
+                    raise ValueError(f"{request['type']!r} is none of reset, step, state, close")
+                payload = {"step_count": count}
                 if kind == "observation":
-                    seen = {"message": text, "tools": list(tools)}
-                    said = {"observation": seen, "reward": reward, "done": done}
+                    observation = {"message": text, "tools": list(tools)}
+                    payload = {"observation": observation, "reward": reward, "done": done}
             except Exception as error:  # of one message; the client may send another
-                kind, said = "error", {"message": repr(error), "code": "EXECUTION_ERROR"}
-            socket.send(json.dumps({"type": kind, "data": said}))
+                kind, payload = "error", {"message": repr(error), "code": "EXECUTION_ERROR"}
+            socket.send(json.dumps({"type": kind, "data": payload}))
 
 
 def main() -> None:
@@ -87,9 +87,9 @@ def main() -> None:
     parser.add_argument("--split", default="train")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
-    given = parser.parse_args()
-    task = tasks.get(given.task, **json.loads(given.args))
-    with served(task, given.host, given.port, given.split) as server:
+    args = parser.parse_args()
+    task = tasks.get(args.task, **json.loads(args.args))
+    with served(task, args.host, args.port, args.split) as server:
         server.serve_forever()
 
 

@@ -40,7 +40,7 @@ def main() -> None:
     path, key, seed, *command = sys.argv[1:]
     listener = socket.create_server(("127.0.0.1", 0))
     base = f"http://127.0.0.1:{listener.getsockname()[1]}{path}"
-    given = {
+    variables = {
         "OPENAI_BASE_URL": f"{base}/v1",
         "OPENAI_API_KEY": key,
         "ANTHROPIC_BASE_URL": base,
@@ -48,7 +48,7 @@ def main() -> None:
         "JAXRL_SEED": seed,
     }
     threading.Thread(target=listen, args=(listener,), daemon=True).start()
-    status = subprocess.run(command, env={**os.environ, **given}, check=False).returncode
+    status = subprocess.run(command, env={**os.environ, **variables}, check=False).returncode
     os._exit(status if status >= 0 else 128 - status)
 
 

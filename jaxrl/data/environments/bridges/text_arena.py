@@ -122,17 +122,17 @@ def step(match: _Match, action: str) -> Reply:
     Of a long turn, the end is read: a game's patterns take the square of its length, and a number
     of thousands of digits would be an error, which voids the episode.
     """
-    said = extract.spoken(action).strip()[-_LONGEST:].strip()
+    move = extract.spoken(action).strip()[-_LONGEST:].strip()
     match.left -= 1
     with _own_chances(match):
-        over, _ = match.env.step(said if "[" in said else f"[{said}]")
+        over, _ = match.env.step(move if "[" in move else f"[{move}]")
         over = over or _answered(match)
     if over:
         rewards, _ = match.env.close()
         earned = float((rewards or {}).get(match.seat, 0.0))
         return Reply(reward=earned, parts={"won": float(earned > 0)}, done=True)
-    seen = {"role": "user", "content": _seen(match)}
-    return Reply((seen,), done=False) if match.left else Reply(reward=0.0, done=True)
+    message = {"role": "user", "content": _seen(match)}
+    return Reply((message,), done=False) if match.left else Reply(reward=0.0, done=True)
 
 
 def _answered(match: _Match) -> bool:
@@ -156,13 +156,13 @@ def _seen(match: _Match) -> str:
 @contextlib.contextmanager
 def _own_chances(match: _Match) -> Iterator[None]:
     """The game's own states of what it draws from, which it shares with all else in the process."""
-    others = random.getstate(), np.random.get_state()
+    process_states = random.getstate(), np.random.get_state()
     _restore(match.chances)
     try:
         yield
     finally:
         match.chances = random.getstate(), np.random.get_state()
-        _restore(others)
+        _restore(process_states)
 
 
 def _restore(chances: tuple[Any, Any]) -> None:

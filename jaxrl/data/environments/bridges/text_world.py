@@ -63,7 +63,7 @@ def task(
     if importlib.util.find_spec("textworld") is None:
         raise ImportError("the task text_world needs textworld; pip install 'jaxrl[textworld]'")
     package = importlib.import_module("textworld")
-    wanted = (
+    info_names = (
         "objective",
         "score",
         "max_score",
@@ -82,16 +82,16 @@ def task(
         with tempfile.TemporaryDirectory(prefix="jaxrl-textworld-") as folder:
             options.path = str(Path(folder) / "game.z8")
             path = generator.compile_game(generator.make_game(options), options)
-            env = package.start(path, package.EnvInfos(**dict.fromkeys(wanted, True)))
+            env = package.start(path, package.EnvInfos(**dict.fromkeys(info_names, True)))
             return env, env.reset()
 
     def begin(problem: Problem, seed: int) -> tuple[_Game, Opening]:
         env, state = started(seed)
-        said = state.feedback
-        said = said[max(0, said.find(state.objective)) :]  # what is before is a banner
+        feedback = state.feedback
+        feedback = feedback[max(0, feedback.find(state.objective)) :]  # what is before is a banner
         game = _Game(env, state.max_score, turns or 10 + 5 * length)
         lead = {"role": "system", "content": RULES}
-        return game, Opening((lead, {"role": "user", "content": _shown(said, state)}))
+        return game, Opening((lead, {"role": "user", "content": _shown(feedback, state)}))
 
     def step(game: _Game, action: str) -> Reply:
         """A command, the last line of the turn."""
@@ -99,13 +99,13 @@ def task(
         lines = extract.spoken(action).strip().splitlines()
         command = lines[-1].strip()[:_LONGEST] if lines else ""
         if not command or command.split()[0].lower() in _OF_THE_PROGRAM:
-            said = {"role": "user", "content": "that is no command of the game"}
-            return Reply((said,) if game.left else (), 0.0, {"won": 0.0}, done=not game.left)
+            message = {"role": "user", "content": "that is no command of the game"}
+            return Reply((message,) if game.left else (), 0.0, {"won": 0.0}, done=not game.left)
         state, _, over = game.env.step(command)
         earned, game.score = (state.score - game.score) / game.best, state.score
         parts, done = {"won": float(bool(state.won))}, bool(over) or not game.left
-        said = {"role": "user", "content": _shown(state.feedback, state)}
-        return Reply(() if done else (said,), earned, parts, done=done)
+        message = {"role": "user", "content": _shown(state.feedback, state)}
+        return Reply(() if done else (message,), earned, parts, done=done)
 
     def _shown(text: str, state: Any) -> str:
         text = text.partition("\n>")[0].strip()

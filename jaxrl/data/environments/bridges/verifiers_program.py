@@ -27,16 +27,16 @@ async def rollout(env: dict[str, object], number: int) -> dict[str, object]:
 
     address = {"base_url": os.environ["OPENAI_BASE_URL"], "api_key_var": "OPENAI_API_KEY"}
     config = EvalConfig.model_validate({"env": env, "model": "policy", "client": address})
-    made = load_environment(config.env)
-    task = next(itertools.islice(made.taskset, number, None), None)
+    environment = load_environment(config.env)
+    task = next(itertools.islice(environment.taskset, number, None), None)
     if task is None:
         raise SystemExit(f"task {number}: the taskset has fewer; set `tasks` to how many it has")
-    async with made.serving():
-        asked = ModelContext(client=config.client, model=config.model, sampling=config.sampling)
-        episode = await made.run_episode(task, asked)
+    async with environment.serving():
+        context = ModelContext(client=config.client, model=config.model, sampling=config.sampling)
+        episode = await environment.run_episode(task, context)
     if not episode.ok:
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
-        raise SystemExit(f"task {number}: {[f'{each.type}: {each.message}' for each in errors]}")
+        raise SystemExit(f"task {number}: {[f'{error.type}: {error.message}' for error in errors]}")
     parts = {k: v for trace in episode.traces for k, v in trace.metrics.items() if v is not None}
     count = len(episode.traces)
     return {"reward": sum(trace.reward for trace in episode.traces) / count, "parts": parts}

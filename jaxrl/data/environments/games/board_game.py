@@ -77,9 +77,9 @@ def task(
     """
     if game not in rules.GAMES:
         raise ValueError(f"game={game!r}: choose one of {', '.join(rules.GAMES)}")
-    for each in (opponent, ood_opponent):
-        if each not in _OPPONENTS:
-            raise ValueError(f"opponent={each!r}: choose one of {', '.join(_OPPONENTS)}")
+    for opponent_name in (opponent, ood_opponent):
+        if opponent_name not in _OPPONENTS:
+            raise ValueError(f"opponent={opponent_name!r}: choose one of {', '.join(_OPPONENTS)}")
     if mistakes < 0:
         raise ValueError(f"mistakes={mistakes} must be 0 or more")
     if symbols and instructions:
@@ -92,7 +92,7 @@ def task(
         raise ValueError(f"think=True with game={game!r}: only tic_tac_toe has solutions")
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         stream = generate.rng("board_game", split, seed, index)
         number = generate.draw(
             lambda stream: stream.randrange(1 << 30), key=str, stream=stream, split=split
@@ -100,8 +100,8 @@ def task(
         against = ood_opponent if split == "ood" else opponent
         against = "random" if (split, against) == ("test", "self") else against
         match = _begun(game, against, number, mistakes, symbols)
-        shown = _seen(match) if symbols else match.game.seen(match.state, match.seat)
-        return generate.asked("board_game", f"{game}/{number}", shown, number, opponent=against)
+        prompt = _seen(match) if symbols else match.game.seen(match.state, match.seat)
+        return generate.asked("board_game", f"{game}/{number}", prompt, number, opponent=against)
 
     def begin(problem: Problem, seed: int) -> tuple[_Match, Opening]:
         opponent = problem.metadata["opponent"]
@@ -109,11 +109,11 @@ def task(
 
     def begun(match: _Match) -> tuple[_Match, Opening]:
         lead = {"role": "system", "content": f"{match.game.rules} Answer with your move."}
-        said = {"role": "user", "content": _seen(match)}
+        message = {"role": "user", "content": _seen(match)}
         first = [lead] if instructions else []
         if match.opponent == "self":
-            match.said = {0: [*first, said], 1: first}
-        return match, Opening((*first, said))
+            match.said = {0: [*first, message], 1: first}
+        return match, Opening((*first, message))
 
     def against(seat: int, ask: _Ask) -> Environment:
         def begin_with(problem: Problem, seed: int) -> tuple[_Match, Opening]:
@@ -123,18 +123,18 @@ def task(
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         match, _ = begin(problem, seed)
-        said = []
+        actions = []
         while match.game.moves(match.state):
             why, move = thought(match.state)
-            said.append(why * think + move)
+            actions.append(why * think + move)
             match.state = match.game.play(match.state, move)
             if match.opponent == "self":
                 match.seat = match.game.player(match.state)
             else:
                 _answered(match)
-        return tuple(said)
+        return tuple(actions)
 
-    made = Task(
+    task = Task(
         name="board_game",
         problem=problem,
         reward=unscored,
@@ -150,7 +150,7 @@ def task(
             against=against,
         ),
     )
-    return made
+    return task
 
 
 def _begun(
@@ -158,8 +158,8 @@ def _begun(
 ) -> _Match:
     """A match in which it is the policy's turn; its seat is drawn where it is not 0 or 1."""
     game, stream = rules.GAMES[name], generate.rng("board_game", number)
-    drawn = stream.randrange(2)
-    seat = drawn if seat < 0 else seat
+    random_seat = stream.randrange(2)
+    seat = random_seat if seat < 0 else seat
     seat = 0 if opponent == "self" else seat
     start = game.start(stream)
     draws = [stream.getrandbits(game_arrays.BITS) for _ in range(_MOST_MOVES)]
@@ -182,17 +182,17 @@ def _in_arrays(name: str, mistakes: int) -> Callable[..., Arrays]:
         match = _begun(name, against, problem.answer, mistakes, True)
         seat, state = match.seat, match.state
         if name == "kuhn_poker":
-            said = [1 + "pb".index(each) for each in state.history]
-            own = {
+            history = [1 + "pb".index(move) for move in state.history]
+            position = {
                 "cards": [state.cards[seat], state.cards[1 - seat]],
-                "history": said + [0] * (3 - len(said)),
+                "history": history + [0] * (3 - len(history)),
                 "seat": seat,
             }
         else:
-            own = {"cells": [(" xo", " ox")[seat].index(c) for c in state.cells]}
-        drawn = [*match.draws, *[0] * (_MOST_MOVES - len(match.draws))]
+            position = {"cells": [(" xo", " ox")[seat].index(c) for c in state.cells]}
+        draws = [*match.draws, *[0] * (_MOST_MOVES - len(match.draws))]
         zeros = dict.fromkeys(("illegal", "over", "won"), 0)
-        state = {**own, "draws": drawn, "left": mistakes, **zeros}
+        state = {**position, "draws": draws, "left": mistakes, **zeros}
         return {key: np.array(value, np.int32) for key, value in state.items()}
 
     def make(xp: Any, encode: Callable[[str], Any]) -> Arrays:
@@ -233,18 +233,18 @@ def _answered(match: _Match) -> None:
 
 def _asked(match: _Match, ask: _Ask, moves: tuple[str, ...]) -> str:
     """The move of the other player, who is asked until it is one; empty without moves."""
-    shown = match.game.seen(match.state, 1 - match.seat)
+    view = match.game.seen(match.state, 1 - match.seat)
     while True:
-        said = _named(match, ask(shown, moves), moves)
-        if said or not moves:
-            return said[-1] if said else ""
+        named_moves = _named(match, ask(view, moves), moves)
+        if named_moves or not moves:
+            return named_moves[-1] if named_moves else ""
 
 
 def _named(match: _Match, text: str, moves: tuple[str, ...]) -> list[str]:
     """The moves among the words of a text, in symbols by their first characters."""
-    known = {move[0] if match.symbols else move: move for move in moves}
+    moves_by_word = {move[0] if match.symbols else move: move for move in moves}
     words = re.findall(r"[a-z]+|[0-9]+", text.lower())
-    return [known[word] for word in words if word in known]
+    return [moves_by_word[word] for word in words if word in moves_by_word]
 
 
 def thought(board: rules.Board) -> tuple[str, str]:
@@ -267,37 +267,37 @@ def step(match: _Match, action: str) -> Reply:
 
 def _of_both(match: _Match, action: str) -> Reply:
     """A move of a match against oneself; the next turn is then the other player's."""
-    seat, own = match.seat, match.said[match.seat]
-    own.append({"role": "assistant", "content": action})
-    named = _named(match, extract.spoken(action), match.game.moves(match.state))
-    if not named:
+    seat, conversation = match.seat, match.said[match.seat]
+    conversation.append({"role": "assistant", "content": action})
+    named_moves = _named(match, extract.spoken(action), match.game.moves(match.state))
+    if not named_moves:
         match.left -= 1
         if match.left < 0:
-            moved = any(each["role"] == "assistant" for each in match.said[1 - seat])
+            moved = any(message["role"] == "assistant" for message in match.said[1 - seat])
             won = {1 - seat: 1.0} if moved else {}
             return Reply(reward=0.0, parts={"illegal": 1.0}, done=True, others=won)
         reply = _refused(match)
-        own += reply.messages
+        conversation += reply.messages
         return reply
-    match.state = match.game.play(match.state, named[-1])
+    match.state = match.game.play(match.state, named_moves[-1])
     if not match.game.moves(match.state):
         share = (1 + match.game.payoff(match.state) * (1 if seat == 0 else -1)) / 2
         return Reply(reward=share, done=True, others={1 - seat: 1 - share})
     match.seat = match.game.player(match.state)
-    other = match.said[match.seat]
-    other.append({"role": "user", "content": _seen(match)})
-    return Reply(opening=Opening(tuple(other), agent=match.seat))
+    other_conversation = match.said[match.seat]
+    other_conversation.append({"role": "user", "content": _seen(match)})
+    return Reply(opening=Opening(tuple(other_conversation), agent=match.seat))
 
 
 def _of_one(match: _Match, action: str) -> Reply:
-    named = _named(match, extract.spoken(action), match.game.moves(match.state))
-    if not named:
+    named_moves = _named(match, extract.spoken(action), match.game.moves(match.state))
+    if not named_moves:
         match.left -= 1
         if match.left < 0:
             _ended(match)
             return Reply(reward=0.0, parts={"won": 0.0, "illegal": 1.0}, done=True)
         return _refused(match)
-    match.state = match.game.play(match.state, named[-1])
+    match.state = match.game.play(match.state, named_moves[-1])
     _answered(match)
     if match.game.moves(match.state):
         return Reply(({"role": "user", "content": _seen(match)},))
@@ -308,8 +308,8 @@ def _of_one(match: _Match, action: str) -> Reply:
 
 def _refused(match: _Match) -> Reply:
     """The reply to what is no legal move: the player is asked again."""
-    said = "" if match.symbols else "that is no legal move\n"
-    return Reply(({"role": "user", "content": f"{said}{_seen(match)}"},), parts={"illegal": 1.0})
+    error = "" if match.symbols else "that is no legal move\n"
+    return Reply(({"role": "user", "content": f"{error}{_seen(match)}"},), parts={"illegal": 1.0})
 
 
 def _ended(match: _Match) -> None:

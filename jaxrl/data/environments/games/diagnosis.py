@@ -71,37 +71,41 @@ def task(
         raise ValueError(f"temperature={temperature} must be above 0")
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
 
         def draw(stream: random.Random) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
             disease = stream.randrange(DISEASES)
             findings = tuple(int(stream.random() < p) for p in chances()[disease])
-            seen = stream.sample(range(FINDINGS), 0 if split == "ood" else known)
-            return disease, findings, tuple(sorted(seen))
+            known_findings = stream.sample(range(FINDINGS), 0 if split == "ood" else known)
+            return disease, findings, tuple(sorted(known_findings))
 
         stream = generate.rng("diagnosis", split, seed, index)
-        disease, findings, seen = generate.draw(draw, key=repr, stream=stream, split=split)
-        shown = "".join(f"{_ASKED[j]}{'-+'[findings[j]]}" for j in seen) or "?"
+        disease, findings, known_findings = generate.draw(
+            draw, key=repr, stream=stream, split=split
+        )
+        prompt = "".join(f"{_ASKED[j]}{'-+'[findings[j]]}" for j in known_findings) or "?"
         equal = (1 / FINDINGS,) * FINDINGS
         weights = weighed(disease, findings, temperature) if importance == "shapley" else equal
         return generate.asked(
-            "diagnosis", f"{disease}/{findings}/{seen}", shown, _NAMED[disease],
-            findings=findings, known=seen, weights=weights,
+            "diagnosis", f"{disease}/{findings}/{known_findings}", prompt, _NAMED[disease],
+            findings=findings, known=known_findings, weights=weights,
         )  # fmt: skip
 
     def begin(problem: Problem, seed: int) -> tuple[_Patient, Opening]:
-        given = problem.metadata
-        known = set(given["known"])
-        patient = _Patient(problem.answer, given["findings"], given["weights"], known, questions)
+        metadata = problem.metadata
+        known_findings = set(metadata["known"])
+        patient = _Patient(
+            problem.answer, metadata["findings"], metadata["weights"], known_findings, questions
+        )
         return patient, Opening(({"role": "user", "content": problem.prompt},))
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
-        given = problem.metadata
-        open_ = [j for j in range(FINDINGS) if j not in given["known"]]
-        best = sorted(open_, key=lambda j: -given["weights"][j])[:questions]
+        metadata = problem.metadata
+        open_ = [j for j in range(FINDINGS) if j not in metadata["known"]]
+        best = sorted(open_, key=lambda j: -metadata["weights"][j])[:questions]
         return (*(_ASKED[j] for j in best), problem.answer)
 
-    made = Task(
+    task = Task(
         name="diagnosis",
         problem=problem,
         reward=unscored,
@@ -110,13 +114,13 @@ def task(
         pure=True,
         turns=Environment(begin, step, gold=gold),
     )
-    return made
+    return task
 
 
 def step(patient: _Patient, action: str) -> Reply:
     """A question, or the diagnosis, which ends the episode and earns 1 where it is right."""
-    named = action in tuple(_NAMED)
-    if named or not patient.left:
+    is_diagnosis = action in tuple(_NAMED)
+    if is_diagnosis or not patient.left:
         right = action == patient.disease
         return Reply(reward=float(right), parts=_parts(patient, right), done=True)
     patient.left -= 1
@@ -127,8 +131,8 @@ def step(patient: _Patient, action: str) -> Reply:
     patient.known.add(finding)
     gain = patient.weights[finding]
     patient.gained += gain
-    said = {"role": "user", "content": "-+"[patient.findings[finding]]}
-    return Reply((said,), gain, _parts(patient, False))
+    message = {"role": "user", "content": "-+"[patient.findings[finding]]}
+    return Reply((message,), gain, _parts(patient, False))
 
 
 def _parts(patient: _Patient, right: bool) -> dict[str, float]:
@@ -166,8 +170,8 @@ def worth(disease: int, findings: tuple[int, ...]) -> np.ndarray:
       [2^n] float64; finding j is known in the sets whose place has bit j.
     """
     present = np.array(findings, bool)
-    each = np.log(np.where(present, chances(), 1 - chances()))
-    logits = _members(len(findings)) @ each.T
+    log_likelihoods = np.log(np.where(present, chances(), 1 - chances()))
+    logits = _members(len(findings)) @ log_likelihoods.T
     return logits[:, disease] - np.logaddexp.reduce(logits, axis=1)
 
 

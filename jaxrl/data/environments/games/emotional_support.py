@@ -75,17 +75,17 @@ def task(
         raise ValueError(f"turns={turns}: a user needs 5 good replies; allow 5 or more")
     if not 0 <= openness <= 1:
         raise ValueError(f"openness={openness} is a probability, from 0 to 1")
-    taken = DIFFICULTIES[difficulty]
+    reactions = DIFFICULTIES[difficulty]
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         open_ = openness / 2 if split == "ood" else openness
 
         def draw(stream: random.Random) -> tuple[int, int, str]:
             persona, need = (stream.randrange(len(REPLIES)) for _ in range(2))
-            said = (persona + need) % len(REPLIES)
+            shifted_need = (persona + need) % len(REPLIES)
             hints = (
-                said if stream.random() < open_ else stream.randrange(len(REPLIES))
+                shifted_need if stream.random() < open_ else stream.randrange(len(REPLIES))
                 for _ in range(turns)
             )  # fmt: skip
             return persona, need, "".join(map(str, hints))
@@ -105,7 +105,7 @@ def task(
             thought, action = action[:1], action[1:]
             if thought not in tuple("01234") or action not in tuple(_LETTERS):
                 return Reply(reward=0.0, parts={**_parts(user), "emotion": 0.0}, done=True)
-        how = taken[distance(user.need, action)] if action in tuple(_LETTERS) else "bad"
+        how = reactions[distance(user.need, action)] if action in tuple(_LETTERS) else "bad"
         user.emotion = moved(user.emotion, how)
         user.left -= 1
         if user.emotion >= 100 or user.emotion < 10 or not user.left:
@@ -113,10 +113,10 @@ def task(
         return Reply(({"role": "user", "content": user.seen()},), parts=_parts(user))
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
-        said = _LETTERS[problem.answer]
-        return (f"{problem.answer}{said}" if think else said,) * 5
+        letter = _LETTERS[problem.answer]
+        return (f"{problem.answer}{letter}" if think else letter,) * 5
 
-    made = Task(
+    task = Task(
         name="emotional_support",
         problem=problem,
         reward=unscored,
@@ -125,7 +125,7 @@ def task(
         pure=True,
         turns=Environment(begin, step, gold=gold),
     )
-    return made
+    return task
 
 
 def mood(emotion: int) -> str:

@@ -71,33 +71,33 @@ def task(
         raise ValueError(f"mistakes={mistakes} must be 0 or more")
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         most = ood_largest if split == "ood" else largest
 
         def draw(stream: random.Random) -> list[int]:
             while True:
-                drawn = sorted(stream.randint(1, most) for _ in range(numbers))
-                if reaches(tuple(map(Fraction, drawn)), target):
-                    return drawn
+                operands = sorted(stream.randint(1, most) for _ in range(numbers))
+                if reaches(tuple(map(Fraction, operands)), target):
+                    return operands
 
         stream = generate.rng("game24", split, seed, index)
-        drawn = generate.draw(draw, key=str, stream=stream, split=split)
-        return generate.asked("game24", str(drawn), _Table(drawn, target, 0).seen(), drawn)
+        operands = generate.draw(draw, key=str, stream=stream, split=split)
+        return generate.asked("game24", str(operands), _Table(operands, target, 0).seen(), operands)
 
     def begin(problem: Problem, seed: int) -> tuple[_Table, Opening]:
         table = _Table(list(map(Fraction, problem.answer)), target, mistakes)
         rules = {"role": "system", "content": RULES.format(target=target)}
-        said = {"role": "user", "content": table.seen()}
-        return table, Opening((rules, said) if instructions else (said,))
+        message = {"role": "user", "content": table.seen()}
+        return table, Opening((rules, message) if instructions else (message,))
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         left, way = list(map(Fraction, problem.answer)), ()
-        for taken in next(steps(left, target)):
-            way = (*way, thought(left, target) * think + taken)
-            left = _taken(left, taken)
+        for step_text in next(steps(left, target)):
+            way = (*way, thought(left, target) * think + step_text)
+            left = _taken(left, step_text)
         return way
 
-    made = Task(
+    task = Task(
         name="game24",
         problem=problem,
         reward=unscored,
@@ -106,7 +106,7 @@ def task(
         pure=True,
         turns=Environment(begin, step, gold=gold),
     )
-    return made
+    return task
 
 
 def step(table: _Table, action: str) -> Reply:
@@ -118,8 +118,8 @@ def step(table: _Table, action: str) -> Reply:
         table.left -= 1
         if table.left < 0:
             return Reply(reward=0.0, parts=_parts(table, False), done=True)
-        said = {"role": "user", "content": f"that is no step\n{table.seen()}"}
-        return Reply((said,), 0.0, _parts(table, False))
+        message = {"role": "user", "content": f"that is no step\n{table.seen()}"}
+        return Reply((message,), 0.0, _parts(table, False))
     table.numbers = after
     if len(after) == 1:
         solved = after[0] == table.target
@@ -134,8 +134,8 @@ def thought(numbers: Sequence[Fraction], target: int) -> str:
       numbers: that are there.
       target: to be made.
     """
-    for taken, *_ in steps(numbers, target):
-        return f"<think>{taken} = {_taken(numbers, taken)[-1]}</think>"
+    for step_text, *_ in steps(numbers, target):
+        return f"<think>{step_text} = {_taken(numbers, step_text)[-1]}</think>"
     return ""
 
 
@@ -151,14 +151,14 @@ def _parts(table: _Table, solved: bool) -> dict[str, float]:
 
 def _taken(numbers: Sequence[Fraction], text: str) -> list[Fraction] | None:
     """The numbers after the last step in a text; None where it is none that can be taken."""
-    found = _STEP.findall(text)
-    if not found:
+    matches = _STEP.findall(text)
+    if not matches:
         return None
-    a, sign, b = found[-1]
+    a, sign, b = matches[-1]
     rest = list(numbers)
     try:
-        for each in (Fraction(a), Fraction(b)):
-            rest.remove(each)
+        for operand in (Fraction(a), Fraction(b)):
+            rest.remove(operand)
         return [*rest, _value(Fraction(a), sign, Fraction(b))]
     except (ValueError, ZeroDivisionError):
         return None
@@ -174,8 +174,8 @@ def steps(numbers: Sequence[Fraction], target: int) -> Iterator[tuple[str, ...]]
         yield ()
     for step, after in _options(numbers):
         if reaches(tuple(sorted(after)), target):
-            for more in steps(after, target):
-                yield (step, *more)
+            for later_steps in steps(after, target):
+                yield (step, *later_steps)
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -192,5 +192,5 @@ def _options(numbers: Sequence[Fraction]) -> Iterator[tuple[str, list[Fraction]]
         rest = [n for k, n in enumerate(numbers) if k not in (i, j)]
         for sign in "+-*/":
             if sign != "/" or numbers[j] != 0:
-                made = _value(numbers[i], sign, numbers[j])
-                yield f"{numbers[i]} {sign} {numbers[j]}", [*rest, made]
+                result = _value(numbers[i], sign, numbers[j])
+                yield f"{numbers[i]} {sign} {numbers[j]}", [*rest, result]

@@ -24,14 +24,14 @@ Encode = Callable[[str], Sequence[int]]
 def lines(rows: int, columns: int, length: int) -> np.ndarray:
     """Cells of all lines of a board that win, [L, length] int, row by row from 0."""
     steps = ((0, 1), (1, 0), (1, 1), (1, -1))
-    found = [
+    line_cells = [
         [(r + i * down) * columns + c + i * right for i in range(length)]
         for down, right in steps
         for r in range(rows)
         for c in range(columns)
         if r + (length - 1) * down < rows and 0 <= c + (length - 1) * right < columns
     ]
-    return np.array(found)
+    return np.array(line_cells)
 
 
 def board(
@@ -67,22 +67,22 @@ def board(
 
     def step(state: Mapping[str, Any], tokens: Any, count: Any) -> tuple[Any, ...]:
         cells = state["cells"]
-        move, known = _named(xp, tokens, count, digits, digits, legal(cells))
+        move, is_legal = _named(xp, tokens, count, digits, digits, legal(cells))
         mine = put(cells, move, OWN)
         first, full = won(mine, OWN), xp.all(mine > 0)
         open_ = legal(mine)
-        drawn = state["draws"][0] * xp.sum(open_) >> BITS
-        answer = xp.argmax(xp.cumsum(open_) == drawn + 1)
+        index = state["draws"][0] * xp.sum(open_) >> BITS
+        answer = xp.argmax(xp.cumsum(open_) == index + 1)
         both = xp.where(first | full, mine, put(mine, answer, OTHER))
         second = won(both, OTHER)
         ended = first | second | xp.all(both > 0)
         earned = xp.where(first, 1.0, xp.where(second, 0.0, 0.5))
         new = {
-            "cells": xp.where(known, both, cells),
-            "draws": xp.where(known, _next(xp, state["draws"]), state["draws"]),
+            "cells": xp.where(is_legal, both, cells),
+            "draws": xp.where(is_legal, _next(xp, state["draws"]), state["draws"]),
         }
-        seen = xp.concatenate([line, marks[new["cells"]], line])
-        return _after(xp, state, new, seen, known, ended, earned)
+        observation = xp.concatenate([line, marks[new["cells"]], line])
+        return _after(xp, state, new, observation, is_legal, ended, earned)
 
     return Arrays(begin, step, _parts)
 
@@ -96,8 +96,8 @@ def kuhn_poker(xp: Any, encode: Encode, begin: Callable[[Problem], State]) -> Ar
       begin: problem -> state: `cards` [2], 0 to 2, the policy's first; `history` [3], 0, or 1 for
         a pass and 2 for a bet; `seat` of the policy; `draws` and `left` as of `board`; int32.
     """
-    cards, said = (xp.asarray([encode(c)[0] for c in each]) for each in ("JQK", ".pb"))
-    letters = xp.concatenate([cards, said[1:]])
+    cards, marks = (xp.asarray([encode(c)[0] for c in characters]) for characters in ("JQK", ".pb"))
+    letters = xp.concatenate([cards, marks[1:]])
     line = xp.asarray([encode("\n")[0]])
 
     def ended(history: Any) -> Any:
@@ -109,7 +109,7 @@ def kuhn_poker(xp: Any, encode: Encode, begin: Callable[[Problem], State]) -> Ar
 
     def step(state: Mapping[str, Any], tokens: Any, count: Any) -> tuple[Any, ...]:
         before = state["history"]
-        move, known = _named(xp, tokens, count, letters, said[1:], xp.asarray([True, True]))
+        move, is_legal = _named(xp, tokens, count, letters, marks[1:], xp.asarray([True, True]))
         mine = told(before, move)
         both = xp.where(ended(mine), mine, told(mine, state["draws"][0] * 2 >> BITS))
         last = xp.sum(both > 0) - 1
@@ -119,11 +119,11 @@ def kuhn_poker(xp: Any, encode: Encode, begin: Callable[[Problem], State]) -> Ar
         folded = xp.where(folder == 0, -0.5, 0.5)
         payoff = xp.where(bet & folds, folded, xp.where(bet, higher, higher / 2))
         new = {
-            "history": xp.where(known, both, before),
-            "draws": xp.where(known, _next(xp, state["draws"]), state["draws"]),
+            "history": xp.where(is_legal, both, before),
+            "draws": xp.where(is_legal, _next(xp, state["draws"]), state["draws"]),
         }
-        seen = xp.concatenate([line, cards[state["cards"][:1]], said[new["history"]], line])
-        return _after(xp, state, new, seen, known, ended(both), (1 + payoff) / 2)
+        observation = xp.concatenate([line, cards[state["cards"][:1]], marks[new["history"]], line])
+        return _after(xp, state, new, observation, is_legal, ended(both), (1 + payoff) / 2)
 
     return Arrays(begin, step, _parts)
 
@@ -146,9 +146,9 @@ def _named(xp: Any, tokens: Any, count: Any, kin: Any, moves: Any, legal: Any) -
     spelled = (places < count) & xp.any(tokens[:, None] == kin, axis=1)
     beside = xp.concatenate([xp.zeros(1, bool), spelled, xp.zeros(1, bool)])
     alone = spelled & ~beside[:-2] & ~beside[2:]
-    named = alone[:, None] & (tokens[:, None] == moves) & legal
-    last = xp.argmax(xp.where(xp.any(named, axis=1), places + 1, 0))
-    return xp.argmax(named[last]), xp.any(named)
+    matches = alone[:, None] & (tokens[:, None] == moves) & legal
+    last = xp.argmax(xp.where(xp.any(matches, axis=1), places + 1, 0))
+    return xp.argmax(matches[last]), xp.any(matches)
 
 
 def _next(xp: Any, draws: Any) -> Any:

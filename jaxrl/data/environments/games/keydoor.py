@@ -77,7 +77,7 @@ def task(
         raise ValueError("think=True and instructions=True: thoughts are letters; turn one off")
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         rooms = 2 + 2 * (ood_level if split == "ood" else level)
 
         def draw(stream: random.Random) -> _World:
@@ -97,7 +97,7 @@ def task(
         lead: tuple[Message, ...] = ({"role": "system", "content": HELP},) if instructions else ()
         return world, Opening((*lead, {"role": "user", "content": world.seen()}))
 
-    made = Task(
+    task = Task(
         name="keydoor",
         problem=problem,
         reward=unscored,
@@ -106,17 +106,20 @@ def task(
         pure=True,
         turns=Environment(begin, step, gold=gold, arrays=arrays),
     )
-    return made
+    return task
 
 
 def gold(problem: Problem, seed: int) -> tuple[str, ...]:
     """The shortest way, as first letters; a thought is `k` on the way to the key, then `d`."""
     world = problem.metadata["world"]
     path = (world["room"], world["key"], world["door"])
-    there, on = (("r" if a < b else "l") * abs(a - b) for a, b in itertools.pairwise(path))
+    to_key, to_door = (("r" if a < b else "l") * abs(a - b) for a, b in itertools.pairwise(path))
     if world["think"]:
-        return (*(f"k{each}" for each in f"{there}t"), *(f"d{each}" for each in f"{on}o"))
-    return (*there, "t", *on, "o")
+        return (
+            *(f"k{action}" for action in f"{to_key}t"),
+            *(f"d{action}" for action in f"{to_door}o"),
+        )
+    return (*to_key, "t", *to_door, "o")
 
 
 def step(world: _World, action: str) -> Reply:
@@ -127,23 +130,23 @@ def step(world: _World, action: str) -> Reply:
     word = extract.spoken(action).strip().lower()
     if world.think:
         word = word[1:] if len(word) == 2 else ""
-    known = {name: word in (name, name[0]) for name in ACTIONS}
+    matches = {name: word in (name, name[0]) for name in ACTIONS}
     world.left -= 1
     reward = 0.0
-    if known["left"]:
+    if matches["left"]:
         world.room = max(0, world.room - 1)
-    elif known["right"]:
+    elif matches["right"]:
         world.room = min(world.rooms - 1, world.room + 1)
-    elif known["take"] and world.room == world.key and not world.held:
+    elif matches["take"] and world.room == world.key and not world.held:
         world.held, reward = True, world.credit
-    opened = known["open"] and world.held and world.room == world.door
+    opened = matches["open"] and world.held and world.room == world.door
     reward += (1 - world.credit) * opened
     parts = {"key": float(world.held), "door": float(opened)}
     if opened or not world.left:
         return Reply(reward=reward, parts=parts, done=True)
-    refused = "no such action\n" if world.words and not any(known.values()) else ""
-    said = refused + world.seen()
-    return Reply(({"role": "user", "content": said},), reward, parts)
+    refused = "no such action\n" if world.words and not any(matches.values()) else ""
+    observation = refused + world.seen()
+    return Reply(({"role": "user", "content": observation},), reward, parts)
 
 
 def arrays(xp: Any, encode: Callable[[str], Sequence[int]]) -> Arrays:
@@ -154,9 +157,9 @@ def arrays(xp: Any, encode: Callable[[str], Sequence[int]]) -> Arrays:
       encode: of a tokenizer of characters.
     """
     letters = "lrtokdh0123456789"
-    known = xp.asarray([encode(each)[0] for each in letters])
-    digits, line = known[7:], encode("\n")[0]
-    r, k, d, h = (encode(each)[0] for each in "rkdh")
+    letter_ids = xp.asarray([encode(letter)[0] for letter in letters])
+    digits, line = letter_ids[7:], encode("\n")[0]
+    r, k, d, h = (encode(letter)[0] for letter in "rkdh")
 
     def begin(problem: Problem) -> dict[str, np.ndarray]:
         world = problem.metadata["world"]
@@ -172,25 +175,27 @@ def arrays(xp: Any, encode: Callable[[str], Sequence[int]]) -> Arrays:
         return state | {"opened": np.array(0, np.int32), "credit": credit}
 
     def act(state: dict[str, Any], tokens: Any, count: Any) -> tuple[Any, Any, Any, Any, Any]:
-        spelled = (xp.arange(tokens.shape[0]) < count) & xp.any(tokens[:, None] == known, axis=1)
+        spelled = (xp.arange(tokens.shape[0]) < count) & xp.any(
+            tokens[:, None] == letter_ids, axis=1
+        )
         letter = xp.sum(xp.where(spelled, tokens, 0)) * (xp.sum(spelled) == 1)
         follows = spelled[1:] & spelled[:-1]
         second = xp.sum(xp.where(follows, tokens[1:], 0)) * (xp.sum(spelled) == 2)
         letter = xp.where(state["think"] == 1, second, letter)
-        left, right, take, unlock = (letter == known[i] for i in range(4))
+        left, right, take, unlock = (letter == letter_ids[i] for i in range(4))
         room = state["room"] + right.astype("int32") - left.astype("int32")
         room = xp.clip(room, 0, state["rooms"] - 1)
-        taken = take & (room == state["key"]) & (state["held"] == 0)
-        held = state["held"] | taken.astype("int32")
-        opened = unlock & (held == 1) & (room == state["door"])
+        takes_key = take & (room == state["key"]) & (state["held"] == 0)
+        holds_key = state["held"] | takes_key.astype("int32")
+        opened = unlock & (holds_key == 1) & (room == state["door"])
         over = opened | (state["left"] <= 1)
-        after = {**state, "room": room, "held": held, "left": state["left"] - 1}
+        after = {**state, "room": room, "held": holds_key, "left": state["left"] - 1}
         after["opened"] = opened.astype("int32")
-        key = xp.where(held == 1, h, digits[state["key"]])
-        shown = [line, r, digits[room], k, key, d, digits[state["door"]], line]
-        seen = xp.stack([xp.asarray(each, dtype="int32") for each in shown])
+        key = xp.where(holds_key == 1, h, digits[state["key"]])
+        symbols = [line, r, digits[room], k, key, d, digits[state["door"]], line]
+        observation = xp.stack([xp.asarray(symbol, dtype="int32") for symbol in symbols])
         credit = state["credit"]
-        return after, seen, 8, credit * taken + (1 - credit) * opened, over
+        return after, observation, 8, credit * takes_key + (1 - credit) * opened, over
 
     def parts(state: dict[str, Any]) -> dict[str, float]:
         return {"key": float(state["held"]), "door": float(state["opened"])}

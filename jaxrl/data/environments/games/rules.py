@@ -40,12 +40,12 @@ def _lines(board: Board) -> list[str]:
     """Contents of all rows, columns and diagonals."""
     rows = len(board.cells) // board.columns
     grid = [board.cells[r * board.columns : (r + 1) * board.columns] for r in range(rows)]
-    found = [*grid, *("".join(column) for column in zip(*grid, strict=True))]
+    lines = [*grid, *("".join(column) for column in zip(*grid, strict=True))]
     for d in range(-rows, board.columns):
-        found.append("".join(grid[r][r + d] for r in range(rows) if 0 <= r + d < board.columns))
+        lines.append("".join(grid[r][r + d] for r in range(rows) if 0 <= r + d < board.columns))
         back = ((r, board.columns - 1 - r - d) for r in range(rows))
-        found.append("".join(grid[r][c] for r, c in back if 0 <= c < board.columns))
-    return found
+        lines.append("".join(grid[r][c] for r, c in back if 0 <= c < board.columns))
+    return lines
 
 
 def winner(board: Board) -> str:
@@ -135,8 +135,8 @@ def _kuhn_payoff(hands: Hands) -> float:
 
 
 def _kuhn_seen(hands: Hands, player: int) -> str:
-    said = ", ".join({"p": "pass", "b": "bet"}[each] for each in hands.history) or "nothing"
-    return f"your card is {'JQK'[hands.cards[player]]}; so far: {said}"
+    history = ", ".join({"p": "pass", "b": "bet"}[move] for move in hands.history) or "nothing"
+    return f"your card is {'JQK'[hands.cards[player]]}; so far: {history}"
 
 
 KUHN_POKER = Game(

@@ -87,7 +87,7 @@ def task(
         raise ValueError(f"cost={cost} must be 0 or more")
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         side = ood_size if split == "ood" else size
         limit = turns or 2 * side
         drawing = generate.draw(
@@ -96,8 +96,8 @@ def task(
             stream=generate.rng("text_grid", split, seed, index),
             split=split,
         )
-        seen = _begun(drawing, limit).seen()
-        return generate.asked("text_grid", drawing, seen, drawing, turns=limit)
+        prompt = _begun(drawing, limit).seen()
+        return generate.asked("text_grid", drawing, prompt, drawing, turns=limit)
 
     def _begun(drawing: str, limit: int) -> _Walk:
         places = (maze.find(drawing, letter) for letter in "SG")
@@ -108,13 +108,13 @@ def task(
         return walk, Opening(({"role": "user", "content": walk.seen()},))
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
-        walk, said = _begun(problem.answer, 0), []
+        walk, actions = _begun(problem.answer, 0), []
         for move in maze.solve(problem.answer):
-            said.append(walk.places() * think + move)
+            actions.append(walk.places() * think + move)
             walk.place = walk.ahead(move)
-        return tuple(said)
+        return tuple(actions)
 
-    made = Task(
+    task = Task(
         name="text_grid",
         problem=problem,
         reward=unscored,
@@ -123,7 +123,7 @@ def task(
         pure=True,
         turns=Environment(begin, step, gold=gold),
     )
-    return made
+    return task
 
 
 def drawn(stream: random.Random, size: int, walls: int, longest: int) -> str:

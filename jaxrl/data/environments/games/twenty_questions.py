@@ -66,7 +66,7 @@ def task(
         raise ValueError(f"questions={questions}, patience={patience} must be positive")
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         count = ood_traits if split == "ood" else traits
 
         def draw(stream: random.Random) -> dict[str, str]:
@@ -74,10 +74,10 @@ def task(
 
         stream = generate.rng("twenty_questions", split, seed, index)
         thing = generate.draw(draw, key=str, stream=stream, split=split)
-        shown = ". ".join(f"Its {name} is {' or '.join(TRAITS[name])}" for name in thing)
+        facts = ". ".join(f"Its {name} is {' or '.join(TRAITS[name])}" for name in thing)
         first = [TRAITS[name][0] for name in thing]
         prompt = RULES.format(
-            facts=shown, word=first[0], guess=" ".join(first), questions=questions
+            facts=facts, word=first[0], guess=" ".join(first), questions=questions
         )
         return generate.asked("twenty_questions", str(thing), prompt, thing)
 
@@ -88,7 +88,7 @@ def task(
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         return tuple(_halving(problem.answer))
 
-    made = Task(
+    task = Task(
         name="twenty_questions",
         problem=problem,
         reward=unscored,
@@ -97,7 +97,7 @@ def task(
         pure=True,
         turns=Environment(begin, step, gold=gold),
     )
-    return made
+    return task
 
 
 def step(user: _User, action: str) -> Reply:
@@ -105,15 +105,17 @@ def step(user: _User, action: str) -> Reply:
     before, guess, after = extract.spoken(action).partition("GUESS")
     words = re.findall(r"[a-z]+", (after if guess else before).lower())
     if guess:
-        named = {word for word in words if any(word in each for each in TRAITS.values())}
-        right = named == set(user.thing.values())
+        guessed_traits = {
+            word for word in words if any(word in values for values in TRAITS.values())
+        }
+        right = guessed_traits == set(user.thing.values())
         return Reply(reward=float(right), parts=_parts(user, right), done=True)
     meant = [w for w in dict.fromkeys(words) if any(w in TRAITS[name] for name in user.thing)]
     user.left -= 1
-    said = _answer(user, meant)
+    answer = _answer(user, meant)
     if user.patience <= 0 or user.left < 0:
         return Reply(reward=0.0, parts=_parts(user, False), done=True)
-    return Reply(({"role": "user", "content": said},), 0.0, _parts(user, False))
+    return Reply(({"role": "user", "content": answer},), 0.0, _parts(user, False))
 
 
 def _answer(user: _User, meant: list[str]) -> str:
@@ -129,16 +131,16 @@ def _answer(user: _User, meant: list[str]) -> str:
 
 
 def _parts(user: _User, right: bool) -> dict[str, float]:
-    known = math.fsum(user.asked.values()) / len(user.thing)
-    return {"guessed": float(right), "known": known, "patience": float(user.patience)}
+    known_share = math.fsum(user.asked.values()) / len(user.thing)
+    return {"guessed": float(right), "known": known_share, "patience": float(user.patience)}
 
 
 def _halving(thing: dict[str, str]) -> list[str]:
     """Questions one trait after the other, and the guess."""
-    asked = []
+    questions = []
     for name, value in thing.items():
         for word in TRAITS[name][:-1]:
-            asked.append(f"is it {word}?")
+            questions.append(f"is it {word}?")
             if word == value:
                 break
-    return [*asked, "GUESS " + " ".join(thing.values())]
+    return [*questions, "GUESS " + " ".join(thing.values())]

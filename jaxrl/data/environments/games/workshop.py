@@ -111,7 +111,7 @@ def task(
         raise ValueError(f"turns={turns}: some goals take 5 tools; allow 5 or more")
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         goals = world()
         if split == "train" and explorer != "none":
             goals = found(seed, steps, horizon, curious=explorer == "curious")
@@ -132,16 +132,16 @@ def task(
         )  # fmt: skip
 
     def begin(problem: Problem, seed: int) -> tuple[_Bench, Opening]:
-        given, model = problem.metadata, None
-        if given["experience"]:
-            model = modelled(given["seed"], given["experience"], horizon, neighbours)
-        bench = _Bench(set(given["start"]), problem.answer, turns, model)
+        metadata, model = problem.metadata, None
+        if metadata["experience"]:
+            model = modelled(metadata["seed"], metadata["experience"], horizon, neighbours)
+        bench = _Bench(set(metadata["start"]), problem.answer, turns, model)
         return bench, Opening(({"role": "user", "content": problem.prompt},))
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         return problem.metadata["steps"]
 
-    made = Task(
+    task = Task(
         name="workshop",
         problem=problem,
         reward=unscored,
@@ -150,19 +150,19 @@ def task(
         pure=True,
         turns=Environment(begin, step, gold=gold),
     )
-    return made
+    return task
 
 
 def step(bench: _Bench, action: str) -> Reply:
     """One tool."""
     bench.left -= 1
     bench.used += 1
-    made = use(bench.things, action, bench.model)
-    reached = made and action == bench.goal
+    success = use(bench.things, action, bench.model)
+    reached = success and action == bench.goal
     parts = {"made": float(reached), "used": float(bench.used)}
     if reached or not bench.left:
         return Reply(reward=float(reached), parts=parts, done=True)
-    return Reply(({"role": "user", "content": "-+"[made]},), 0.0, parts)
+    return Reply(({"role": "user", "content": "-+"[success]},), 0.0, parts)
 
 
 def works(things: frozenset[str], tool: str) -> bool:
@@ -180,10 +180,10 @@ def use(
       tool: that is used.
       model: in place of `works`.
     """
-    made = (model or works)(frozenset(things), tool)
-    if made:
+    success = (model or works)(frozenset(things), tool)
+    if success:
         things.add(tool)
-    return made
+    return success
 
 
 def plan(start: str, thing: str) -> tuple[str, ...] | None:
@@ -209,11 +209,11 @@ def plan(start: str, thing: str) -> tuple[str, ...] | None:
 @functools.cache
 def world() -> tuple[Goal, ...]:
     """All goals that can be reached, from all starts."""
-    made = []
+    goals = []
     for start in starts():
         ways = {thing: plan(start, thing) for thing in NEEDS}
-        made += [Goal(start, thing, way) for thing, way in ways.items() if way]
-    return tuple(made)
+        goals += [Goal(start, thing, way) for thing, way in ways.items() if way]
+    return tuple(goals)
 
 
 @functools.cache
@@ -221,7 +221,9 @@ def starts() -> tuple[str, ...]:
     """Two raw things or more, and any of the idle ones."""
     raw = (set(c) for n in (2, 3, 4) for c in itertools.combinations(RAW, n))
     idle = [set(c) for n in range(4) for c in itertools.combinations(IDLE, n)]
-    return tuple("".join(sorted(one | two)) for one, two in itertools.product(raw, idle))
+    return tuple(
+        "".join(sorted(raw_set | idle_set)) for raw_set, idle_set in itertools.product(raw, idle)
+    )
 
 
 @functools.lru_cache(maxsize=8)
@@ -239,11 +241,11 @@ def found(seed: int, steps: int, horizon: int, curious: bool) -> tuple[Goal, ...
     """
     stream = generate.rng("workshop", "exploration", seed)
     trail = explore(stream, steps, horizon, novel if curious else _any)
-    goals = checked([abstracted(each) for each in trail if each.made])
-    kept = tuple(goal for goal in goals if not generate.held_out(goal.prompt, _HELD_OUT))
-    if not kept:
+    goals = checked([abstracted(step) for step in trail if step.made])
+    train_goals = tuple(goal for goal in goals if not generate.held_out(goal.prompt, _HELD_OUT))
+    if not train_goals:
         raise ValueError(f"steps={steps}: exploration has made nothing; raise it")
-    return kept
+    return train_goals
 
 
 Counts = collections.Counter[tuple[frozenset[str], str]]
@@ -274,9 +276,9 @@ def explore(
             tool = choose(stream, state, counts)
             counts[state, tool] += 1
             tools.append(tool)
-            made = use(things, tool)
-            counts[frozenset(), tool] += made
-            out.append(Tried(start, tuple(tools), state, made))
+            success = use(things, tool)
+            counts[frozenset(), tool] += success
+            out.append(Tried(start, tuple(tools), state, success))
     return out
 
 
@@ -292,7 +294,7 @@ def novel(stream: random.Random, state: frozenset[str], counts: Counts) -> str:
     if not rank:
         return _any(stream, state, counts)
     least = min(rank.values())
-    return stream.choice([tool for tool, each in rank.items() if each == least])
+    return stream.choice([tool for tool, tool_rank in rank.items() if tool_rank == least])
 
 
 def _any(stream: random.Random, state: frozenset[str], counts: Counts) -> str:
@@ -318,12 +320,12 @@ def checked(goals: Sequence[Goal]) -> list[Goal]:
     Args:
       goals: as `abstracted`.
     """
-    kept: dict[str, Goal] = {}
+    goals_by_prompt: dict[str, Goal] = {}
     for goal in goals:
         things = set(goal.start)
         if all([use(things, tool) for tool in goal.steps]) and goal.thing in things:
-            kept.setdefault(goal.prompt, goal)
-    return list(kept.values())
+            goals_by_prompt.setdefault(goal.prompt, goal)
+    return list(goals_by_prompt.values())
 
 
 @functools.lru_cache(maxsize=8)
@@ -370,4 +372,4 @@ def predicted(
         return len(step[0] & things) / max(len(step[0] | things), 1)
 
     nearest = sorted(log, key=alike, reverse=True)[:neighbours]
-    return 2 * sum(made for _, made in nearest) > len(nearest)
+    return 2 * sum(success for _, success in nearest) > len(nearest)

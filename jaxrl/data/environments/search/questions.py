@@ -61,8 +61,8 @@ def populated(
       pool: where names come from.
     """
     if regime == "compare":
-        drawn = zip(stream.sample(pool, names), stream.sample(NUMBERS, names), strict=True)
-        return tuple(Fact(_NUMBER, name, number) for name, number in drawn)
+        pairs = zip(stream.sample(pool, names), stream.sample(NUMBERS, names), strict=True)
+        return tuple(Fact(_NUMBER, name, number) for name, number in pairs)
     return world(stream, size if regime == "hops" else 1, names, pool)
 
 
@@ -73,8 +73,8 @@ def results(regime: str, facts: Sequence[Fact], query: str, page: int) -> list[F
     """
     if regime != "count":
         return [fact for fact in facts if fact.subject == query]
-    found = [fact for fact in facts if query in (fact.subject, fact.object)]
-    return found[page : page + 1]
+    mentions = [fact for fact in facts if query in (fact.subject, fact.object)]
+    return mentions[page : page + 1]
 
 
 def composed(
@@ -91,19 +91,19 @@ def composed(
     if regime == "hops":
         paths = (tuple(path(facts, fact.subject)) for fact in facts if not fact.relation)
         return [
-            Question(regime, each[:1], tuple(itertools.pairwise(each)), each[-1])
-            for each in paths
-            if len(each) == size + 1
+            Question(regime, chain[:1], tuple(itertools.pairwise(chain)), chain[-1])
+            for chain in paths
+            if len(chain) == size + 1
         ]
     if regime == "compare":
         return [
             Question(
                 regime,
-                tuple(fact.subject for fact in some),
-                tuple((fact.subject, fact.object) for fact in some),
-                max(some, key=lambda fact: int(fact.object)).subject,
+                tuple(fact.subject for fact in combination),
+                tuple((fact.subject, fact.object) for fact in combination),
+                max(combination, key=lambda fact: int(fact.object)).subject,
             )
-            for some in itertools.combinations(facts, size)
+            for combination in itertools.combinations(facts, size)
         ]
     matching = collections.defaultdict(list)
     for fact in facts:
@@ -129,24 +129,26 @@ def explored(
       facts: of the world.
       searches: that it makes at most.
     """
-    named = {name for fact in facts for name in (fact.subject, fact.object)}
-    names = sorted(named.difference(NUMBERS))
-    found: dict[Fact, None] = {}
+    entities = {name for fact in facts for name in (fact.subject, fact.object)}
+    names = sorted(entities.difference(NUMBERS))
+    found_facts: dict[Fact, None] = {}
     pages: collections.Counter[str] = collections.Counter()
     ended = set[str]()
     for _ in range(searches):
         left = [name for name in names if name not in ended]
-        met = {name for fact in found for name in (fact.subject, fact.object)}
-        started, seen = ([n for n in left if n in known] for known in (pages, met))
+        met = {name for fact in found_facts for name in (fact.subject, fact.object)}
+        started_names, met_names = (
+            [n for n in left if n in collection] for collection in (pages, met)
+        )
         if not left:
             break
-        name = stream.choice(started or seen or left)
+        name = stream.choice(started_names or met_names or left)
         new = results(regime, facts, name, pages[name])
         pages[name] += 1
-        found |= dict.fromkeys(new)
+        found_facts |= dict.fromkeys(new)
         if regime != "count" or not new:
             ended.add(name)
-    return list(found), ended
+    return list(found_facts), ended
 
 
 def drawn(
@@ -173,10 +175,14 @@ def drawn(
     count = stream.randint(least, size) if regime == "count" else size
     while True:
         facts = populated(regime, stream, size, names, pool)
-        known: Sequence[Fact] = facts
+        known_facts: Sequence[Fact] = facts
         ended = {fact.object for fact in facts}
         if searches:
-            known, ended = explored(regime, stream, facts, searches)
-        made = [each for each in composed(regime, known, size, ended) if len(each.needed) == count]
-        if made:
-            return stream.choice(made), facts
+            known_facts, ended = explored(regime, stream, facts, searches)
+        candidates = [
+            question
+            for question in composed(regime, known_facts, size, ended)
+            if len(question.needed) == count
+        ]
+        if candidates:
+            return stream.choice(candidates), facts

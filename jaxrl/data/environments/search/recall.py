@@ -100,9 +100,9 @@ def task(
     queries = list(facts)
     answers = [f"={name}" for name in letters]
     first = tuple(letters)
-    later = tuple(f"\n{each}" for each in (*queries, *answers))
+    later = tuple(f"\n{action}" for action in (*queries, *answers))
     act = f"(?P<act>{'|'.join((*queries, *answers))})"
-    plain, recalled = (re.compile(each + act) for each in ("", r"(?P<result>[a-z])\n"))
+    plain, recalled = (re.compile(prefix + act) for prefix in ("", r"(?P<result>[a-z])\n"))
     heart = learned(names, known)
 
     def offered(question: str) -> bool:
@@ -111,18 +111,18 @@ def task(
         return engine == "tool" or (engine == "gated" and hard)
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         stream = generate.rng("recall", split, seed, index)
         alone = split == "train" and stream.random() < single
         steps = ood_hops if split == "ood" else hops
-        shown = heart if split == "train" and not unknown else facts.keys()
+        allowed_queries = heart if split == "train" and not unknown else facts.keys()
 
         def draw(stream: random.Random) -> str:
             while True:
                 count = 1 if alone else steps
                 relations = "".join(stream.choice(RELATIONS) for _ in range(count))
                 question = relations + stream.choice(letters)
-                if all(query in shown for query, _ in path(facts, question)):
+                if all(query in allowed_queries for query, _ in path(facts, question)):
                     return question
 
         if alone:  # which are facts, and no problems of the test split
@@ -139,14 +139,14 @@ def task(
         return search, Opening(({"role": "user", "content": problem.prompt},), first)
 
     def ended(search: _Search, formed: bool, right: bool) -> Reply:
-        asked = len(search.asked)
+        searches = len(search.asked)
         parts = {
             "correct": float(right),
-            "searches": float(asked),
-            "calls": float(asked * search.tool),
-            "true": search.true / asked if asked else 0.0,
+            "searches": float(searches),
+            "calls": float(searches * search.tool),
+            "true": search.true / searches if searches else 0.0,
         }
-        earned = REWARDS[reward](Ended(right, formed, asked, search.tool))
+        earned = REWARDS[reward](Ended(right, formed, searches, search.tool))
         return Reply(reward=earned, parts=parts, done=True)
 
     def step(search: _Search, action: str) -> Reply:
@@ -165,8 +165,8 @@ def task(
         search.asked.append(read["act"])
         if not search.tool:
             return Reply(stop=later)
-        said = {"role": "user", "content": search.facts[read["act"]]}
-        return Reply((said,), stop=first, calls=1)
+        message = {"role": "user", "content": search.facts[read["act"]]}
+        return Reply((message,), stop=first, calls=1)
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         question = problem.metadata["question"]
@@ -174,10 +174,10 @@ def task(
         acts = [*(query for query, _ in steps), f"={problem.answer}"]
         if offered(question):
             return tuple(acts)
-        results = ["", *(f"{found}\n" for _, found in steps)]
-        return tuple(found + act for found, act in zip(results, acts, strict=True))
+        results = ["", *(f"{name}\n" for _, name in steps)]
+        return tuple(result + act for result, act in zip(results, acts, strict=True))
 
-    made = Task(
+    task = Task(
         name="recall",
         problem=problem,
         reward=unscored,
@@ -186,7 +186,7 @@ def task(
         pure=True,
         turns=Environment(begin, step, gold=gold),
     )
-    return made
+    return task
 
 
 def ssrl(end: Ended) -> float:

@@ -33,7 +33,7 @@ QUESTIONS = (
     "In which script is the language written that is spoken where {} lives?",
 )
 _SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
-_NAMES = ["".join(each).capitalize() for each in itertools.product(_SYLLABLES, repeat=3)]
+_NAMES = ["".join(syllables).capitalize() for syllables in itertools.product(_SYLLABLES, repeat=3)]
 _PASSAGES = 2  # that a search gives, in words
 NOTHING = "-"  # found, in symbols
 
@@ -161,7 +161,7 @@ def task(
     marks = {"hops": f"{hops}{ood_hops}", "count": f"#{numbers}", "compare": f">{NUMBERS}"}[regime]
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         steps = ood_hops if split == "ood" else hops
         pool: Sequence[str] = _NAMES if instructions else letters
 
@@ -182,15 +182,15 @@ def task(
             return repr((question if masks else question.about[0], facts))
 
         stream = generate.rng("retrieval", split, seed, index)
-        found = generate.draw(draw, key=content, stream=stream, split=split)
-        question, facts = found
+        sample = generate.draw(draw, key=content, stream=stream, split=split)
+        question, facts = sample
         plain = tuple(tuple(fact) for fact in facts)  # as a checkpoint can keep them
-        posed = functools.partial(generate.asked, "retrieval", content(found), facts=plain)
+        posed = functools.partial(generate.asked, "retrieval", content(sample), facts=plain)
         if masks:
             text = "".join(f"{name}{NOTHING}" for _, name, _ in question)
             return posed(
-                text, "".join(each[2] for each in question),
-                needed=tuple(tuple(each[1:]) for each in question),
+                text, "".join(fact[2] for fact in question),
+                needed=tuple(tuple(fact[1:]) for fact in question),
             )  # fmt: skip
         if regime != "hops":
             return posed(
@@ -198,7 +198,7 @@ def task(
                 searches=steps + (regime == "count"),
             )  # fmt: skip
         text = QUESTIONS[steps - 1].format(*question.about) if instructions else question.prompt
-        chain = (*question.about, *(each for _, each in question.needed))
+        chain = (*question.about, *(name for _, name in question.needed))
         return posed(text, question.answer, chain=chain)
 
     def begin(problem: Problem, seed: int) -> tuple[_Library, Opening]:
@@ -206,32 +206,32 @@ def task(
         needed, answers = wanted(problem)
         allowed = problem.metadata.get("searches", len(needed)) if searches is None else searches
         library = _Library(facts, frozenset(needed), answers, allowed, seed)
-        said = ({"role": "user", "content": problem.prompt},)
+        messages = ({"role": "user", "content": problem.prompt},)
         offered = (_search(library),) if instructions and allowed else ()
-        return library, Opening(said, stops, tools=tuple(each.schema for each in offered))
+        return library, Opening(messages, stops, tools=tuple(tool.schema for tool in offered))
 
     def right(library: _Library, query: str) -> list[Fact]:
         """What a search should find."""
         if instructions:
             sentences = {fact.sentence: fact for fact in library.facts}
             find = toolbox.ranked(list(sentences))
-            return [sentences[each] for each in find(query, _PASSAGES)]
+            return [sentences[sentence] for sentence in find(query, _PASSAGES)]
         if search == "bm25":  # which knows no words of one letter
             documents = {f"{2 * fact.subject} {2 * fact.object}": fact for fact in library.facts}
             best = toolbox.ranked(list(documents))(2 * query, 1)
-            return [documents[each] for each in best]
-        found = questions.results(regime, library.facts, query, library.pages[query])
+            return [documents[document] for document in best]
+        facts = questions.results(regime, library.facts, query, library.pages[query])
         library.pages[query] += 1
-        return found
+        return facts
 
     def look(library: _Library, query: str) -> list[Fact]:
         """What a search finds."""
         library.asked += 1
-        found = engine.search(
+        facts = engine.search(
             faults, library.seed, library.asked, library.facts, lambda: right(library, query)
         )
-        library.found.update(found)
-        return found
+        library.found.update(facts)
+        return facts
 
     def _search(library: _Library) -> Tool:
         def run(query: str) -> str:
@@ -240,26 +240,26 @@ def task(
             Args:
               query: words to look for.
             """
-            found = look(library, query)
-            return "\n".join(fact.sentence for fact in found) or "nothing found"
+            facts = look(library, query)
+            return "\n".join(fact.sentence for fact in facts) or "nothing found"
 
         return definition.tool(run, name="search")
 
     def earned(library: _Library) -> float:
         """The reward so far for facts that lead to the answer."""
-        known = {(fact.subject, fact.object) for fact in library.found}
-        return credit * len(library.needed & known) / len(library.needed)
+        pairs = {(fact.subject, fact.object) for fact in library.found}
+        return credit * len(library.needed & pairs) / len(library.needed)
 
     def judged(library: _Library, words: Sequence[str]) -> Reply:
         """Whether the last name among the words is the answer that is due."""
-        known = {name for fact in library.facts for name in (fact.subject, fact.object)} | {
+        valid_answers = {name for fact in library.facts for name in (fact.subject, fact.object)} | {
             *numbers
         }
-        named = [word for word in words if word in known]
-        right = named[-1:] == [library.answers[len(library.right)]]
+        candidates = [word for word in words if word in valid_answers]
+        right = candidates[-1:] == [library.answers[len(library.right)]]
         library.right.append(right)
         library.left, count = 0, len(library.answers)
-        reward = (1 - credit) * right / count if named else malformed
+        reward = (1 - credit) * right / count if candidates else malformed
         parts = {"correct": sum(library.right) / count}
         return Reply(
             reward=reward, parts=parts, done=len(library.right) == count,
@@ -274,8 +274,8 @@ def task(
                 library, [word.capitalize() for word in re.findall(r"\w+", extract.spoken(action))]
             )
         library.left -= 1
-        said = {"role": role, "content": definition.joined(outputs)}
-        return Reply((said,), earned(library) - before, calls=len(outputs))
+        message = {"role": role, "content": definition.joined(outputs)}
+        return Reply((message,), earned(library) - before, calls=len(outputs))
 
     def in_symbols(library: _Library, action: str) -> Reply:
         if not library.left or action.startswith("=") or action in tuple(numbers):
@@ -283,23 +283,23 @@ def task(
         before = earned(library)
         library.left -= 1
         try:
-            found = [fact.subject + fact.object for fact in look(library, action)]
+            pairs = [fact.subject + fact.object for fact in look(library, action)]
         except ValueError:
-            found = []
-        said = {"role": "user", "content": "".join(found) or NOTHING}
-        return Reply((said,), earned(library) - before, stop=stops, calls=1)
+            pairs = []
+        message = {"role": "user", "content": "".join(pairs) or NOTHING}
+        return Reply((message,), earned(library) - before, stop=stops, calls=1)
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         needed, answers = wanted(problem)
         allowed = problem.metadata.get("searches", len(needed)) if searches is None else searches
         calls = problem.metadata.get("calls", [subject for subject, _ in needed])[:allowed]
         if instructions:
-            asked = [RELATIONS[i].format(name, "").strip(" .") for i, name in enumerate(calls)]
-            return (*(written(Call("search", {"query": each})) for each in asked), *answers)
+            queries = [RELATIONS[i].format(name, "").strip(" .") for i, name in enumerate(calls)]
+            return (*(written(Call("search", {"query": query})) for query in queries), *answers)
         first, *rest = answers
         return (*calls, "=" * (allowed > len(calls) and not numbers) + first, *rest)
 
-    made = Task(
+    task = Task(
         name="retrieval",
         problem=problem,
         reward=unscored,
@@ -317,7 +317,7 @@ def task(
             else None,
         ),
     )
-    return made
+    return task
 
 
 def wanted(problem: Problem) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:

@@ -68,15 +68,19 @@ def _validator(text: str) -> Any:
     if None not in faults:
         raise ValueError(f"parameters={text:.100} are no JSON schema: {faults[0]}")
     draft = drafts[faults.index(None)]
-    known = draft.VALIDATORS
+    validators = draft.VALIDATORS
     keywords = {
         "pattern": _unchecked,
         "patternProperties": _unchecked,
         "unevaluatedProperties": _unchecked,
         "unevaluatedItems": _unchecked,
-        "additionalProperties": _additional(known["additionalProperties"]),
+        "additionalProperties": _additional(validators["additionalProperties"]),
         "uniqueItems": unique,
-        **{key: _followed(known[key]) for key in known if key.endswith("Ref") or key == "$ref"},
+        **{
+            key: _followed(validators[key])
+            for key in validators
+            if key.endswith("Ref") or key == "$ref"
+        },
     }
     return jsonschema.validators.extend(draft, keywords)(schema, registry=referencing.Registry())
 

@@ -39,7 +39,7 @@ def of_list(text: str) -> list[Call | Malformed]:
     try:
         listed = loads(text)
         if isinstance(listed, list):
-            return [_of_value(each, json.dumps(each)) for each in listed]
+            return [_of_value(entry, json.dumps(entry)) for entry in listed]
     except (ValueError, RecursionError):
         pass
     return [Malformed(text)]
@@ -48,9 +48,9 @@ def of_list(text: str) -> list[Call | Malformed]:
 def _of_value(value: Any, text: str) -> Call | Malformed:
     """The value of such an object; `text` is what is said of a malformed one."""
     try:
-        given = value["arguments"] if "arguments" in value else value["parameters"]
-        given = loads(given) if isinstance(given, str) else given
-        return of_parts(value["name"], given, text)
+        arguments = value["arguments"] if "arguments" in value else value["parameters"]
+        arguments = loads(arguments) if isinstance(arguments, str) else arguments
+        return of_parts(value["name"], arguments, text)
     except (ValueError, TypeError, KeyError, RecursionError):
         return Malformed(text)
 
@@ -80,7 +80,7 @@ def of_python(text: str) -> list[Call | Malformed]:
         entries = ast.parse(text, mode="eval").body.elts
     except (SyntaxError, ValueError, AttributeError, RecursionError, MemoryError):
         return [Malformed(text)]
-    return [_python_call(each) for each in entries]
+    return [_python_call(node) for node in entries]
 
 
 def _python_call(node: ast.expr) -> Call | Malformed:
@@ -89,8 +89,8 @@ def _python_call(node: ast.expr) -> Call | Malformed:
         text = ast.unparse(node)
         if not isinstance(node, ast.Call) or node.args or any(k.arg is None for k in node.keywords):
             return Malformed(text)
-        given = {k.arg: ast.literal_eval(k.value) for k in node.keywords}
-        return of_parts(_dotted(node.func), given, text)
+        arguments = {k.arg: ast.literal_eval(k.value) for k in node.keywords}
+        return of_parts(_dotted(node.func), arguments, text)
     except (ValueError, TypeError, RecursionError, MemoryError):
         return Malformed(text)
 
@@ -150,7 +150,7 @@ def _plain(value: Any, depth: int = _DEEPEST) -> Any:
         case float() if math.isfinite(value):
             return value
         case list() | tuple() if depth:
-            return [_plain(each, depth - 1) for each in value]
+            return [_plain(element, depth - 1) for element in value]
         case dict() if depth and all(isinstance(key, str) for key in value):
-            return {_plain(key): _plain(each, depth - 1) for key, each in value.items()}
+            return {_plain(key): _plain(element, depth - 1) for key, element in value.items()}
     raise ValueError(f"{type(value).__name__} is no JSON")

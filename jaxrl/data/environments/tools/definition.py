@@ -108,13 +108,13 @@ def tool(function: Callable[..., str], *, name: str = "", description: str = "")
 
 def _helps(doc: str) -> dict[str, str]:
     """Name to text of a docstring's `Args:` section."""
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     section = textwrap.dedent(doc.partition("Args:\n")[2].partition("\n\n")[0])
-    for each in re.split(r"\n(?=\S)", section):
-        name, colon, text = each.partition(":")
+    for entry in re.split(r"\n(?=\S)", section):
+        name, colon, text = entry.partition(":")
         if colon:
-            found[name.strip()] = " ".join(text.split())
-    return found
+            descriptions[name.strip()] = " ".join(text.split())
+    return descriptions
 
 
 def instructions(given: Sequence[Mapping[str, Any]]) -> str:
@@ -131,13 +131,13 @@ def instructions(given: Sequence[Mapping[str, Any]]) -> str:
 
 def results(tools: Sequence[Tool], text: str) -> list[str]:
     """The texts of `outcomes`."""
-    return [each.text for each in outcomes(tools, text)]
+    return [outcome.text for outcome in outcomes(tools, text)]
 
 
 def cut(text: str, most: int) -> str:
     """The first characters of a text, and how many more there are."""
-    more = len(text) - most
-    return text if more <= 0 else f"{text[:most]}\n[{more} more characters]"
+    excess = len(text) - most
+    return text if excess <= 0 else f"{text[:most]}\n[{excess} more characters]"
 
 
 def joined(texts: Sequence[str]) -> str:
@@ -156,9 +156,9 @@ def outcomes(tools: Sequence[Tool], text: str) -> list[Result]:
       TypeError: a tool gave something else than a text.
     """
     calls = HERMES.read(text)[1]
-    more = Result(f"error: a turn may make {MOST_CALLS} calls; this is one more", True)
-    made = [_result(tools, call) for call in calls[:MOST_CALLS]]
-    return made + [more] * (len(calls) - len(made))
+    refusal = Result(f"error: a turn may make {MOST_CALLS} calls; this is one more", True)
+    call_results = [_result(tools, call) for call in calls[:MOST_CALLS]]
+    return call_results + [refusal] * (len(calls) - len(call_results))
 
 
 def count(text: str) -> int:
@@ -178,16 +178,16 @@ def _result(tools: Sequence[Tool], call: Call | Malformed) -> Result:
     if tool is None:
         return Result(f"error: there is no tool {call.name[:80]!r}", True)
     try:
-        given = _given(tool, call.arguments)
-        said = tool.run(**given)
+        call_arguments = _given(tool, call.arguments)
+        text = tool.run(**call_arguments)
     except ValueError as error:
         return Result(f"error: {str(error)[:200]}", True)
-    if not isinstance(said, str):
+    if not isinstance(text, str):
         raise TypeError(
-            f"tool {tool.name!r} gave a {type(said).__name__}, {said!r:.100}; return a text, such "
+            f"tool {tool.name!r} gave a {type(text).__name__}, {text!r:.100}; return a text, such "
             "as str() or json.dumps() of it"
         )
-    return Result(cut(said, _LONGEST), False)
+    return Result(cut(text, _LONGEST), False)
 
 
 def _signature(function: Callable[..., str]) -> inspect.Signature:

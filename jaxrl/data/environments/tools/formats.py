@@ -52,16 +52,16 @@ class Format(NamedTuple):
 
 def of_template(template: str | None) -> Format:
     """The format of a chat template; Hermes' where none shows, which is then explained in words."""
-    known = (f for f in FORMATS if any(mark in (template or "") for mark in f.marks))
-    return next(known, HERMES)
+    candidates = (f for f in FORMATS if any(mark in (template or "") for mark in f.marks))
+    return next(candidates, HERMES)
 
 
 def canonical(form: Format, text: str, tools: Tools = ()) -> str:
     """A turn with its calls in the format of Hermes, each after what the turn says."""
     if form.name == HERMES.name:
         return text
-    said, calls = form.read(text, tools)
-    return "\n".join([each for each in [said.strip()] if each] + [written(c) for c in calls])
+    content, calls = form.read(text, tools)
+    return "\n".join([part for part in [content.strip()] if part] + [written(c) for c in calls])
 
 
 def taught(form: Format, text: str, tools: Tools, template: str) -> str:
@@ -72,14 +72,14 @@ def taught(form: Format, text: str, tools: Tools, template: str) -> str:
     Raises:
       ValueError: the format cannot write its calls.
     """
-    said, calls = HERMES.read(text)
-    known = [call for call in calls if isinstance(call, Call)]
-    if form.spell is None or len(known) < len(calls) or not (calls or form.name == "harmony"):
+    content, calls = HERMES.read(text)
+    valid_calls = [call for call in calls if isinstance(call, Call)]
+    if form.spell is None or len(valid_calls) < len(calls) or not (calls or form.name == "harmony"):
         return text
-    made = form.spell(said.strip(), known, template)
-    if form.read(made, tools)[1] != calls:
+    turn = form.spell(content.strip(), valid_calls, template)
+    if form.read(turn, tools)[1] != calls:
         raise ValueError(f"the calls {text!r} cannot be written in the format {form.name}")
-    return made
+    return turn
 
 
 def written(call: Call | Malformed) -> str:
@@ -94,8 +94,8 @@ def _beside_thoughts(parse: Callable[[str, Tools], Read]) -> Callable[..., Read]
         rest = extract.after_thought(text)
         if rest is None:
             return text, []
-        said, calls = parse(rest, tools)
-        return text[: len(text) - len(rest)] + said, calls
+        content, calls = parse(rest, tools)
+        return text[: len(text) - len(rest)] + content, calls
 
     return read
 
@@ -104,13 +104,13 @@ _TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 
 def _hermes(text: str, tools: Tools) -> Read:
-    return _TAGGED.sub("", text), [of_json(each.strip()) for each in _TAGGED.findall(text)]
+    return _TAGGED.sub("", text), [of_json(block.strip()) for block in _TAGGED.findall(text)]
 
 
 def _qwen_coder(text: str, tools: Tools) -> Read:
     """Functions and parameters as tags, in which all values are bare text."""
-    found = [_tagged_function(each.strip(), tools) for each in _TAGGED.findall(text)]
-    return _TAGGED.sub("", text), found
+    calls = [_tagged_function(block.strip(), tools) for block in _TAGGED.findall(text)]
+    return _TAGGED.sub("", text), calls
 
 
 _FUNCTION = re.compile(r"<function=([^>\s]+)>\s*")
@@ -122,17 +122,17 @@ def _tagged_function(text: str, tools: Tools) -> Call | Malformed:
     head = _FUNCTION.match(text)
     if head is None:
         return Malformed(text)
-    kinds, given, at = schemas.parameters(tools, head[1]), {}, head.end()
-    while found := _PARAMETER.match(text, at):
-        end = text.find("</parameter>", found.end())
-        value = text[found.end() : end].removesuffix("\n")
+    kinds, arguments, at = schemas.parameters(tools, head[1]), {}, head.end()
+    while match := _PARAMETER.match(text, at):
+        end = text.find("</parameter>", match.end())
+        value = text[match.end() : end].removesuffix("\n")
         if end < 0 or "<parameter=" in value:  # one that is not closed
             return Malformed(text)
-        given[found[1]] = schemas.typed(value, kinds, found[1])
+        arguments[match[1]] = schemas.typed(value, kinds, match[1])
         at = _SPACE.match(text, end + len("</parameter>")).end()
     if text[at:] not in ("", "</function>"):
         return Malformed(text)
-    return of_parts(head[1], given, text)
+    return of_parts(head[1], arguments, text)
 
 
 _LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\(")
@@ -147,14 +147,14 @@ def _is_python(text: str) -> bool:
 
 def _llama(text: str, tools: Tools) -> Read:
     """JSON with `parameters`, several apart by semicolons; or a Python list of calls."""
-    said, meant, body = text.partition("<|python_tag|>")
+    content, meant, body = text.partition("<|python_tag|>")
     if not meant:
-        said, body = "", text
+        content, body = "", text
     if _is_python(body):
-        return said, of_python(body)
+        return content, of_python(body)
     if not meant and not re.match(r'\s*\{\s*"(?:type|name)"', body):
         return text, []
-    return said, [of_json(each) for each in _objects(body)]
+    return content, [of_json(object_text) for object_text in _objects(body)]
 
 
 _APART = re.compile(r"[ \n\t;]*")
@@ -179,7 +179,7 @@ def _gemma(text: str, tools: Tools) -> Read:
     """A Python list of calls, or blocks of `tool_code`."""
     blocks = _CODE.findall(text)
     if blocks:
-        return _CODE.sub("", text), [call for each in blocks for call in of_python(f"[{each}]")]
+        return _CODE.sub("", text), [call for block in blocks for call in of_python(f"[{block}]")]
     return ("", of_python(text)) if _is_python(text) else (text, [])
 
 
@@ -204,21 +204,21 @@ def _function_gemma(text: str, tools: Tools) -> Read:
         quoted = [json.dumps(part) for part in parts[1::2]] + [""]
         return of_named(head[1], "".join(a + b for a, b in zip(plain, quoted, strict=True)))
 
-    found = _FUNCTION_GEMMA.findall(text)
-    return _FUNCTION_GEMMA.sub("", text), [call(each) for each in found]
+    bodies = _FUNCTION_GEMMA.findall(text)
+    return _FUNCTION_GEMMA.sub("", text), [call(body) for body in bodies]
 
 
 def _mistral(text: str, tools: Tools) -> Read:
     """A JSON list after `[TOOL_CALLS]`; or a name, `[ARGS]` and JSON, after each of them."""
-    said, *parts = text.split("[TOOL_CALLS]")
+    content, *parts = text.split("[TOOL_CALLS]")
     calls: list[Call | Malformed] = []
     for part in parts:
-        name, args, given = part.partition("[ARGS]")
+        name, args, arguments = part.partition("[ARGS]")
         if args:
-            calls.append(of_named(name.partition("[CALL_ID]")[0].strip(), given.strip()))
+            calls.append(of_named(name.partition("[CALL_ID]")[0].strip(), arguments.strip()))
         else:
             calls += of_list(part.strip())
-    return said, calls
+    return content, calls
 
 
 _DEEPSEEK = re.compile(r"<｜tool▁call▁begin｜>(.*?)(?:<｜tool▁call▁end｜>|\Z)", re.DOTALL)
@@ -231,14 +231,14 @@ def _deepseek(text: str, tools: Tools) -> Read:
         first, separator, rest = inside.partition("<｜tool▁sep｜>")
         if not separator:
             return Malformed(inside)
-        name, fence, given = rest.partition("\n```json\n")
-        if fence and given.rstrip().endswith("```"):
-            return of_named(name.strip(), given.rstrip().removesuffix("```"))
+        name, fence, arguments = rest.partition("\n```json\n")
+        if fence and arguments.rstrip().endswith("```"):
+            return of_named(name.strip(), arguments.rstrip().removesuffix("```"))
         return of_named(first.strip(), rest.strip())
 
-    said = text.partition("<｜tool▁calls▁begin｜>")[0]
-    found = _DEEPSEEK.findall(text)
-    return (said if found else text), [call(each) for each in found]
+    content = text.partition("<｜tool▁calls▁begin｜>")[0]
+    bodies = _DEEPSEEK.findall(text)
+    return (content if bodies else text), [call(body) for body in bodies]
 
 
 _HARMONY = re.compile(r"<\|(start|channel|constrain|message|call|end|return)\|>")
@@ -247,17 +247,17 @@ _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([\w.-]+)")
 
 def _harmony(text: str, tools: Tools) -> Read:
     """gpt-oss: a message on the commentary channel `to=functions.NAME`; `final` is what it says."""
-    said: list[str] = []
+    final_bodies: list[str] = []
     calls: list[Call | Malformed] = []
     for header, body in _messages(text):
         recipient = _RECIPIENT.search(header)
         if recipient is None and "<|channel|>final" in header and body is not None:
-            said.append(body)
+            final_bodies.append(body)
         elif recipient is not None and body is not None:
             calls.append(of_named(recipient[1], body.strip()))
         elif recipient is not None and "<|channel|>" in header:
             calls.append(Malformed(header))
-    return ("\n".join(said) if said or "<|channel|>" in text else text), calls
+    return ("\n".join(final_bodies) if final_bodies or "<|channel|>" in text else text), calls
 
 
 def _messages(text: str) -> Iterator[tuple[str, str | None]]:

@@ -98,7 +98,7 @@ def connect(server: str, seconds: float = 30.0, memory_mb: int = 4096) -> list[T
         parameters = {k: v for k, v in each.input_schema.items() if k != "type"}
         return Tool(each.name, each.description or "", parameters, run, session.close)
 
-    return [made(each) for each in listed]
+    return [made(tool) for tool in listed]
 
 
 def _check_listed(listed: list[Any], server: str) -> None:
@@ -111,11 +111,11 @@ def _check_listed(listed: list[Any], server: str) -> None:
         raise RuntimeError(f"the MCP server {server!r} lists no tools")
     if len(listed) > _TOOLS:
         raise RuntimeError(f"the MCP server {server!r} lists {len(listed)} tools, over {_TOOLS}")
-    for each in listed:
-        size = len(json.dumps(each.input_schema, default=str)) + len(each.description or "")
+    for tool in listed:
+        size = len(json.dumps(tool.input_schema, default=str)) + len(tool.description or "")
         if size > _SCHEMA_BYTES:
             raise RuntimeError(
-                f"the MCP server {server!r}: the tool {each.name!r:.80} has a schema of {size} "
+                f"the MCP server {server!r}: the tool {tool.name!r:.80} has a schema of {size} "
                 f"bytes, over {_SCHEMA_BYTES}"
             )
 
@@ -138,11 +138,11 @@ def _lifeline() -> Iterator[str]:
     directory = scratch.Scratch()
     path = os.path.join(directory.name, "alive")
     os.mkfifo(path)
-    held = os.open(path, os.O_RDWR)
+    descriptor = os.open(path, os.O_RDWR)
     try:
         yield path
     finally:
-        os.close(held)
+        os.close(descriptor)
         directory.cleanup()
 
 
@@ -188,15 +188,15 @@ class _Session:
         import mcp  # optional
 
         try:
-            given = self.wait(self.client.call_tool(name, arguments))
+            result = self.wait(self.client.call_tool(name, arguments))
         except TimeoutError:
             raise ValueError(f"{name} took more than {self._seconds:g} s") from None
         except mcp.MCPError as error:
             if error.code != _INVALID_PARAMS:
                 raise
             raise ValueError(error.message) from error
-        text = "\n".join(getattr(part, "text", f"[{part.type}]") for part in given.content)
-        if given.is_error:
+        text = "\n".join(getattr(part, "text", f"[{part.type}]") for part in result.content)
+        if result.is_error:
             raise ValueError(text)
         return text
 
@@ -225,11 +225,13 @@ class _Session:
         # It writes a traceback for each line that is no message, of which a server has any number.
         logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
         keeper = str(Path(__file__).parents[1] / "bridges" / "keeper.py")
-        kept = {k: v for k, v in os.environ.items() if k in _KEPT}
+        variables = {k: v for k, v in os.environ.items() if k in _KEPT}
         with _lifeline() as alive:
             words = ["-I", "-S", keeper, alive, str(self._memory_mb), *shlex.split(server)]
             await self._hold(
-                mcp.Client(mcp.StdioServerParameters(command=sys.executable, args=words, env=kept))
+                mcp.Client(
+                    mcp.StdioServerParameters(command=sys.executable, args=words, env=variables)
+                )
             )
 
     async def _hold(self, client: Any) -> None:

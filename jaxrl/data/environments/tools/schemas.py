@@ -33,8 +33,8 @@ def parameters(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, An
       name: of the tool.
     """
     functions = (_object(tool, "function") or tool for tool in tools)
-    found = next((each for each in functions if each.get("name") == name), {})
-    return _object(found, "parameters")
+    schema = next((function for function in functions if function.get("name") == name), {})
+    return _object(schema, "parameters")
 
 
 def typed(text: str, schema: Mapping[str, Any], name: str) -> Any:
@@ -80,15 +80,15 @@ def fitted(value: Any, schema: Any, root: Mapping[str, Any], depth: int = _DEEPE
         return fitted(value, _referred(reference, root), root, depth - 1)
     if _number(value):
         return _fitted_number(value, schema, root)
-    for branch in (each for key in _BRANCHES for each in _list(schema, key)):
+    for branch in (subschema for key in _BRANCHES for subschema in _list(schema, key)):
         value = fitted(value, branch, root, depth - 1)
     if isinstance(value, list):
         first, rest = _list(schema, "prefixItems"), schema.get("items")
         kinds = [*first, *[rest] * (len(value) - len(first))]
-        return [fitted(*each, root, depth - 1) for each in zip(value, kinds, strict=False)]
+        return [fitted(*pair, root, depth - 1) for pair in zip(value, kinds, strict=False)]
     if isinstance(value, dict):
-        known, rest = _object(schema, "properties"), schema.get("additionalProperties")
-        return {k: fitted(v, known.get(k, rest), root, depth - 1) for k, v in value.items()}
+        properties, rest = _object(schema, "properties"), schema.get("additionalProperties")
+        return {k: fitted(v, properties.get(k, rest), root, depth - 1) for k, v in value.items()}
     return value
 
 
@@ -114,13 +114,13 @@ def _values(schema: Mapping[str, Any]) -> list[Any]:
 
 
 def _list(value: Mapping[str, Any], key: str) -> list[Any]:
-    found = value.get(key)
-    return found if isinstance(found, list) else []
+    entry = value.get(key)
+    return entry if isinstance(entry, list) else []
 
 
 def _object(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = value.get(key)
-    return found if isinstance(found, Mapping) else {}
+    entry = value.get(key)
+    return entry if isinstance(entry, Mapping) else {}
 
 
 def _kinds(
@@ -141,21 +141,21 @@ def _named(
 ) -> set[str] | None:
     if isinstance(reference := schema.get("$ref"), str):
         return _kinds(_referred(reference, root), root, known)
-    if isinstance(given := schema.get("type"), str | list):
-        named = [given] if isinstance(given, str) else given
-        return {each for each in named if isinstance(each, str) and each in _KINDS} or None
+    if isinstance(type_keyword := schema.get("type"), str | list):
+        kinds = [type_keyword] if isinstance(type_keyword, str) else type_keyword
+        return {kind for kind in kinds if isinstance(kind, str) and kind in _KINDS} or None
     if values := _values(schema):
         return {kind for kind, fits in _KINDS.items() if any(map(fits, values))} or None
     for key in _BRANCHES:
         if branches := _list(schema, key):
-            found = [_kinds(each, root, known) for each in branches]
-            return None if None in found else set().union(*found)
+            branch_kinds = [_kinds(branch, root, known) for branch in branches]
+            return None if None in branch_kinds else set().union(*branch_kinds)
     return None
 
 
 def _referred(reference: str, root: Mapping[str, Any]) -> Any:
     """What a reference such as `#/$defs/Colour` names."""
-    found: Any = root
+    node: Any = root
     for key in reference.removeprefix("#/").split("/"):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return node

@@ -15,33 +15,33 @@ def qwen_coder(said: str, calls: Sequence[Call], template: str) -> str:
     """Functions and parameters as tags; texts are bare."""
 
     def one(call: Call) -> str:
-        given = "".join(
+        parameters = "".join(
             f"<parameter={name}>\n{value if isinstance(value, str) else dumps(value)}\n"
             "</parameter>\n"
             for name, value in call.arguments.items()
         )
-        return f"<tool_call>\n<function={call.name}>\n{given}</function>\n</tool_call>"
+        return f"<tool_call>\n<function={call.name}>\n{parameters}</function>\n</tool_call>"
 
     return "\n".join([*filter(None, [said]), *map(one, calls)])
 
 
 def llama(said: str, calls: Sequence[Call], template: str) -> str:
     """JSON with `parameters`; after a tag where it is not all."""
-    found = [dumps({"name": c.name, "parameters": c.arguments}) for c in calls]
-    return f"{said}<|python_tag|>{'; '.join(found)}" if said or len(found) > 1 else found[0]
+    objects = [dumps({"name": c.name, "parameters": c.arguments}) for c in calls]
+    return f"{said}<|python_tag|>{'; '.join(objects)}" if said or len(objects) > 1 else objects[0]
 
 
 def gemma(said: str, calls: Sequence[Call], template: str) -> str:
     """A Python list; a block of code where it is not all."""
 
     def one(call: Call) -> str:
-        given = (f"{name}={value!r}" for name, value in call.arguments.items())
-        return f"{call.name}({', '.join(given)})"
+        arguments = (f"{name}={value!r}" for name, value in call.arguments.items())
+        return f"{call.name}({', '.join(arguments)})"
 
-    found = ", ".join(map(one, calls))
+    code = ", ".join(map(one, calls))
     if not said:
-        return f"[{found}]"
-    return f"{said}\n```tool_code\n{found.replace('`', chr(92) + 'x60')}\n```"
+        return f"[{code}]"
+    return f"{said}\n```tool_code\n{code.replace('`', chr(92) + 'x60')}\n```"
 
 
 def function_gemma(said: str, calls: Sequence[Call], template: str) -> str:
@@ -51,22 +51,22 @@ def function_gemma(said: str, calls: Sequence[Call], template: str) -> str:
         if isinstance(given, str):
             return f"<escape>{given}<escape>"
         if isinstance(given, dict):
-            return "{" + ",".join(f"{key}:{value(each)}" for key, each in given.items()) + "}"
+            return "{" + ",".join(f"{key}:{value(entry)}" for key, entry in given.items()) + "}"
         if isinstance(given, list):
             return f"[{','.join(map(value, given))}]"
         return dumps(given)
 
-    found = (
+    call_texts = (
         f"<start_function_call>call:{c.name}{value(c.arguments)}<end_function_call>" for c in calls
     )
-    return said + "".join(found)
+    return said + "".join(call_texts)
 
 
 def mistral(said: str, calls: Sequence[Call], template: str) -> str:
     """A JSON list; or a name, `[ARGS]` and JSON, of each."""
     if "[ARGS]" not in template:
-        found = [{"name": c.name, "arguments": c.arguments} for c in calls]
-        return f"{said}[TOOL_CALLS]{dumps(found)}"
+        objects = [{"name": c.name, "arguments": c.arguments} for c in calls]
+        return f"{said}[TOOL_CALLS]{dumps(objects)}"
 
     def one(number: int, call: Call) -> str:
         name = f"[CALL_ID]{number:09}" if "[CALL_ID]" in template else ""
@@ -79,11 +79,11 @@ def deepseek(said: str, calls: Sequence[Call], template: str) -> str:
     """JSON after the name, in a fence before V3.1."""
 
     def one(call: Call) -> str:
-        given, separator = dumps(call.arguments), "<｜tool▁sep｜>"
+        arguments, separator = dumps(call.arguments), "<｜tool▁sep｜>"
         if "```json" in template:
-            inside = f"function{separator}{call.name}\n```json\n{given}\n```"
+            inside = f"function{separator}{call.name}\n```json\n{arguments}\n```"
         else:
-            inside = f"{call.name}{separator}{given}"
+            inside = f"{call.name}{separator}{arguments}"
         return f"<｜tool▁call▁begin｜>{inside}<｜tool▁call▁end｜>"
 
     return f"{said}<｜tool▁calls▁begin｜>{''.join(map(one, calls))}<｜tool▁calls▁end｜>"
@@ -91,11 +91,11 @@ def deepseek(said: str, calls: Sequence[Call], template: str) -> str:
 
 def harmony(said: str, calls: Sequence[Call], template: str) -> str:
     """A message a call on the commentary channel; what is said on the final one."""
-    found = [
+    messages = [
         f"<|channel|>commentary to=functions.{c.name} <|constrain|>json<|message|>"
         f"{dumps(c.arguments)}<|call|>"
         for c in calls
     ]
     channel = "commentary" if calls else "final"
     first = [f"<|channel|>{channel}<|message|>{said}" + "<|end|>" * bool(calls)] * bool(said)
-    return "<|start|>assistant".join([*first, *found])
+    return "<|start|>assistant".join([*first, *messages])

@@ -120,7 +120,7 @@ def search(corpus: str, count: int = 3) -> Tool:
     Raises:
       ValueError: the package `bm25s` is not installed.
     """
-    found = _index(corpus)
+    lookup = _index(corpus)
 
     def run(query: str) -> str:
         """Finds passages of text.
@@ -128,7 +128,7 @@ def search(corpus: str, count: int = 3) -> Tool:
         Args:
           query: words to look for.
         """
-        return "\n\n".join(found(query, count)) or "nothing found"
+        return "\n\n".join(lookup(query, count)) or "nothing found"
 
     return tool(run, name="search")
 
@@ -208,7 +208,7 @@ def dictionary(file: str = "") -> Tool:
     Raises:
       ValueError: the file is something else.
     """
-    known = _meanings(file) if file else WORDS
+    meanings = _meanings(file) if file else WORDS
 
     def run(word: str) -> str:
         """Says what a word means.
@@ -217,11 +217,11 @@ def dictionary(file: str = "") -> Tool:
           word: to look up, in any case.
         """
         key = word.strip().lower()
-        if key not in known:
-            near = difflib.get_close_matches(key[:80], known, n=1)
+        if key not in meanings:
+            near = difflib.get_close_matches(key[:80], meanings, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"the dictionary has no word {word[:80]!r}{hint}")
-        return known[key]
+        return meanings[key]
 
     return tool(run, name="dictionary")
 
@@ -229,11 +229,13 @@ def dictionary(file: str = "") -> Tool:
 @functools.lru_cache(maxsize=4)
 def _meanings(file: str) -> dict[str, str]:
     try:
-        given = json.loads(Path(file).read_text(encoding="utf-8"))
+        meanings = json.loads(Path(file).read_text(encoding="utf-8"))
     except ValueError:
-        given = None
-    if not isinstance(given, dict) or not all(isinstance(each, str) for each in given.values()):
+        meanings = None
+    if not isinstance(meanings, dict) or not all(
+        isinstance(meaning, str) for meaning in meanings.values()
+    ):
         raise ValueError(
             f"dictionary={file!r}: give a file with a JSON object of words and meanings"
         )
-    return {word.strip().lower(): meaning for word, meaning in given.items()}
+    return {word.strip().lower(): meaning for word, meaning in meanings.items()}

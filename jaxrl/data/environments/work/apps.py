@@ -75,7 +75,7 @@ def task(
     kinds = {"train": _kinds("goals", goals), "ood": _kinds("ood_goals", ood_goals)}
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
 
         def draw(stream: random.Random) -> tuple[State, dict[str, str], str]:
             state = {
@@ -100,15 +100,15 @@ def task(
 
     def step(world: _World, action: str) -> Reply:
         world.left -= 1
-        said = None if action == _DONE else ran(world, action)
+        output = None if action == _DONE else ran(world, action)
         if action != _DONE and world.left:
-            message = {"role": "user", "content": said or _ERROR}
+            message = {"role": "user", "content": output or _ERROR}
             return Reply((message,), 0.0, figures(world), stop=_STOPS, calls=1)
         parts = figures(world)
         reward = parts["correct"] if sparse else parts["passed"]
         return Reply(reward=reward, parts=parts, done=True, calls=int(action != _DONE))
 
-    made = Task(
+    task = Task(
         name="apps",
         problem=problem,
         reward=unscored,
@@ -117,21 +117,21 @@ def task(
         pure=True,
         turns=Environment(begin, step, gold=_gold),
     )
-    return made
+    return task
 
 
 def after(state: State, goal: str) -> State:
     """The state that a goal asks for; the given one stays as it is."""
-    wanted = _copied(state)
+    target = _copied(state)
     app, key, how, *rest = goal
     match how:
         case "=":
-            wanted[app][key] = rest[0]
+            target[app][key] = rest[0]
         case ">":
-            wanted[rest[0]][rest[1]] = state[app][key]
+            target[rest[0]][rest[1]] = state[app][key]
         case _:
-            wanted[app][key] = ""
-    return wanted
+            target[app][key] = ""
+    return target
 
 
 def ran(world: _World, action: str) -> str | None:
@@ -140,14 +140,14 @@ def ran(world: _World, action: str) -> str | None:
     Returns:
       What it says; None where it cannot be run.
     """
-    said = None
+    output = None
     if action[-1:] == _DOCS and action[:-1] in world.names:
         world.docs += 1
-        said = world.names[action[:-1]]
+        output = world.names[action[:-1]]
     elif action[-1:] == _CALL and (call := _CALLS.fullmatch(action[:-1])):
-        said = _called(world, *call.groups())
-    world.failed += said is None
-    return said
+        output = _called(world, *call.groups())
+    world.failed += output is None
+    return output
 
 
 def figures(world: _World) -> dict[str, float]:
@@ -157,12 +157,12 @@ def figures(world: _World) -> dict[str, float]:
     and were not to; `docs`: times that documentation was read; `failed`: calls that could not run.
     """
     places = [(app, key) for app in world.start for key in world.start[app]]
-    asked = [(a, k) for a, k in places if world.wanted[a][k] != world.start[a][k]]
-    reached = sum(world.state[a][k] == world.wanted[a][k] for a, k in asked)
-    others = [(a, k) for a, k in places if (a, k) not in asked]
-    collateral = sum(world.state[a][k] != world.start[a][k] for a, k in others)
+    goal_keys = [(a, k) for a, k in places if world.wanted[a][k] != world.start[a][k]]
+    reached = sum(world.state[a][k] == world.wanted[a][k] for a, k in goal_keys)
+    other_keys = [(a, k) for a, k in places if (a, k) not in goal_keys]
+    collateral = sum(world.state[a][k] != world.start[a][k] for a, k in other_keys)
     passed = reached + (not collateral)
-    tests = len(asked) + 1
+    tests = len(goal_keys) + 1
     return {
         "correct": float(passed == tests),
         "passed": passed / tests,
@@ -173,10 +173,10 @@ def figures(world: _World) -> dict[str, float]:
 
 
 def _kinds(field: str, given: str) -> tuple[str, ...]:
-    found = tuple(each.strip() for each in given.split(",") if each.strip())
-    if not found or any(each not in GOALS for each in found):
+    kinds = tuple(name.strip() for name in given.split(",") if name.strip())
+    if not kinds or any(kind not in GOALS for kind in kinds):
         raise ValueError(f"{field}={given!r}: name some of {', '.join(GOALS)}, apart by commas")
-    return found
+    return kinds
 
 
 def _goal(stream: random.Random, kind: str, state: State) -> str:
@@ -185,8 +185,8 @@ def _goal(stream: random.Random, kind: str, state: State) -> str:
     if kind == "clear":
         return f"{app}{key}-"
     if kind == "set":
-        others = [digit for digit in "0123456789" if digit != state[app][key]]
-        return f"{app}{key}={stream.choice(others)}"
+        other_digits = [digit for digit in "0123456789" if digit != state[app][key]]
+        return f"{app}{key}={stream.choice(other_digits)}"
     places = [
         (a, k) for a in state for k in state[a] if a != app and state[a][k] != state[app][key]
     ]
@@ -197,13 +197,13 @@ def _goal(stream: random.Random, kind: str, state: State) -> str:
 
 def _called(world: _World, app: str, name: str, key: str, value: str) -> str | None:
     """What a call says; None where its app, name, key or number of arguments is wrong."""
-    held = world.state.get(app, {})
+    contents = world.state.get(app, {})
     kind = world.names.get(app, "").find(name)
-    if key not in held or kind < 0 or (kind == 1) != bool(value):
+    if key not in contents or kind < 0 or (kind == 1) != bool(value):
         return None
     if kind == 0:
-        return held[key] or _EMPTY
-    held[key] = value
+        return contents[key] or _EMPTY
+    contents[key] = value
     return _OK
 
 
@@ -226,4 +226,4 @@ def _gold(problem: Problem, seed: int) -> tuple[str, ...]:
 
 
 def _copied(state: State) -> State:
-    return {app: dict(held) for app, held in state.items()}
+    return {app: dict(contents) for app, contents in state.items()}

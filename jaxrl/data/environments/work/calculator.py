@@ -62,7 +62,7 @@ def task(
         raise ValueError(f"calls={calls}: allow one or more")
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         size = ood_digits if split == "ood" else digits
 
         def draw(stream: random.Random) -> str:
@@ -75,8 +75,8 @@ def task(
         return generate.asked("calculator", expression, f"What is {expression}?", answer)
 
     def begin(problem: Problem, seed: int) -> tuple[_Desk, Opening]:
-        said = ({"role": "user", "content": problem.prompt},)
-        return _Desk(problem.answer, calls), Opening(said, tools=(CALCULATOR.schema,))
+        messages = ({"role": "user", "content": problem.prompt},)
+        return _Desk(problem.answer, calls), Opening(messages, tools=(CALCULATOR.schema,))
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         expression = problem.prompt.removeprefix("What is ").removesuffix("?")
@@ -89,14 +89,14 @@ def task(
         parts = {"calls": float(desk.calls), "malformed": float(desk.malformed)}
         if outputs and desk.left:
             desk.left -= 1
-            said = ({"role": role, "content": definition.joined(outputs)},)
-            return Reply(said, parts=parts, calls=len(outputs))
+            messages = ({"role": role, "content": definition.joined(outputs)},)
+            return Reply(messages, parts=parts, calls=len(outputs))
         numbers = [] if outputs else _NUMBER.findall(extract.spoken(action))
         correct = bool(numbers) and numbers[-1].replace(",", "") == str(desk.answer)
         parts |= {"correct": float(correct)}
         return Reply(reward=float(correct), parts=parts, done=True, calls=len(outputs))
 
-    made = Task(
+    task = Task(
         name="calculator",
         problem=problem,
         reward=unscored,
@@ -105,7 +105,7 @@ def task(
         pure=True,
         turns=Environment(begin, step, roles=(role,), gold=gold, tools=True),
     )
-    return made
+    return task
 
 
 def calculate(expression: str) -> str:

@@ -57,41 +57,43 @@ def task(
         raise ValueError(f"rows={rows}, calls={calls} must be positive")
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         count = ood_places if split == "ood" else places
         stream = generate.rng("database", split, seed, index)
-        names, cities, sales, asked = generate.draw(
+        names, cities, sales, city = generate.draw(
             lambda stream: _drawn(stream, count, rows), key=repr, stream=stream, split=split
         )
-        script, query = _script(names, cities, sales), _query(names, asked)
-        answer = sum(amount for place, amount in sales if cities[place] == asked)
-        question = f"What is the total of all {names['sale']}s in {asked}?"
+        script, query = _script(names, cities, sales), _query(names, city)
+        answer = sum(amount for place, amount in sales if cities[place] == city)
+        question = f"What is the total of all {names['sale']}s in {city}?"
         return generate.asked("database", script, question, answer, script=script, query=query)
 
     def begin(problem: Problem, seed: int) -> tuple[_Desk, Opening]:
         tool = toolbox.database(problem.metadata["script"])
-        said = ({"role": "user", "content": problem.prompt},)
-        return _Desk(problem.answer, tool, calls), Opening(said, tools=(tool.schema,))
+        messages = ({"role": "user", "content": problem.prompt},)
+        return _Desk(problem.answer, tool, calls), Opening(messages, tools=(tool.schema,))
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         looked = "SELECT sql FROM sqlite_master"
         queries = (looked, problem.metadata["query"])
-        made = (written(Call("sql", {"query": query})) for query in queries)
-        return (*made, str(problem.answer))
+        query_calls = (written(Call("sql", {"query": query})) for query in queries)
+        return (*query_calls, str(problem.answer))
 
     def step(desk: _Desk, action: str) -> Reply:
         outputs = definition.outcomes([desk.tool], action)
-        parts = {"failed": float(sum(each.failed for each in outputs))}
+        parts = {"failed": float(sum(outcome.failed for outcome in outputs))}
         if outputs and desk.left:
             desk.left -= 1
-            said = ({"role": role, "content": definition.joined([each.text for each in outputs])},)
-            return Reply(said, parts=parts, calls=len(outputs))
+            messages = (
+                {"role": role, "content": definition.joined([outcome.text for outcome in outputs])},
+            )
+            return Reply(messages, parts=parts, calls=len(outputs))
         numbers = [] if outputs else _NUMBER.findall(extract.spoken(action))
         correct = bool(numbers) and numbers[-1] == str(desk.answer)
         parts |= {"correct": float(correct)}
         return Reply(reward=float(correct), parts=parts, done=True, calls=len(outputs))
 
-    made = Task(
+    task = Task(
         name="database",
         problem=problem,
         reward=unscored,
@@ -106,7 +108,7 @@ def task(
             seconds=lambda problem, action: toolbox.SQL_S * max(1, definition.count(action)),
         ),
     )
-    return made
+    return task
 
 
 def _drawn(

@@ -101,36 +101,36 @@ def task(
         raise ValueError(f"turns={turns} must be 0 (chosen by the fields) or more")
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         count = ood_fields if split == "ood" else fields
 
         def draw(stream: random.Random) -> dict[str, Any]:
             names = stream.sample([*TEXTS, *CHOICES, *CHECKS], count + distractors)
-            wanted = {name: _wanted(stream, name) for name in names[:count]}
+            targets = {name: _wanted(stream, name) for name in names[:count]}
             order = stream.sample(names, len(names))
-            return {"wanted": wanted, "order": order, "shift": stream.randrange(1, 90)}
+            return {"wanted": targets, "order": order, "shift": stream.randrange(1, 90)}
 
         stream = generate.rng("html_form", split, seed, index)
-        drawn = generate.draw(
+        sample = generate.draw(
             draw, key=lambda d: str(sorted(d["wanted"].items())), stream=stream, split=split
         )
         parts = [
             f"check {name}" if value is True else f"{name}: {value}"
-            for name, value in drawn["wanted"].items()
+            for name, value in sample["wanted"].items()
         ]
         prompt = f"Fill in: {'; '.join(parts)}. Then send the form."
         if symbols:
             prompt = "".join(
-                f"{_NAMES[name]}{_number(name, v)}" for name, v in drawn["wanted"].items()
+                f"{_NAMES[name]}{_number(name, v)}" for name, v in sample["wanted"].items()
             )
-        return generate.asked("html_form", str(drawn), prompt, drawn)
+        return generate.asked("html_form", str(sample), prompt, sample)
 
     def begin(problem: Problem, seed: int) -> tuple[_Page, Opening]:
-        drawn = problem.answer
+        answer = problem.answer
         page = _Page(
-            _form(drawn["order"], drawn["shift"], bool(distractors)),
-            drawn["wanted"],
-            turns or 2 * len(drawn["wanted"]) + 2,
+            _form(answer["order"], answer["shift"], bool(distractors)),
+            answer["wanted"],
+            turns or 2 * len(answer["wanted"]) + 2,
             problem.prompt,
             compress,
             symbols,
@@ -139,7 +139,9 @@ def task(
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         page, _ = begin(problem, seed)
-        ids = {each.get("name"): each.get("id") for each in page.form if each.get("name")}
+        ids = {
+            element.get("name"): element.get("id") for element in page.form if element.get("name")
+        }
         acts = []
         for name, value in problem.answer["wanted"].items():
             if value is True:
@@ -149,7 +151,7 @@ def task(
         acts.append(f"click {ids['send']}")
         return tuple(_to_symbols(page.form, act) if symbols else act for act in acts)
 
-    made = Task(
+    task = Task(
         name="html_form",
         problem=problem,
         reward=unscored,
@@ -158,7 +160,7 @@ def task(
         pure=True,
         turns=Environment(begin, step, gold=gold),
     )
-    return made
+    return task
 
 
 def _wanted(stream: random.Random, name: str) -> Any:
@@ -172,26 +174,26 @@ def _form(order: list[str], shift: int, clears: bool) -> ElementTree.Element:
     form = ElementTree.Element("form")
     buttons = ["send", "clear"] if clears else ["send"]
     for i, name in enumerate([*order, *buttons]):
-        own = {"id": f"e{shift + i}", "name": name}
+        attributes = {"id": f"e{shift + i}", "name": name}
         if name in buttons:
-            ElementTree.SubElement(form, "button", own).text = name
+            ElementTree.SubElement(form, "button", attributes).text = name
         elif name in CHOICES:
-            select = ElementTree.SubElement(form, "select", own)
+            select = ElementTree.SubElement(form, "select", attributes)
             for option in CHOICES[name]:
                 ElementTree.SubElement(select, "option").text = option
         else:
             kind = {"type": "checkbox"} if name in CHECKS else {"type": "text", "value": ""}
-            ElementTree.SubElement(form, "input", {**own, **kind})
+            ElementTree.SubElement(form, "input", {**attributes, **kind})
     _clear(form)
     return form
 
 
 def _clear(form: ElementTree.Element) -> None:
-    for each in form:
-        each.attrib.pop("checked", None)
-        if each.get("type") == "text":
-            each.set("value", "")
-        for i, option in enumerate(each):
+    for element in form:
+        element.attrib.pop("checked", None)
+        if element.get("type") == "text":
+            element.set("value", "")
+        for i, option in enumerate(element):
             option.attrib.pop("selected", None)
             if i == 0:
                 option.set("selected", "selected")
@@ -209,46 +211,52 @@ def step(page: _Page, action: str) -> Reply:
     page.left -= 1
     read = float(page.read)
     last = extract.spoken(action).strip().splitlines()[-1:]
-    said = last[0].strip() if last else ""
-    found = _ACTION.fullmatch(_to_words(page.form, said) if page.symbols else said)
-    problem = "that is no action" if found is None else _act(page, *found.groups())
+    line = last[0].strip() if last else ""
+    match = _ACTION.fullmatch(_to_words(page.form, line) if page.symbols else line)
+    problem = "that is no action" if match is None else _act(page, *match.groups())
     if problem == "sent":
-        held = {each.get("name"): value(each) for each in page.form if each.tag != "button"}
-        right = [held[name] == wanted for name, wanted in page.wanted.items()]
-        others = all(
-            held[e.get("name")] in ("", False) if e.tag == "input" else e[0].get("selected")
+        values = {
+            element.get("name"): value(element) for element in page.form if element.tag != "button"
+        }
+        right = [values[name] == target for name, target in page.wanted.items()]
+        rest_unchanged = all(
+            values[e.get("name")] in ("", False) if e.tag == "input" else e[0].get("selected")
             for e in page.form
             if e.tag != "button" and e.get("name") not in page.wanted
         )
-        parts = {"fields": sum(right) / len(right), "others": float(others), "context": read}
-        return Reply(reward=float(all(right) and others), parts=parts, done=True)
+        parts = {
+            "fields": sum(right) / len(right),
+            "others": float(rest_unchanged),
+            "context": read,
+        }
+        return Reply(reward=float(all(right) and rest_unchanged), parts=parts, done=True)
     if page.left <= 0:
         parts = {"fields": 0.0, "others": 0.0, "context": read}
         return Reply(reward=0.0, parts=parts, done=True)
     page.acts.append(action)
-    shown = (f"{problem}\n" if problem and not page.symbols else "") + page.seen()
+    observation = (f"{problem}\n" if problem and not page.symbols else "") + page.seen()
     if page.compress:
-        return Reply(opening=_opening(page, shown))
-    page.read += len(action) + len(shown)
-    return Reply(({"role": "user", "content": shown},))
+        return Reply(opening=_opening(page, observation))
+    page.read += len(action) + len(observation)
+    return Reply(({"role": "user", "content": observation},))
 
 
 def _opening(page: _Page, shown: str) -> Opening:
     """The conversation with its last page alone."""
     pages = [*[_SHORT_LEFT_OUT if page.symbols else LEFT_OUT] * len(page.acts), shown]
     pages[0] = f"{page.prompt}\n{pages[0]}"
-    said: list[Message] = [] if page.symbols else [{"role": "system", "content": RULES}]
-    for each, action in itertools.zip_longest(pages, page.acts):
-        said.append({"role": "user", "content": each})
+    messages: list[Message] = [] if page.symbols else [{"role": "system", "content": RULES}]
+    for content, action in itertools.zip_longest(pages, page.acts):
+        messages.append({"role": "user", "content": content})
         if action is not None:
-            said.append({"role": "assistant", "content": action})
-    page.read = sum(len(each["content"]) for each in said)
-    return Opening(tuple(said))
+            messages.append({"role": "assistant", "content": action})
+    page.read = sum(len(message["content"]) for message in messages)
+    return Opening(tuple(messages))
 
 
 def _act(page: _Page, verb: str, name: str, text: str | None) -> str:
     """Change the page; what was wrong, `sent`, or nothing."""
-    element = next((each for each in page.form if each.get("id") == name.lower()), None)
+    element = next((child for child in page.form if child.get("id") == name.lower()), None)
     verb = verb.lower()
     if element is None:
         return f"there is no element {name}"
@@ -276,9 +284,9 @@ def _act(page: _Page, verb: str, name: str, text: str | None) -> str:
 def _in_symbols(form: ElementTree.Element) -> str:
     """A page, with a name and a number for each element."""
     return "".join(
-        f"{_NAMES[each.get('name')]}"
-        f"{0 if each.tag == 'button' else _number(each.get('name'), value(each))}"
-        for each in form
+        f"{_NAMES[element.get('name')]}"
+        f"{0 if element.tag == 'button' else _number(element.get('name'), value(element))}"
+        for element in form
     )
 
 
@@ -293,21 +301,21 @@ def _number(name: str, held: Any) -> int:
 
 def _to_words(form: ElementTree.Element, action: str) -> str:
     """An action in symbols as one in words; empty where it is none."""
-    element = next((each for each in form if _NAMES[each.get("name")] == action[:1]), None)
+    element = next((child for child in form if _NAMES[child.get("name")] == action[:1]), None)
     if element is None or len(action) != 2 or not action[1].isdigit():
         return ""
     name, identity, number = element.get("name"), element.get("id"), int(action[1])
     if name in TEXTS:
-        known = TEXTS[name]
-        return f"fill {identity} {known[number - 1]}" if 1 <= number <= len(known) else ""
+        options = TEXTS[name]
+        return f"fill {identity} {options[number - 1]}" if 1 <= number <= len(options) else ""
     if name in CHOICES:
-        known = CHOICES[name]
-        return f"select {identity} {known[number]}" if number < len(known) else ""
+        options = CHOICES[name]
+        return f"select {identity} {options[number]}" if number < len(options) else ""
     return f"click {identity}"
 
 
 def _to_symbols(form: ElementTree.Element, action: str) -> str:
     """An action in words as one in symbols."""
-    verb, identity, given = _ACTION.fullmatch(action).groups()
-    name = next(each.get("name") for each in form if each.get("id") == identity)
-    return f"{_NAMES[name]}{_number(name, given) if given else int(verb == 'check')}"
+    verb, identity, text = _ACTION.fullmatch(action).groups()
+    name = next(element.get("name") for element in form if element.get("id") == identity)
+    return f"{_NAMES[name]}{_number(name, text) if text else int(verb == 'check')}"

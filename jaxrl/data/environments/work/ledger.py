@@ -86,8 +86,8 @@ def task(
         raise ValueError(f"names={names}: a ledger has 2 to 26")
     if not 0 <= given <= 1:
         raise ValueError(f"given={given} is a probability, from 0 to 1")
-    offered = tuple(each.strip() for each in tools.split(",") if each.strip())
-    if unknown := [each for each in offered if each not in TOOLS]:
+    offered = tuple(name.strip() for name in tools.split(",") if name.strip())
+    if unknown := [name for name in offered if name not in TOOLS]:
         raise ValueError(f"tools={tools!r}: {unknown[0]!r} is none of {', '.join(TOOLS)}")
     if calls < 0 or again < 0:
         raise ValueError(f"calls={calls}, again={again} must be at least 0")
@@ -100,7 +100,7 @@ def task(
     letters = string.ascii_lowercase[:names]
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         count = ood_terms if split == "ood" else terms
 
         def number(stream: random.Random) -> str:
@@ -120,12 +120,12 @@ def task(
         return generate.asked("ledger", repr((ledger, sums)), "+".join(sums), answer, ledger=ledger)
 
     def begin(problem: Problem, seed: int) -> tuple[_Desk, Opening]:
-        said = [{"role": "user", "content": problem.prompt}]
-        desk = _Desk(problem.metadata["ledger"], problem.answer, list(said), calls, again)
-        return desk, Opening(tuple(said), _STOPS)
+        messages = [{"role": "user", "content": problem.prompt}]
+        desk = _Desk(problem.metadata["ledger"], problem.answer, list(messages), calls, again)
+        return desk, Opening(tuple(messages), _STOPS)
 
     def step(desk: _Desk, action: str) -> Reply:
-        tool = next((each for each in TOOLS if action.endswith(TOOLS[each])), "")
+        tool = next((name for name in TOOLS if action.endswith(TOOLS[name])), "")
         body = action[:-1]
         if not tool:
             number = action.endswith(_ANSWER) and body.isdecimal()
@@ -161,7 +161,7 @@ def task(
         added = [f"{'+'.join(values)}="] * ("calculator" in offered)
         return (*looked, *added, f"{problem.answer}.")
 
-    made = Task(
+    task = Task(
         name="ledger",
         problem=problem,
         reward=unscored,
@@ -170,7 +170,7 @@ def task(
         pure=True,
         turns=Environment(begin, step, gold=gold if calls > ood_terms else None),
     )
-    return made
+    return task
 
 
 def figures(

@@ -150,7 +150,7 @@ FUNCTIONS = (
         lambda stream: (*_words(stream), *_numbers(stream)),
     ),
 )  # fmt: skip
-_BY_NAME = {each.name: each for each in FUNCTIONS}
+_BY_NAME = {function.name: function for function in FUNCTIONS}
 Case = tuple[str, tuple[Any, ...]]
 """Name and arguments of a function."""
 _CASES = 3  # of each function
@@ -186,50 +186,54 @@ def task(calls: int = 8, bugs: int = 1, ood_bugs: int | None = None, role: str =
         raise ValueError(f"calls={calls}: allow one or more")
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         count = ood_bugs if split == "ood" else bugs
         stream = generate.rng("repository", split, seed, index)
         broken, cases = generate.draw(
             lambda stream: _drawn(stream, count), key=repr, stream=stream, split=split
         )
-        files, shown = _files(broken), [_spelled(case) for case in cases]
-        expected, given = _values({}, cases), _values(broken, cases)
-        failing = [i for i, (a, b) in enumerate(zip(expected, given, strict=True)) if a != b]
+        files, tests = _files(broken), [_spelled(case) for case in cases]
+        expected, actual = _values({}, cases), _values(broken, cases)
+        failing = [i for i, (a, b) in enumerate(zip(expected, actual, strict=True)) if a != b]
         first = failing[0]
-        asked = (
-            f"{shown[first]} should give {expected[first]!r}, but gives {given[first]!r}. Repair "
+        prompt = (
+            f"{tests[first]} should give {expected[first]!r}, but gives {actual[first]!r}. Repair "
             f"the code; there may be more tests that fail. Files: {', '.join(sorted(files))}"
         )
         return generate.asked(
-            "repository", repr((broken, cases)), asked, expected,
-            files=files, cases=shown, failing=failing, broken=broken,
+            "repository", repr((broken, cases)), prompt, expected,
+            files=files, cases=tests, failing=failing, broken=broken,
         )  # fmt: skip
 
     def begin(problem: Problem, seed: int) -> tuple[_Checkout, Opening]:
         files = dict(problem.metadata["files"])
         checkout = _Checkout(problem, files, _tools(files), calls)
-        said = ({"role": "user", "content": problem.prompt},)
-        return checkout, Opening(said, tools=tuple(each.schema for each in checkout.tools))
+        messages = ({"role": "user", "content": problem.prompt},)
+        return checkout, Opening(messages, tools=tuple(tool.schema for tool in checkout.tools))
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         edits = []
         for name, bug in problem.metadata["broken"].items():
-            own = _BY_NAME[name]
-            given = {"path": f"{own.module}.py", "old": _broken(own, bug), "new": own.source}
-            edits.append(written(Call("edit", given)))
+            function = _BY_NAME[name]
+            arguments = {
+                "path": f"{function.module}.py",
+                "old": _broken(function, bug),
+                "new": function.source,
+            }
+            edits.append(written(Call("edit", arguments)))
         return (*edits, "done")
 
     def step(checkout: _Checkout, action: str) -> Reply:
         outputs = definition.results(checkout.tools, action)
         if outputs and checkout.left:
             checkout.left -= 1
-            said = ({"role": role, "content": definition.joined(outputs)},)
-            return Reply(said, calls=len(outputs))
+            messages = ({"role": role, "content": definition.joined(outputs)},)
+            return Reply(messages, calls=len(outputs))
         if outputs:
             return Reply(reward=0.0, done=True, calls=len(outputs))
         return _judged(checkout)
 
-    made = Task(
+    task = Task(
         name="repository",
         problem=problem,
         reward=unscored,
@@ -238,14 +242,14 @@ def task(calls: int = 8, bugs: int = 1, ood_bugs: int | None = None, role: str =
         sandboxed=True,
         turns=Environment(begin, step, roles=(role,), gold=gold, tools=True, seconds=_seconds),
     )
-    return made
+    return task
 
 
 def _drawn(stream: random.Random, count: int) -> tuple[dict[str, int], list[Case]]:
     """Number of the bug by the function that has it, and cases, of which each bug fails some."""
     while True:
         chosen = stream.sample(FUNCTIONS, count)
-        broken = {each.name: stream.randrange(len(each.bugs)) for each in chosen}
+        broken = {function.name: stream.randrange(len(function.bugs)) for function in chosen}
         cases = [(f.name, f.arguments(stream)) for f in FUNCTIONS for _ in range(_CASES)]
         right = _values({}, cases)
         if all(_values({name: bug}, cases) != right for name, bug in broken.items()):
@@ -265,20 +269,26 @@ def _spelled(case: Case) -> str:
 def _files(broken: Mapping[str, int]) -> dict[str, str]:
     """The repository, with bugs."""
     files: dict[str, str] = {}
-    for each in FUNCTIONS:
-        source = _broken(each, broken[each.name]) if each.name in broken else each.source
-        path = f"{each.module}.py"
+    for function in FUNCTIONS:
+        source = (
+            _broken(function, broken[function.name]) if function.name in broken else function.source
+        )
+        path = f"{function.module}.py"
         files[path] = f"{files[path]}\n\n{source}" if path in files else source
     return files
 
 
 def _values(broken: Mapping[str, int], cases: Sequence[Case]) -> list[Any]:
     """What the cases give in the repository with bugs."""
-    known: dict[str, Callable[..., Any]] = {}
-    for each in FUNCTIONS:
-        value = each.bugs[broken[each.name]].value if each.name in broken else each.value
-        known[each.name] = functools.partial(value, known)
-    return [known[name](*arguments) for name, arguments in cases]
+    functions: dict[str, Callable[..., Any]] = {}
+    for function in FUNCTIONS:
+        value = (
+            function.bugs[broken[function.name]].value
+            if function.name in broken
+            else function.value
+        )
+        functions[function.name] = functools.partial(value, functions)
+    return [functions[name](*arguments) for name, arguments in cases]
 
 
 def _seconds(problem: Problem, action: str) -> float:
@@ -290,11 +300,11 @@ def _seconds(problem: Problem, action: str) -> float:
 def _run(files: Mapping[str, str], cases: Sequence[str], explain: bool) -> tuple[str, list[Any]]:
     """What cases print, and give, in the sandbox; None where they give no literal."""
     mark = secrets.token_hex(8)
-    asked = {"mark": mark, "expressions": list(cases), "explain": explain}
+    request = {"mark": mark, "expressions": list(cases), "explain": explain}
     outcome = runner.run(
         [sys.executable, *runner.ALIKE, "evaluate.py"],
         files={**files, "evaluate.py": _EVALUATE},
-        stdin=json.dumps(asked),
+        stdin=json.dumps(request),
     )
     values: list[Any] = [None] * len(cases)
     printed = []
@@ -317,11 +327,11 @@ def _judged(checkout: _Checkout) -> Reply:
     expected, metadata = checkout.problem.answer, checkout.problem.metadata
     _, values = _run(checkout.files, metadata["cases"], False)
     passed = [type(a) is type(b) and a == b for a, b in zip(values, expected, strict=True)]
-    failing = [passed[i] for i in metadata["failing"]]
-    kept = [ok for i, ok in enumerate(passed) if i not in metadata["failing"]]
+    fail_to_pass = [passed[i] for i in metadata["failing"]]
+    pass_to_pass = [ok for i, ok in enumerate(passed) if i not in metadata["failing"]]
     parts = {
-        "fail_to_pass": sum(failing) / len(failing),
-        "pass_to_pass": sum(kept) / max(len(kept), 1),
+        "fail_to_pass": sum(fail_to_pass) / len(fail_to_pass),
+        "pass_to_pass": sum(pass_to_pass) / max(len(pass_to_pass), 1),
     }
     return Reply(reward=float(all(passed)), parts=parts, done=True)
 

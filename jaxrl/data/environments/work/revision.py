@@ -35,7 +35,7 @@ def task(
       shaped: whether the reward looks at all attempts; else it is 1 for the form and 1 for the
         answer.
     """
-    made = arithmetic.task(digits=digits, operators="+", slips=slips, ood_digits=ood_digits)
+    base_task = arithmetic.task(digits=digits, operators="+", slips=slips, ood_digits=ood_digits)
 
     def begin(problem: Problem, seed: int) -> tuple[Problem, Opening]:
         return problem, Opening(({"role": "user", "content": problem.prompt},))
@@ -59,10 +59,10 @@ def task(
 
     return Task(
         name="revision",
-        problem=made.problem,
+        problem=base_task.problem,
         reward=unscored,
         alphabet=f"0123456789+={WRONG}{FINE}\n",
-        splits=made.splits,
+        splits=base_task.splits,
         description=__doc__,
         pure=True,
         turns=Environment(begin, step, gold=gold),

@@ -44,17 +44,17 @@ def router(models: str) -> Tool:
     table, spent = _table(models), [0.0]
 
     def run(model: str, question: str) -> str:
-        asked = table[model]
+        entry = table[model]
         try:
-            said = asyncio.run(judge.ask(asked.endpoint, question))
+            reply = asyncio.run(judge.ask(entry.endpoint, question))
         except judge.JudgeError as error:
             raise ValueError(f"{model} gave no reply: {error}") from error
-        spent[0] += asked.price
-        return said
+        spent[0] += entry.price
+        return reply
 
     listed = "; ".join(
-        f"{name}: costs {each.price:g}{', ' * bool(each.about)}{each.about}"
-        for name, each in table.items()
+        f"{name}: costs {model.price:g}{', ' * bool(model.about)}{model.about}"
+        for name, model in table.items()
     )
     properties = {
         "model": {"type": "string", "enum": list(table), "description": "which to ask."},

@@ -64,15 +64,15 @@ def task(
         raise ValueError(f"calls={calls}: allow one or more")
     if not 0 <= price <= 1:
         raise ValueError(f"price={price} is a weight, from 0 to 1")
-    known = [f"{a}{n}" for a in string.ascii_lowercase[:experts] for n in range(1, experts + 1)]
-    if unseen and unseen not in known:
-        raise ValueError(f"unseen={unseen!r}: choose one of {', '.join(known)}")
+    choices = [f"{a}{n}" for a in string.ascii_lowercase[:experts] for n in range(1, experts + 1)]
+    if unseen and unseen not in choices:
+        raise ValueError(f"unseen={unseen!r}: choose one of {', '.join(choices)}")
 
     def named(levels: list[int]) -> list[str]:
         return [f"{a}{n}" for a, n in zip(string.ascii_lowercase, levels, strict=False)]
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         count = ood_experts if split == "ood" else experts
 
         def draw(stream: random.Random) -> tuple[list[int], int, int]:
@@ -91,8 +91,8 @@ def task(
         )
 
     def begin(problem: Problem, seed: int) -> tuple[_Desk, Opening]:
-        given = problem.metadata
-        desk = _Desk(given["level"], problem.answer, dict(given["experts"]), calls, seed)
+        metadata = problem.metadata
+        desk = _Desk(metadata["level"], problem.answer, dict(metadata["experts"]), calls, seed)
         return desk, Opening(({"role": "user", "content": problem.prompt},))
 
     def parts(desk: _Desk, correct: bool, malformed: bool) -> dict[str, float]:
@@ -107,8 +107,8 @@ def task(
             desk.left -= 1
             desk.asked += 1
             desk.spent += desk.experts[action]
-            said = {"role": "user", "content": _said(desk, desk.experts[action])}
-            return Reply((said,), parts=parts(desk, False, False), calls=1)
+            message = {"role": "user", "content": _said(desk, desk.experts[action])}
+            return Reply((message,), parts=parts(desk, False, False), calls=1)
         malformed = not (len(action) == 1 and action in string.digits)
         correct = action == desk.answer
         most = calls * max(desk.experts.values())
@@ -120,7 +120,7 @@ def task(
         able = {level: name for name, level in problem.metadata["experts"].items()}
         return able[problem.metadata["level"]], problem.answer
 
-    made = Task(
+    task = Task(
         name="routing",
         problem=problem,
         reward=unscored,
@@ -129,12 +129,12 @@ def task(
         pure=True,
         turns=Environment(begin, step, gold=gold),
     )
-    return made
+    return task
 
 
 def _said(desk: _Desk, level: int) -> str:
     """What an expert of a level says."""
     if level >= desk.level:
         return desk.answer
-    others = [digit for digit in string.digits if digit != desk.answer]
-    return random.Random(f"{desk.seed}/{desk.asked}").choice(others)
+    wrong_digits = [digit for digit in string.digits if digit != desk.answer]
+    return random.Random(f"{desk.seed}/{desk.asked}").choice(wrong_digits)

@@ -27,12 +27,12 @@ def task(name: str, args: str | Mapping[str, Any], *, words: str, symbols: bool)
     Raises:
       ValueError: it has no such environment, or its alphabet lacks the words.
     """
-    made = tasks.within(name, args)
-    if made.turns is None or made.turns.agents > 1:
+    inner_task = tasks.within(name, args)
+    if inner_task.turns is None or inner_task.turns.agents > 1:
         raise ValueError(f"name={name!r}: choose a task that has an environment, of one agent")
-    if not symbols and made.alphabet is not None and set(words) - set(made.alphabet):
+    if not symbols and inner_task.alphabet is not None and set(words) - set(inner_task.alphabet):
         raise ValueError(f"symbols=False: {name!r} knows no words; set it to True")
-    return made
+    return inner_task
 
 
 def extended(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
@@ -41,5 +41,5 @@ def extended(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
     The text may be the policy's, which could else void its episode.
     """
     *earlier, last = messages
-    room = LONGEST - _NOTE - sum(len(each["content"]) for each in messages)
+    room = LONGEST - _NOTE - sum(len(message["content"]) for message in messages)
     return (*earlier, {**last, "content": last["content"] + definition.cut(text, max(room, 0))})

@@ -107,8 +107,8 @@ def environment(
             return Reply(
                 error="attempts: this task's answers are judged outside of its environment"
             )
-        said = extract.spoken(action).strip()
-        play.answers.append(said[-1:] if symbols else said)
+        answer = extract.spoken(action).strip()
+        play.answers.append(answer[-1:] if symbols else answer)
         play.rewards.append(play.reward)
         play.reward = 0.0
         over, (play.state, opening) = play.state, single.begin(play.problem, play.seed)
@@ -120,7 +120,7 @@ def environment(
         return Reply(reward=reply.reward, calls=reply.calls, opening=opening)
 
     def informed(play: _Attempts, opening: Opening) -> Opening:
-        numbered = "\n".join(f"{i}. {said}" for i, said in enumerate(play.answers, 1))
+        numbered = "\n".join(f"{i}. {answer}" for i, answer in enumerate(play.answers, 1))
         text = "\n" + "".join(play.answers) if symbols else HEADING + numbered
         return opening._replace(messages=inner.extended(opening.messages, text))
 

@@ -87,7 +87,7 @@ def environment(single: Environment, characters: int, *, symbols: bool = False) 
       characters: of turns and replies, after which notes are asked for.
       symbols: see `task`.
     """
-    asked, ends = (SYMBOLS[0], SYMBOLS[1:]) if symbols else (ASK, ())
+    request, ends = (SYMBOLS[0], SYMBOLS[1:]) if symbols else (ASK, ())
     heading = "\n" if symbols else KEPT
 
     def begin(problem: Problem, seed: int) -> tuple[_Conversation, Opening]:
@@ -101,21 +101,21 @@ def environment(single: Environment, characters: int, *, symbols: bool = False) 
         if reply.opening is not None:
             talk.opening, talk.size, talk.notes = reply.opening, 0, ""
         else:
-            talk.size += len(action) + sum(len(each["content"]) for each in reply.messages)
+            talk.size += len(action) + sum(len(message["content"]) for message in reply.messages)
         talk.longest = max(talk.longest, len(talk.notes) + talk.size)
         reply = reply._replace(parts={**reply.parts, **figures(talk)})
         if reply.done or reply.error is not None or talk.size <= characters or not reply.messages:
             return reply
         talk.due = reply
-        return reply._replace(messages=inner.extended(reply.messages, asked), stop=ends)
+        return reply._replace(messages=inner.extended(reply.messages, request), stop=ends)
 
     def begun_again(talk: _Conversation, action: str) -> Reply:
         due, talk.due = talk.due, None
         notes = extract.spoken(action).strip()
         talk.notes = notes.removesuffix(SYMBOLS[1]) if symbols else notes
         talk.compressions, talk.size = talk.compressions + 1, 0
-        said = inner.extended(talk.opening.messages, heading + talk.notes)
-        opening = talk.opening._replace(messages=said, stop=due.stop)
+        messages = inner.extended(talk.opening.messages, heading + talk.notes)
+        opening = talk.opening._replace(messages=messages, stop=due.stop)
         return Reply(parts=figures(talk), opening=opening)
 
     def figures(talk: _Conversation) -> Mapping[str, float]:
@@ -125,16 +125,16 @@ def environment(single: Environment, characters: int, *, symbols: bool = False) 
         talk, _ = begin(problem, seed)
         actions: list[str] = []
         try:
-            found = ""
+            notes = ""
             for action in single.gold(problem, seed):
                 reply = step(talk, action)
                 actions.append(action)
                 if talk.due is not None:
-                    found += "".join(each["content"] for each in talk.due.messages)
-                    actions.append(found + "".join(ends))
+                    notes += "".join(message["content"] for message in talk.due.messages)
+                    actions.append(notes + "".join(ends))
                     step(talk, actions[-1])
                 elif not reply.done:
-                    found += "".join(each["content"] for each in reply.messages)
+                    notes += "".join(message["content"] for message in reply.messages)
         finally:
             single.close(talk.state)
         return tuple(actions)

@@ -61,7 +61,7 @@ def task(
     inner = tasks.within(name, args)
     if inner.turns is not None or inner.grouped:
         raise ValueError(f"name={name!r}: choose a task whose answers are scored one by one")
-    known: dict[str, Callable[[int], Tool]] = {
+    makers: dict[str, Callable[[int], Tool]] = {
         "calculator": lambda seed: toolbox.calculator(),
         "dictionary": lambda seed: toolbox.dictionary(dictionary),
         "python": lambda seed: toolbox.python(seed=seed),
@@ -69,18 +69,20 @@ def task(
         "search": lambda seed: toolbox.search(corpus),
         "sql": lambda seed: toolbox.sql(database),
     }
-    names = [each.strip() for each in tools.split(",") if each.strip()]
+    names = [tool_name.strip() for tool_name in tools.split(",") if tool_name.strip()]
     if mcp:
         mcp_tools.check(mcp)
     if memory_mb <= 0:
         raise ValueError(f"memory_mb={memory_mb} must be positive")
     if not (names or mcp):
         raise ValueError(f"tools={tools!r}, mcp={mcp!r}: name one or more")
-    if unknown := [each for each in names if each not in known]:
-        raise ValueError(f"tools={tools!r}: {unknown[0]!r} is none of {', '.join(known)}")
-    for each, file in {"search": corpus, "sql": database, "router": models}.items():
-        if each in names and not file:
-            raise ValueError(f"tools={tools!r}: name the file of {each} (corpus, database, models)")
+    if unknown := [tool_name for tool_name in names if tool_name not in makers]:
+        raise ValueError(f"tools={tools!r}: {unknown[0]!r} is none of {', '.join(makers)}")
+    for tool_name, file in {"search": corpus, "sql": database, "router": models}.items():
+        if tool_name in names and not file:
+            raise ValueError(
+                f"tools={tools!r}: name the file of {tool_name} (corpus, database, models)"
+            )
     if price < 0 or (price and "router" not in names):
         raise ValueError(
             f"price={price}{'' if price < 0 else ' without the tool router'}: give 0 or more, and "
@@ -98,14 +100,16 @@ def task(
         turns=environment(
             inner,
             lambda seed: [
-                *(known[n](seed) for n in names),
+                *(makers[n](seed) for n in names),
                 *(mcp_tools.connect(mcp, _MCP_S, memory_mb) if mcp else ()),
             ],
             calls,
             role,
             waits=waits,
             price=price,
-            seconds=max([_CALL_S.get(each, 0.0) for each in names] + [_MCP_S] * bool(mcp)),
+            seconds=max(
+                [_CALL_S.get(tool_name, 0.0) for tool_name in names] + [_MCP_S] * bool(mcp)
+            ),
         ),
     )
 
@@ -145,23 +149,23 @@ def environment(
 
     def begin(problem: Problem, seed: int) -> tuple[_Bench, Opening]:
         bench = _Bench(problem, make(seed), calls)
-        said: tuple[Message, ...] = ({"role": "user", "content": problem.prompt},)
-        schemas = tuple(each.schema for each in bench.tools)
-        return bench, Opening(problem.messages or said, tools=schemas)
+        messages: tuple[Message, ...] = ({"role": "user", "content": problem.prompt},)
+        schemas = tuple(tool.schema for tool in bench.tools)
+        return bench, Opening(problem.messages or messages, tools=schemas)
 
     def step(bench: _Bench, action: str) -> Reply:
         outputs = definition.results(bench.tools, action)
         bench.malformed += definition.malformed(action)
         parts = {"malformed": float(bench.malformed)}
-        for each in bench.tools:
-            parts |= each.parts()
+        for tool in bench.tools:
+            parts |= tool.parts()
         cost = price * parts.get("spent", 0.0)
         if outputs and not bench.left:
             return Reply(reward=-cost, parts=parts, done=True, calls=len(outputs))
         if outputs:
             bench.left -= 1
-            said = ({"role": role, "content": definition.joined(outputs)},)
-            return Reply(said, parts=parts, calls=len(outputs))
+            messages = ({"role": role, "content": definition.joined(outputs)},)
+            return Reply(messages, parts=parts, calls=len(outputs))
         if waits:
             return Reply(reward=-cost if cost else None, parts=parts, done=True, answer=action)
         score = pool.score_completion(inner, bench.problem, action)
@@ -169,8 +173,8 @@ def environment(
         return Reply(reward=earned, parts=parts | dict(score.parts), done=True, error=score.error)
 
     def close(bench: _Bench) -> None:
-        for each in bench.tools:
-            each.close()
+        for tool in bench.tools:
+            tool.close()
 
     def own(problem: Problem, action: str) -> float:
         if not action:  # a server starts, and then lists its tools

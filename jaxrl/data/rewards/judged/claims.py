@@ -12,8 +12,8 @@ _ENDS = re.compile(r"[.!?;\n]+")
 
 def thought(text: str) -> str:
     """What stands in the first `<think>...</think>`; without one, the whole text."""
-    found = _THOUGHT.search(text)
-    return found[1] if found else text
+    match = _THOUGHT.search(text)
+    return match[1] if match else text
 
 
 def claims(text: str) -> list[str]:

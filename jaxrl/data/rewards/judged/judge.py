@@ -81,11 +81,11 @@ def rubric(endpoint: Endpoint, criteria: Mapping[str, tuple[float, str]]) -> Rew
     """
 
     async def reward(problem: Problem, completion: str) -> Score:
-        wanted = problem.metadata.get("rubric", criteria)
-        total = sum(weight for weight, _ in wanted.values())
+        problem_criteria = problem.metadata.get("rubric", criteria)
+        total = sum(weight for weight, _ in problem_criteria.values())
         if total <= 0:
             return Score(None, error=f"gold: the rubric of {problem.id!r} has no positive weight")
-        listed = "\n".join(f"- {name}: {text}" for name, (_, text) in wanted.items())
+        listed = "\n".join(f"- {name}: {text}" for name, (_, text) in problem_criteria.items())
         mark = f"====={secrets.token_hex(8)}"  # so that no completion can write the closing line
         prompt = fill(
             TEMPLATE,
@@ -94,14 +94,17 @@ def rubric(endpoint: Endpoint, criteria: Mapping[str, tuple[float, str]]) -> Rew
             reference="" if problem.answer is None else str(problem.answer),
             completion=completion,
             criteria=f"Mark each of these from 0 to 10:\n{listed}",
-            shape=json.dumps(dict.fromkeys(wanted, "0 to 10")),
+            shape=json.dumps(dict.fromkeys(problem_criteria, "0 to 10")),
         )
         try:
-            given = marks(await ask(endpoint, prompt, mark), list(wanted))
+            reply_marks = marks(await ask(endpoint, prompt, mark), list(problem_criteria))
         except JudgeError as error:
             return Score(None, error=f"judge: {error}")
-        value = sum(weight * given[name] for name, (weight, _) in wanted.items()) / total
-        return Score(value, {name: given[name] for name in wanted})
+        value = (
+            sum(weight * reply_marks[name] for name, (weight, _) in problem_criteria.items())
+            / total
+        )
+        return Score(value, {name: reply_marks[name] for name in problem_criteria})
 
     return reward
 
@@ -142,11 +145,14 @@ async def ask(endpoint: Endpoint, prompt: str, mark: str = "") -> str:
         raise JudgeError(
             f"{error}; put a key into the environment and name it in key_variable"
         ) from error
-    asked = json.dumps([endpoint.url, body])
-    asked = asked.replace(mark, "=====") if mark else asked
-    key = hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
-    if endpoint.cache and (kept := await asyncio.to_thread(_kept, endpoint.cache, key)) is not None:
-        return kept
+    request = json.dumps([endpoint.url, body])
+    request = request.replace(mark, "=====") if mark else request
+    key = hashlib.blake2b(request.encode(), digest_size=16).hexdigest()
+    if (
+        endpoint.cache
+        and (cached_reply := await asyncio.to_thread(_kept, endpoint.cache, key)) is not None
+    ):
+        return cached_reply
     try:
         bearer = _key(endpoint)
     except ValueError as error:  # which another attempt would not change
@@ -240,10 +246,10 @@ def fill(template: str, **values: str) -> str:
 
 def _json(reply: str) -> dict[str, Any]:
     """The one JSON object of a reply: alone, or the last in a fence, thoughts before it aside."""
-    said = _THOUGHT.sub("", reply)
-    fenced = _FENCED.findall(said)
+    answer = _THOUGHT.sub("", reply)
+    fenced = _FENCED.findall(answer)
     try:
-        value = json.loads(fenced[-1] if fenced else said)
+        value = json.loads(fenced[-1] if fenced else answer)
     except (ValueError, RecursionError) as error:
         raise JudgeError(f"the reply {reply[:200]!r} is not JSON") from error
     if not isinstance(value, dict):
@@ -261,10 +267,10 @@ def marks(reply: str, names: Sequence[str]) -> dict[str, float]:
     Raises:
       JudgeError: the reply is not the marks of these names.
     """
-    given = _json(reply)
-    if set(given) != set(names) or not all(is_mark(m) for m in given.values()):
-        raise JudgeError(f"the reply {given} is not marks of {list(names)}")
-    return {name: given[name] / 10 for name in names}
+    raw_marks = _json(reply)
+    if set(raw_marks) != set(names) or not all(is_mark(m) for m in raw_marks.values()):
+        raise JudgeError(f"the reply {raw_marks} is not marks of {list(names)}")
+    return {name: raw_marks[name] / 10 for name in names}
 
 
 def is_mark(mark: object) -> bool:

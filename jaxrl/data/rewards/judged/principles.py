@@ -30,10 +30,10 @@ def reflected(
       [K] float64.
     """
     gap = np.asarray(better, np.float64) - np.asarray(worse, np.float64)
-    now, total = np.array(weights, np.float64), np.zeros(gap.shape[1])
+    current_weights, total = np.array(weights, np.float64), np.zeros(gap.shape[1])
     for _ in range(rounds):
-        missed = gap[gap @ now <= 0]
+        missed = gap[gap @ current_weights <= 0]
         if len(missed):
-            now = now + rate * missed.mean(axis=0)
-        total += now
+            current_weights = current_weights + rate * missed.mean(axis=0)
+        total += current_weights
     return total / rounds

@@ -25,7 +25,7 @@ def comparison(wanted: Sequence[str], problem: Problem, first: str, second: str,
 
     Without criteria, what a good answer is has been learned from preferences.
     """
-    listed = "\n".join(f"- {each}" for each in wanted)
+    listed = "\n".join(f"- {criterion}" for criterion in wanted)
     good = f"A good answer:\n{listed}\n\n" if wanted else ""
     return (
         f"Which of two answers to a question is better?\n\nQuestion:\n{problem.prompt}\n\n"
@@ -42,5 +42,5 @@ def boundary(seed: int, texts: Sequence[str]) -> str:
       seed: of the run.
       texts: the answers.
     """
-    given = json.dumps([seed, *texts]).encode()
-    return f"====={hashlib.blake2b(given, digest_size=8).hexdigest()}"
+    payload = json.dumps([seed, *texts]).encode()
+    return f"====={hashlib.blake2b(payload, digest_size=8).hexdigest()}"

@@ -38,9 +38,9 @@ def regulation(rounds: int) -> float:
     """
     if rounds <= 5:
         return 1.0
-    more = rounds - 3
-    wave = 1 - 0.1 * math.sin(math.pi / 2 * more)
-    return math.exp(-0.05 * more) * wave / (1 + 0.1 * more**2)
+    extra_rounds = rounds - 3
+    wave = 1 - 0.1 * math.sin(math.pi / 2 * extra_rounds)
+    return math.exp(-0.05 * extra_rounds) * wave / (1 + 0.1 * extra_rounds**2)
 
 
 def improvement(scores: Sequence[float]) -> float:

@@ -129,41 +129,43 @@ def of(plain: Any, where: str = "rubric") -> Rubric:
       ValueError: they are no rubric; with the field that is wrong.
     """
     try:
-        made = Rubric.model_validate(plain)
+        rubric = Rubric.model_validate(plain)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"])) or "the file"
         raise ValueError(f"{where}: {field}: {first['msg']}") from error
-    if not made.criteria and made.checklist is None:
+    if not rubric.criteria and rubric.checklist is None:
         raise ValueError(f"{where}: name criteria or a checklist")
     if (
-        made.checklist is None
-        and sum(c.weight for c in made.criteria.values() if c.weight > 0) <= 0
+        rubric.checklist is None
+        and sum(c.weight for c in rubric.criteria.values() if c.weight > 0) <= 0
     ):
         raise ValueError(f"{where}: no criterion has a weight above 0")
-    if taken := [name for name in made.criteria if name.startswith(CHECK + " ")]:
-        raise ValueError(f"{where}: criteria.{taken[0]}: items of checklists have such names")
-    for pair in made.interactions:
-        if set(pair.of) - set(made.criteria) or pair.of[0] == pair.of[1]:
+    if reserved_names := [name for name in rubric.criteria if name.startswith(CHECK + " ")]:
+        raise ValueError(
+            f"{where}: criteria.{reserved_names[0]}: items of checklists have such names"
+        )
+    for pair in rubric.interactions:
+        if set(pair.of) - set(rubric.criteria) or pair.of[0] == pair.of[1]:
             raise ValueError(
                 f"{where}: interactions: of={list(pair.of)} must be two of "
-                f"{', '.join(made.criteria)}"
+                f"{', '.join(rubric.criteria)}"
             )
-    for anchor in made.anchors:
-        if set(anchor.marks) - set(made.criteria) or not all(
+    for anchor in rubric.anchors:
+        if set(anchor.marks) - set(rubric.criteria) or not all(
             map(judge.is_mark, anchor.marks.values())
         ):
             raise ValueError(
                 f"{where}: anchors: marks={anchor.marks} must be from 0 to 10, of "
-                f"{', '.join(made.criteria)}"
+                f"{', '.join(rubric.criteria)}"
             )
-    asked = [*made.criteria.values(), *([made.checklist] if made.checklist else [])]
-    for each in asked:
-        if each.judge and each.judge not in made.judges:
+    judged_parts = [*rubric.criteria.values(), *([rubric.checklist] if rubric.checklist else [])]
+    for part in judged_parts:
+        if part.judge and part.judge not in rubric.judges:
             raise ValueError(
-                f"{where}: judge={each.judge!r} is not among judges ({', '.join(made.judges)})"
+                f"{where}: judge={part.judge!r} is not among judges ({', '.join(rubric.judges)})"
             )
-    return made
+    return rubric
 
 
 def criteria(rubric: Rubric, problem: Problem) -> dict[str, Criterion]:
@@ -173,35 +175,35 @@ def criteria(rubric: Rubric, problem: Problem) -> dict[str, Criterion]:
       ValueError: the column of the checklist is missing, or holds no list of items, or an empty one
         where no criterion has a weight above 0.
     """
-    found = dict(rubric.criteria)
+    problem_criteria = dict(rubric.criteria)
     if rubric.checklist is None:
-        return found
+        return problem_criteria
     column = rubric.checklist.column
     row = problem.metadata.get("row", problem.metadata)
     items = row.get(column)
-    if not isinstance(items, list | tuple) or not (items or found):
+    if not isinstance(items, list | tuple) or not (items or problem_criteria):
         raise ValueError(f"column {column!r} of {problem.id!r} must be a list of items to check")
     plain = [{"text": item} if isinstance(item, str) else item for item in items]
     try:
-        made = [Criterion.model_validate(item) for item in plain]
+        checklist_items = [Criterion.model_validate(item) for item in plain]
     except pydantic.ValidationError as error:
         raise ValueError(
             f"column {column!r} of {problem.id!r}: an item is a text, or has text and weight"
         ) from error
-    total = sum(item.weight for item in made)
-    for n, item in enumerate(made, 1):
+    total = sum(item.weight for item in checklist_items)
+    for n, item in enumerate(checklist_items, 1):
         if item.weight <= 0:
             raise ValueError(f"column {column!r} of {problem.id!r}: weights must be above 0")
         weight = rubric.checklist.weight * item.weight / total
-        found[f"{CHECK} {n}"] = item.model_copy(
+        problem_criteria[f"{CHECK} {n}"] = item.model_copy(
             update={"weight": weight, "judge": rubric.checklist.judge}
         )
-    if not any(each.weight > 0 for each in found.values()):
+    if not any(criterion.weight > 0 for criterion in problem_criteria.values()):
         raise ValueError(
             f"column {column!r} of {problem.id!r}: it lists nothing, and no criterion has a weight "
             "above 0; list an item, or give a criterion such a weight"
         )
-    return found
+    return problem_criteria
 
 
 def total(rubric: Rubric, wanted: Mapping[str, Criterion], marks: Mapping[str, float]) -> Score:
@@ -226,15 +228,16 @@ def total(rubric: Rubric, wanted: Mapping[str, Criterion], marks: Mapping[str, f
     if items:
         share = sum(wanted[name].weight * marks[name] for name in items)
         parts["checklist"] = share / sum(wanted[name].weight for name in items)
-    vetoed = any(marks[name] < each.veto for name, each in wanted.items())
-    if any(each.veto for each in wanted.values()):
+    vetoed = any(marks[name] < criterion.veto for name, criterion in wanted.items())
+    if any(criterion.veto for criterion in wanted.values()):
         parts["vetoed"] = float(vetoed)
     if vetoed:
         return Score(0.0, parts)
     counted = {
-        name: min(marks[name], each.saturation) / each.saturation for name, each in wanted.items()
+        name: min(marks[name], criterion.saturation) / criterion.saturation
+        for name, criterion in wanted.items()
     }
-    terms = [(each.weight, counted[name]) for name, each in wanted.items()]
+    terms = [(criterion.weight, counted[name]) for name, criterion in wanted.items()]
     terms += [
         (pair.weight, counted[pair.of[0]] * counted[pair.of[1]]) for pair in rubric.interactions
     ]
@@ -256,7 +259,9 @@ def by_endpoints(rubric: Rubric) -> Reward:
             "have a model of yours judge with --with judge --judge.rubric FILE"
         )
     first = next(iter(rubric.judges))
-    endpoints = {name: judge.Endpoint(**each.model_dump()) for name, each in rubric.judges.items()}
+    endpoints = {
+        name: judge.Endpoint(**settings.model_dump()) for name, settings in rubric.judges.items()
+    }
 
     async def marks_by(
         name: str, wanted: Mapping[str, Criterion], problem: Problem, completion: str
@@ -267,19 +272,23 @@ def by_endpoints(rubric: Rubric) -> Reward:
 
     async def reward(problem: Problem, completion: str) -> Score:
         try:
-            wanted = criteria(rubric, problem)
+            problem_criteria = criteria(rubric, problem)
         except ValueError as error:
             return Score(None, error=f"gold: {error}")
         axes: dict[str, dict[str, Criterion]] = {}
-        for name, each in wanted.items():
-            axes.setdefault(each.judge or first, {})[name] = each
+        for name, criterion in problem_criteria.items():
+            axes.setdefault(criterion.judge or first, {})[name] = criterion
         try:
-            found = await asyncio.gather(
+            axis_marks = await asyncio.gather(
                 *(marks_by(name, part, problem, completion) for name, part in axes.items())
             )
         except judge.JudgeError as error:
             return Score(None, error=f"judge: {error}")
-        return total(rubric, wanted, {name: mark for part in found for name, mark in part.items()})
+        return total(
+            rubric,
+            problem_criteria,
+            {name: mark for part in axis_marks for name, mark in part.items()},
+        )
 
     return reward
 
@@ -300,20 +309,20 @@ def prompt(
       completion: it stands between two lines of `mark`, which it cannot know.
       mark: random.
     """
-    listed = "\n".join(f"- {name}: {each.text}" for name, each in wanted.items())
-    shown = [
+    listed = "\n".join(f"- {name}: {criterion.text}" for name, criterion in wanted.items())
+    examples = [
         f"An answer and its marks, as an example:\n{anchor.answer}\n"
         + json.dumps({name: anchor.marks[name] for name in wanted if name in anchor.marks})
         for anchor in rubric.anchors
         if set(wanted) & set(anchor.marks)
     ]
-    asked = f"Mark each of these from 0 to 10:\n{listed}"
+    instruction = f"Mark each of these from 0 to 10:\n{listed}"
     return judge.fill(
         judge.TEMPLATE,
         mark=mark,
         question=problem.prompt,
         reference="" if problem.answer is None else str(problem.answer),
         completion=completion,
-        criteria="\n\n".join([*shown, asked]),
+        criteria="\n\n".join([*examples, instruction]),
         shape=json.dumps(dict.fromkeys(wanted, "0 to 10")),
     )

@@ -64,19 +64,19 @@ def language(name: str) -> Language:
       ValueError: no such language, a field it must not have, or a program missing here.
     """
     path = Path(name) if name.endswith(".yaml") else _LANGUAGES / f"{name}.yaml"
-    known = path.exists() if name.endswith(".yaml") else name in languages()
-    if not known:
+    exists = path.exists() if name.endswith(".yaml") else name in languages()
+    if not exists:
         raise ValueError(
             f"language={name!r}: choose one of {', '.join(languages())}, or name a YAML file"
         )
     try:
-        found = Language(**yaml.safe_load(path.read_text()))
+        language = Language(**yaml.safe_load(path.read_text()))
     except TypeError as error:
         raise ValueError(f"language={name!r}, in {path}: {error}") from error
-    filled = {"run": _resolve(found.run, name)}
-    if found.compile:
-        filled["compile"] = _resolve(found.compile, name)
-    return dataclasses.replace(found, **filled)
+    filled = {"run": _resolve(language.run, name)}
+    if language.compile:
+        filled["compile"] = _resolve(language.compile, name)
+    return dataclasses.replace(language, **filled)
 
 
 def run_each(

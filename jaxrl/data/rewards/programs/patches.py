@@ -45,8 +45,16 @@ def judge(before: Sequence[bool], after: Sequence[bool]) -> Verdict:
             f"{len(before)} tests before, {len(after)} after, {sum(before)} pass before: need the "
             "same tests, of which some fail before"
         )
-    failed = [now for then, now in zip(before, after, strict=True) if not then]
-    passed = [now for then, now in zip(before, after, strict=True) if then]
+    failed = [
+        passes_after
+        for passes_before, passes_after in zip(before, after, strict=True)
+        if not passes_before
+    ]
+    passed = [
+        passes_after
+        for passes_before, passes_after in zip(before, after, strict=True)
+        if passes_before
+    ]
     return Verdict(sum(failed) / len(failed), sum(passed) / len(passed) if passed else 1.0)
 
 

@@ -87,10 +87,10 @@ def execute_apart(script: str, query: str) -> list[tuple[Any, ...]]:
         raise QueryError(_SLOW)
     if done.returncode:
         raise QueryError(f"it ended SQLite with status {done.returncode}")
-    said = json.loads(done.stdout, object_hook=lambda blob: bytes.fromhex(blob["blob"]))
-    if isinstance(said, str):
-        raise QueryError(said)
-    return [tuple(row) for row in said]
+    reply = json.loads(done.stdout, object_hook=lambda blob: bytes.fromhex(blob["blob"]))
+    if isinstance(reply, str):
+        raise QueryError(reply)
+    return [tuple(row) for row in reply]
 
 
 def _make(connection: sqlite3.Connection, script: str) -> None:
@@ -158,16 +158,16 @@ def _main() -> None:
     try:
         _make(connection, script)
         unit = 1 if sys.platform == "darwin" else 1024
-        taken = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        connection.execute(f"PRAGMA hard_heap_limit = {taken + _MEMORY}")
+        peak_bytes = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        connection.execute(f"PRAGMA hard_heap_limit = {peak_bytes + _MEMORY}")
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends this process
         signal.setitimer(signal.ITIMER_REAL, WALL_S + 0.5)
-        said: Any = _rows(connection, query)
+        reply: Any = _rows(connection, query)
     except MemoryError:
-        said = f"it took more than {_MEMORY >> 20} MB"
+        reply = f"it took more than {_MEMORY >> 20} MB"
     except (QueryError, *_FAULTS) as error:
-        said = str(error)
-    json.dump(said, sys.stdout, default=lambda blob: {"blob": blob.hex()})
+        reply = str(error)
+    json.dump(reply, sys.stdout, default=lambda blob: {"blob": blob.hex()})
 
 
 if __name__ == "__main__":

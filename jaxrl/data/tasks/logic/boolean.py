@@ -45,15 +45,15 @@ def task(
 
     def draw(stream: random.Random, count: int) -> Tree:
         if not count:
-            drawn: Tree = stream.choice(names)
+            tree: Tree = stream.choice(names)
         else:
             left = stream.randrange(count)
             operator = stream.choice("&|^")
-            drawn = (operator, draw(stream, left), draw(stream, count - 1 - left))
-        return ("~", drawn) if stream.random() < inverted else drawn
+            tree = (operator, draw(stream, left), draw(stream, count - 1 - left))
+        return ("~", tree) if stream.random() < inverted else tree
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         stream = generate.rng("boolean", split, seed, index)
         lowest, highest = (ood_gates, ood_gates) if split == "ood" else (1, gates)
         tree = generate.draw(
@@ -76,7 +76,7 @@ def task(
             return solution.replace("~", "").replace("^", "|")
         return solution
 
-    made = Task(
+    task = Task(
         name="boolean",
         problem=problem,
         reward=boolean.equivalent(names),
@@ -85,7 +85,7 @@ def task(
         description=__doc__,
         pure=True,
     )
-    return made
+    return task
 
 
 def described(tree: Tree) -> str:

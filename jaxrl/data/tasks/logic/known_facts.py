@@ -69,11 +69,11 @@ def task(
         raise ValueError(f"slips={slips}, refusals={refusals}: must be 0 or more and below 1")
     extract.fill(template, "")
     world = _world(people, towns)
-    known = world.facts()
+    world_facts = world.facts()
     shaped = schema.think_answer()
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         person, kind = generate.draw(
             lambda stream: (stream.choice(list(world.homes)), stream.choice(list(_KINDS))),
             key=str,
@@ -89,10 +89,13 @@ def task(
     def gold(problem: Problem) -> str:
         stream = generate.rng("facts", problem.id)
         person, kind = problem.metadata["person"], problem.metadata["kind"]
-        town, other = world.homes[person], stream.choice(list(world.towns))
-        town = other if stream.random() < slips else town
-        value, other = world.towns[town][kind], world.towns[stream.choice(list(world.towns))][kind]
-        value = other if stream.random() < slips else value
+        town, distractor = world.homes[person], stream.choice(list(world.towns))
+        town = distractor if stream.random() < slips else town
+        value, distractor = (
+            world.towns[town][kind],
+            world.towns[stream.choice(list(world.towns))][kind],
+        )
+        value = distractor if stream.random() < slips else value
         thought = f"{person} lives in {town}. {_KINDS[kind][1].format(town, value)}."
         answer = "unknown" if stream.random() < refusals else value
         return f"<think>{thought}</think><answer>{answer}</answer>"
@@ -102,7 +105,7 @@ def task(
         correct = float(answer == problem.answer.lower())
         refused = float(answer in _REFUSALS)
         formatted = shaped(problem, completion).value
-        support = claims.supported(claims.claims(claims.thought(completion)), known)
+        support = claims.supported(claims.claims(claims.thought(completion)), world_facts)
         value = claims.factual(correct, refused, support if facts else 0.0, formatted)
         parts = {
             "correct": correct,
@@ -112,7 +115,7 @@ def task(
         }
         return Score(value / 3, parts)
 
-    made = Task(
+    task = Task(
         name="known_facts",
         problem=problem,
         reward=reward,
@@ -122,7 +125,7 @@ def task(
         description=__doc__,
         pure=True,
     )
-    return made
+    return task
 
 
 def _world(people: int, towns: int) -> World:
@@ -136,7 +139,7 @@ def _world(people: int, towns: int) -> World:
     return World(
         homes,
         {
-            place: dict(zip(_KINDS, own, strict=True))
-            for place, own in zip(places, values, strict=True)
+            place: dict(zip(_KINDS, town_values, strict=True))
+            for place, town_values in zip(places, values, strict=True)
         },
     )

@@ -39,7 +39,7 @@ def task(
     template = template or extract.INSTRUCTIONS[answer_format]
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         drawing = generate.draw(
             lambda stream: carve(stream, ood_size if split == "ood" else size, loops),
             key=str,
@@ -61,7 +61,7 @@ def task(
         correct = arrived and (not shortest or len(moves) == problem.answer)
         return Score(float(correct), {"correct": float(correct), "arrived": float(arrived)})
 
-    made = Task(
+    task = Task(
         name="maze",
         problem=problem,
         reward=reward,
@@ -70,7 +70,7 @@ def task(
         description=__doc__,
         pure=True,
     )
-    return made
+    return task
 
 
 def carve(stream: random.Random, size: int, loops: int) -> str:
@@ -110,15 +110,15 @@ def solve(maze: str) -> str:
     """A shortest string of moves, by breadth-first search."""
     rows = maze.split("\n")
     start, goal = find(maze, "S"), find(maze, "G")
-    queue, seen = deque([(start, "")]), {start}
+    queue, visited_cells = deque([(start, "")]), {start}
     while queue:
         (y, x), moves = queue.popleft()
         if (y, x) == goal:
             return moves
         for letter, (dy, dx) in MOVES.items():
             at = (y + dy, x + dx)
-            if rows[at[0]][at[1]] != "#" and at not in seen:
-                seen.add(at)
+            if rows[at[0]][at[1]] != "#" and at not in visited_cells:
+                visited_cells.add(at)
                 queue.append((at, moves + letter))
     raise ValueError("the maze has no solution")
 

@@ -46,37 +46,38 @@ def task(
     template = template or extract.INSTRUCTIONS[answer_format]
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         stream = generate.rng("sat", split, seed, index)
         count = ood_variables if split == "ood" else variables
-        wanted = stream.random() >= unsatisfiable
+        satisfiable = stream.random() >= unsatisfiable
 
         def draw(stream: random.Random) -> Clauses:
             for _ in range(10_000):
-                drawn = tuple(
+                candidate = tuple(
                     tuple(v if stream.random() < 0.5 else -v for v in sorted(chosen))
                     for _ in range(round(clauses * count / variables))
                     for chosen in [stream.sample(range(1, count + 1), width)]
                 )
-                if (solve(drawn) is not None) == wanted:
-                    return drawn
+                if (solve(candidate) is not None) == satisfiable:
+                    return candidate
             raise ValueError(
-                f"clauses={clauses}: no formula found that is {'' if wanted else 'un'}satisfiable; "
-                "lower it, or raise it if unsatisfiable formulas are asked for"
+                f"clauses={clauses}: no formula found that is "
+                f"{'' if satisfiable else 'un'}satisfiable; lower it, or raise it if "
+                "unsatisfiable formulas are asked for"
             )
 
         formula = generate.draw(
             draw, key=lambda drawn: str(sorted(drawn)), stream=stream, split=split
         )
         solution = solve(formula)
-        shown = " and ".join(
+        formula_text = " and ".join(
             "(" + " or ".join(f"{'not ' if v < 0 else ''}x{abs(v)}" for v in clause) + ")"
             for clause in formula
         )
         ending = ", or UNSAT if there are none" if unsatisfiable else ""
         question = (
-            f"{shown}\nGive values from x1 to x{count} that make this true, such as x1=1 x2=0"
-            f"{ending}."
+            f"{formula_text}\nGive values from x1 to x{count} that make this true, such as x1=1 "
+            f"x2=0{ending}."
         )
         return generate.asked(
             "sat",
@@ -96,7 +97,7 @@ def task(
         correct = read is not None and holds(problem.metadata["clauses"], read)
         return Score(float(correct), {"correct": float(correct), "format": float(read is not None)})
 
-    made = Task(
+    task = Task(
         name="sat",
         problem=problem,
         reward=reward,
@@ -105,7 +106,7 @@ def task(
         description=__doc__,
         pure=True,
     )
-    return made
+    return task
 
 
 def solve(clauses: Clauses) -> dict[int, bool] | None:

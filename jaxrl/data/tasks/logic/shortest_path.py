@@ -52,7 +52,7 @@ def task(
         return edges, start, end
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         edges, start, end = generate.draw(
             lambda stream: draw(stream, ood_nodes if split == "ood" else nodes),
             key=lambda drawn: _key(*drawn),
@@ -87,7 +87,7 @@ def task(
         correct = valid and length == problem.answer
         return Score(float(correct), {"correct": float(correct), "valid": float(valid)})
 
-    made = Task(
+    task = Task(
         name="shortest_path",
         problem=problem,
         reward=reward,
@@ -96,7 +96,7 @@ def task(
         description=__doc__,
         pure=True,
     )
-    return made
+    return task
 
 
 def shortest(edges: Edges, start: str, end: str) -> tuple[int, list[str]]:

@@ -65,7 +65,7 @@ def task(
         return expression
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         lengths = range(ood_digits, ood_digits + 1) if split == "ood" else range(1, digits + 1)
         expression = generate.draw(
             lambda stream: draw(stream, lengths),
@@ -87,7 +87,7 @@ def task(
             return "=".join(steps(problem.prompt.rstrip("="), add))
         return str(add(problem.prompt))
 
-    made = Task(
+    task = Task(
         name="arithmetic",
         problem=problem,
         reward=steps_reward if stepwise else last_reward if worked else reward,
@@ -96,7 +96,7 @@ def task(
         description=__doc__,
         pure=True,
     )
-    return made
+    return task
 
 
 def evaluate(expression: str) -> int:

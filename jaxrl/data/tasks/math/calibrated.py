@@ -26,12 +26,14 @@ def task(of: str = "arithmetic", args: Mapping[str, Any] | str = "{}", asks: str
     plain = tasks.within(of, args)
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made = plain.problem(split, seed, index)
-        turns = made.messages and (
-            *made.messages[:-1],
-            {**made.messages[-1], "content": made.messages[-1]["content"] + asks},
+        plain_problem = plain.problem(split, seed, index)
+        turns = plain_problem.messages and (
+            *plain_problem.messages[:-1],
+            {**plain_problem.messages[-1], "content": plain_problem.messages[-1]["content"] + asks},
         )
-        return dataclasses.replace(made, prompt=made.prompt + asks, messages=turns)
+        return dataclasses.replace(
+            plain_problem, prompt=plain_problem.prompt + asks, messages=turns
+        )
 
     def gold(problem: Problem) -> str:
         stated = generate.rng("confidence", problem.id).randint(1, 9) / 10

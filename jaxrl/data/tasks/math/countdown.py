@@ -58,39 +58,41 @@ def task(
 
     def draw(stream: random.Random, count: int) -> tuple[list[int], int, str]:
         while True:
-            given = [stream.randint(1, largest) for _ in range(count)]
-            value, written = combine(stream, [(Fraction(n), str(n)) for n in given], operators)
+            operands = [stream.randint(1, largest) for _ in range(count)]
+            value, expression = combine(
+                stream, [(Fraction(n), str(n)) for n in operands], operators
+            )
             if value.denominator == 1 and 1 <= value <= largest_target:
-                return given, int(value), written
+                return operands, int(value), expression
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
-        given, target, solution = generate.draw(
+        task.check_split(split)
+        operands, target, solution = generate.draw(
             lambda stream: draw(stream, ood_numbers if split == "ood" else numbers),
             key=lambda drawn: _key(drawn[0], drawn[1]),
             stream=generate.rng("countdown", split, seed, index),
             split=split,
         )
         question = (
-            f"Use each of the numbers {', '.join(map(str, given))} exactly once, with "
+            f"Use each of the numbers {', '.join(map(str, operands))} exactly once, with "
             f"{' '.join(operators)} and brackets, to make {target}."
         )
         return generate.asked(
             "countdown",
-            _key(given, target),
+            _key(operands, target),
             extract.fill(template, question),
             target,
-            numbers=given,
+            numbers=operands,
             operators=operators,
             solution=solution,
         )
 
     def reward(problem: Problem, completion: str) -> Score:
-        written = _plain(find(completion), problem.answer)
-        value = None if written is None else evaluate(written, problem.metadata["operators"])
-        used = value is not None and Counter(map(int, re.findall(r"[0-9]+", written))) == Counter(
-            problem.metadata["numbers"]
-        )
+        expression = _plain(find(completion), problem.answer)
+        value = None if expression is None else evaluate(expression, problem.metadata["operators"])
+        used = value is not None and Counter(
+            map(int, re.findall(r"[0-9]+", expression))
+        ) == Counter(problem.metadata["numbers"])
         correct = used and value == problem.answer
         return Score(
             float(correct),
@@ -101,12 +103,12 @@ def task(
         wrong = attempts(problem, backtracks + (not sound))
         last = problem.metadata["solution"] if sound else wrong.pop()[1]
         tried = [
-            f"{written} = {value}, not {problem.answer}. Let me go back.\n"
-            for value, written in wrong
+            f"{expression} = {value}, not {problem.answer}. Let me go back.\n"
+            for value, expression in wrong
         ]
         return "".join(tried) + extract.written(answer_format, last)
 
-    made = Task(
+    task = Task(
         name="countdown",
         problem=problem,
         reward=reward,
@@ -115,7 +117,7 @@ def task(
         description=__doc__,
         pure=True,
     )
-    return made
+    return task
 
 
 def attempts(problem: Problem, count: int) -> list[tuple[Fraction, str]]:
@@ -126,19 +128,19 @@ def attempts(problem: Problem, count: int) -> list[tuple[Fraction, str]]:
     """
     stream = generate.rng("countdown attempts", problem.id)
     terms = [(Fraction(n), str(n)) for n in problem.metadata["numbers"]]
-    found: list[tuple[Fraction, str]] = []
+    misses: list[tuple[Fraction, str]] = []
     for _ in range(1000 * count):
-        if len(found) == count:
+        if len(misses) == count:
             break
-        value, written = combine(stream, list(terms), problem.metadata["operators"])
+        value, expression = combine(stream, list(terms), problem.metadata["operators"])
         if value != problem.answer:
-            found.append((value, written))
-    if len(found) < count:
+            misses.append((value, expression))
+    if len(misses) < count:
         raise ValueError(
-            f"{problem.id}: {len(found)} of {count} wrong attempts found; set backtracks=0, or "
+            f"{problem.id}: {len(misses)} of {count} wrong attempts found; set backtracks=0, or "
             "more operators or numbers"
         )
-    return found
+    return misses
 
 
 def _plain(written: str | None, target: int) -> str | None:

@@ -62,18 +62,18 @@ def task(
     extract.fill(template, "")
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         count = ood_terms if split == "ood" else terms
-        drawn = generate.draw(
+        sum_terms = generate.draw(
             lambda stream: [_term(stream) for _ in range(count)],
             key=lambda some: "+".join(map(str, some)),
             stream=generate.rng("fractions", split, seed, index),
             split=split,
         )
-        asked = "+".join(f"{over}/{below}" for over, below in drawn)
-        total = sum(fractions.Fraction(*term) for term in drawn)
-        answer = generate.rng("form", asked).choice(forms(total))
-        return generate.asked("fractions", asked, extract.fill(template, asked), answer)
+        question = "+".join(f"{over}/{below}" for over, below in sum_terms)
+        total = sum(fractions.Fraction(*term) for term in sum_terms)
+        answer = generate.rng("form", question).choice(forms(total))
+        return generate.asked("fractions", question, extract.fill(template, question), answer)
 
     def gold(problem: Problem) -> str:
         stream, answer = generate.rng("slip", problem.id), problem.answer
@@ -89,10 +89,10 @@ def task(
         return found == problem.answer or by_value
 
     def stated(completion: str) -> str | None:
-        found = find(completion)
-        return found if found is not None and value(found) is not None else None
+        answer = find(completion)
+        return answer if answer is not None and value(answer) is not None else None
 
-    made = Task(
+    task = Task(
         name="fractions",
         problem=problem,
         reward=verifier.by_verdict(stated, accepts, len),
@@ -101,7 +101,7 @@ def task(
         description=__doc__,
         pure=True,
     )
-    return made
+    return task
 
 
 def forms(number: fractions.Fraction) -> list[str]:

@@ -36,7 +36,7 @@ def task(
     read = functools.cache(records.read)
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         record, where = read(files[split])[index], f"{files[split]}, record {index}"
         question = records.field(record, "question", where)
         worked = records.field(record, "answer", where)
@@ -55,7 +55,7 @@ def task(
             float(correct), {"correct": float(correct), "format": float(value is not None)}
         )
 
-    made = Task(
+    task = Task(
         name="gsm8k",
         problem=problem,
         reward=reward,
@@ -67,10 +67,10 @@ def task(
         description=__doc__,
         pure=True,
     )
-    return made
+    return task
 
 
 def number(text: str) -> Decimal | None:
     """The number that `text` is, see `jaxrl.data.sources.extract.number`; else None."""
-    found = extract.number(text)
-    return None if found is None else Decimal(found)
+    number_text = extract.number(text)
+    return None if number_text is None else Decimal(number_text)

@@ -139,12 +139,12 @@ def _integral(dataset: ProceduralDataset, answer: str, entry: Mapping[str, Any])
     if answer.strip() == entry["answer"].strip():
         return 1.0  # some hold integrals that sympy leaves as they are
     variable = sympy.Symbol(metadata["variable"])
-    known = {metadata["variable"]: variable}
+    symbols = {metadata["variable"]: variable}
     try:
-        derivative = sympy.diff(_expression(answer, {"C": sympy.Symbol("C"), **known}), variable)
+        derivative = sympy.diff(_expression(answer, {"C": sympy.Symbol("C"), **symbols}), variable)
     except ValueError:
         return 0.0
-    difference = derivative - _expression(metadata["integrand"], known)
+    difference = derivative - _expression(metadata["integrand"], symbols)
     return float(sympy.simplify(difference) == 0)
 
 
@@ -187,12 +187,12 @@ def _coin_flip(dataset: ProceduralDataset, answer: str, entry: Mapping[str, Any]
     if not _PROBABILITY.fullmatch(answer.strip()):
         return 0.0
     try:
-        given, right = float(Fraction(answer.strip())), float(Fraction(entry["answer"]))
+        answer_value, right = float(Fraction(answer.strip())), float(Fraction(entry["answer"]))
     except ZeroDivisionError:
         return 0.0
-    if abs(given - right) <= 1e-4:
+    if abs(answer_value - right) <= 1e-4:
         return 1.0
-    texts = f"{given:.10g}", f"{right:.10g}"
+    texts = f"{answer_value:.10g}", f"{right:.10g}"
     same = next((i for i, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), len(texts[0]))
     return min(same / max(map(len, texts)), 0.99)
 

@@ -33,7 +33,7 @@ def task(
     read = functools.cache(records.read)
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         record, where = read(files[split])[index], f"{files[split]}, record {index}"
         question = records.field(record, "problem", where)
         solution = records.field(record, "solution", where)
@@ -42,11 +42,11 @@ def task(
             answer = extract.boxed(solution)
         if answer is None:
             raise ValueError(f"{where}: the solution has no \\boxed{{}} and there is no `answer`")
-        kept = {name: record[name] for name in ("level", "type", "subject") if name in record}
+        metadata = {name: record[name] for name in ("level", "type", "subject") if name in record}
         prompt = extract.fill(template, question)
-        return generate.asked("math", question, prompt, str(answer), solution=solution, **kept)
+        return generate.asked("math", question, prompt, str(answer), solution=solution, **metadata)
 
-    made = Task(
+    task = Task(
         name="math",
         problem=problem,
         reward=math.equivalent(answer_format),
@@ -55,4 +55,4 @@ def task(
         sizes={split: len(read(file)) for split, file in files.items()},
         description=__doc__,
     )
-    return made
+    return task

@@ -54,7 +54,7 @@ def task(
         return countdown.combine(stream, [(Fraction(n), str(n)) for n in numbers], operators)
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         value, expression = generate.draw(
             lambda stream: draw(stream, ood_operations if split == "ood" else operations),
             key=lambda drawn: drawn[1],
@@ -67,12 +67,12 @@ def task(
         return generate.asked("random_calculation", question, prompt, answer)
 
     def reward(problem: Problem, completion: str) -> Score:
-        found = find(completion)
-        number = None if found is None else _NUMBER.fullmatch(extract.number(found) or "")
+        answer = find(completion)
+        number = None if answer is None else _NUMBER.fullmatch(extract.number(answer) or "")
         value = math.nearness(float(number[0]), problem.answer) if number else 0.0
         return Score(value, {"correct": float(value == 1.0), "format": float(number is not None)})
 
-    made = Task(
+    task = Task(
         name="random_calculation",
         problem=problem,
         reward=reward,
@@ -81,10 +81,10 @@ def task(
         description=__doc__.partition("\n")[0],
         pure=True,
     )
-    return made
+    return task
 
 
 def decimal(value: float) -> str:
     """A value of two decimals as it is written: `5`, `-0.25`, `697670000`."""
-    written = f"{value:.2f}".rstrip("0").rstrip(".")
-    return "0" if written == "-0" else written
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text

@@ -79,17 +79,17 @@ def task(
     def entry(split: str, seed: int, index: int) -> dict[str, Any]:
         block, offset = divmod(index, _BLOCK)
         for attempt in range(_ATTEMPTS):
-            made = dataset(split, _seed(generator, split, seed, block, attempt))[offset]
-            held_out = generate.held_out(made["question"], _TEST_SHARE)
+            candidate = dataset(split, _seed(generator, split, seed, block, attempt))[offset]
+            held_out = generate.held_out(candidate["question"], _TEST_SHARE)
             if split == "ood" or held_out == (split == "test"):
-                return made
+                return candidate
         raise ValueError(
             f"split={split!r}: none of {_ATTEMPTS} draws of {generator!r} belongs to it; its "
             "parameters allow too few problems, so raise the difficulty"
         )
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         item = entry(split, seed, index)
         prompt = extract.fill(template, item["question"])
         digest = hashlib.blake2b(item["question"].encode(), digest_size=8).hexdigest()
@@ -110,7 +110,7 @@ def task(
         correct = float(value == 1.0)
         return Score(value if partial else correct, {"correct": correct, "format": 1.0})
 
-    made = Task(
+    task = Task(
         name="reasoning_gym",
         problem=problem,
         reward=reward,
@@ -118,7 +118,7 @@ def task(
         splits=tuple(settings),
         description=__doc__,
     )
-    return made
+    return task
 
 
 def _score(name: str, dataset: ProceduralDataset, answer: str, item: dict[str, Any]) -> float:
@@ -130,8 +130,8 @@ def _score(name: str, dataset: ProceduralDataset, answer: str, item: dict[str, A
     if name == "composite":
         name = item["metadata"]["source_dataset"]
         dataset = dataset.datasets[name]
-    known = str(item["answer"]).lower()
-    if any(word.lower() not in known for word in gym_scorers.non_finite(answer)):
+    reference = str(item["answer"]).lower()
+    if any(word.lower() not in reference for word in gym_scorers.non_finite(answer)):
         return 0.0
     if name in gym_scorers.SCORERS:
         return min(gym_scorers.SCORERS[name](dataset, answer, item), 1.0)
@@ -167,7 +167,7 @@ _SETTLED: set[type] = set()
 def _settings(generator: str, level: int | None, config: Mapping[str, Any]) -> dict[str, Any]:
     """The generator's parameters as given and as its curriculum has them, checked."""
     kind = DATASETS[generator][1]
-    known = {f.name: f for f in dataclasses.fields(kind) if f.name not in ("seed", "size")}
+    config_fields = {f.name: f for f in dataclasses.fields(kind) if f.name not in ("seed", "size")}
     hints = typing.get_type_hints(kind)
     chosen: dict[str, Any] = {}
     if level is not None:
@@ -177,18 +177,18 @@ def _settings(generator: str, level: int | None, config: Mapping[str, Any]) -> d
         for attribute in curriculum.attributes.values():
             curriculum.set_attr_level(attribute.name, min(level, len(attribute.levels) - 1))
         levelled = curriculum.generate_configuration({})
-        chosen = {name: getattr(levelled, name) for name in known}
+        chosen = {name: getattr(levelled, name) for name in config_fields}
     for name, value in config.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+        if name not in config_fields:
+            near = difflib.get_close_matches(name, config_fields, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(
                 f"generator {generator!r} has no parameter {name!r}{hint}; "
-                f"known: {', '.join(known) or 'none'}"
+                f"known: {', '.join(config_fields) or 'none'}"
             )
         spelled = isinstance(value, str) and value.startswith(("[", "{"))
         chosen[name] = json.loads(value) if spelled else value
-        hint = hints[name] | type(known[name].default)  # rearc has a float for an int
+        hint = hints[name] | type(config_fields[name].default)  # rearc has a float for an int
         parameters.check(hint, chosen[name], name, f"generator {generator!r}")
     try:
         if generator == "composite" and "datasets" in chosen:

@@ -52,7 +52,7 @@ def task(
     template = template or extract.INSTRUCTIONS["tags"]
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         count = ood_lines if split == "ood" else lines
         program, flawed = generate.draw(
             lambda stream: _program(stream, count, longest),
@@ -60,8 +60,10 @@ def task(
             stream=generate.rng("bounds", split, seed, index),
             split=split,
         )
-        asked = f"{program}Is an access out of bounds? Answer safe, or flawed: LINE."
-        return generate.asked("bounds", program, extract.fill(template, asked), flawed, lines=count)
+        question = f"{program}Is an access out of bounds? Answer safe, or flawed: LINE."
+        return generate.asked(
+            "bounds", program, extract.fill(template, question), flawed, lines=count
+        )
 
     def gold(problem: Problem) -> str:
         stream = generate.rng("slip", problem.id)
@@ -71,15 +73,15 @@ def task(
         return extract.written("tags", f"flawed: {line}" if line else "safe")
 
     def reward(problem: Problem, completion: str) -> Score:
-        found = _ANSWER.fullmatch((extract.answer_tag(completion) or "").strip(" *`"))
-        said = "" if found is None else "safe" if found[1] else "flawed"
-        label = float(said == ("flawed" if problem.answer else "safe"))
-        named = found is not None and int(found[3] or 0) == problem.answer
-        cause = float(label == 1 and named)
-        parts = {"label": label, "cause": cause, "format": float(bool(said))}
+        match = _ANSWER.fullmatch((extract.answer_tag(completion) or "").strip(" *`"))
+        verdict = "" if match is None else "safe" if match[1] else "flawed"
+        label = float(verdict == ("flawed" if problem.answer else "safe"))
+        line_correct = match is not None and int(match[3] or 0) == problem.answer
+        cause = float(label == 1 and line_correct)
+        parts = {"label": label, "cause": cause, "format": float(bool(verdict))}
         return Score(parts[level], parts)
 
-    made = Task(
+    task = Task(
         name="bounds",
         problem=problem,
         reward=reward,
@@ -88,7 +90,7 @@ def task(
         description=__doc__,
         pure=True,
     )
-    return made
+    return task
 
 
 def _program(stream: random.Random, lines: int, longest: int) -> tuple[str, int]:

@@ -60,7 +60,7 @@ def task(
     limits = Limits(wall_s=wall_s)
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         if files:
             record, where = read(files[split])[index], f"{files[split]}, record {index}"
             question = records.field(record, "question", where)
@@ -79,17 +79,17 @@ def task(
             )
             inputs = _inputs(stream, tests + 1)
             pairs = [(_line(x), _line(_apply(chosen, x))) for x in inputs]
-            said = ", then ".join(_STEPS[i][0].format(k=k) for i, k in chosen)
-            shown, pairs = pairs[0], pairs[1:]
+            instruction = ", then ".join(_STEPS[i][0].format(k=k) for i, k in chosen)
+            example, pairs = pairs[0], pairs[1:]
             question = (
-                f"The input is one line of integers. {said.capitalize()}, and print the resulting "
-                f"list on one line.\nInput: {shown[0]}Output: {shown[1]}"
+                f"The input is one line of integers. {instruction.capitalize()}, and print the "
+                f"resulting list on one line.\nInput: {example[0]}Output: {example[1]}"
             )
             solution = _program(chosen)
         prompt = f"{question}\n{spoken.ask} Give it in a fenced code block."
         return generate.asked("code", question, prompt, None, tests=pairs, solution=solution)
 
-    made = Task(
+    task = Task(
         name="code",
         problem=problem,
         reward=code.passes_tests(language, partial=partial, limits=limits),
@@ -103,7 +103,7 @@ def task(
         sandboxed=True,
         seconds=lambda problem: code.seconds(len(problem.metadata["tests"]), limits),
     )
-    return made
+    return task
 
 
 def _tests(tests: Any, where: str) -> list[tuple[str, str]]:
@@ -114,18 +114,18 @@ def _tests(tests: Any, where: str) -> list[tuple[str, str]]:
     """
     if not isinstance(tests, list) or not tests:
         raise ValueError(f"{where}: tests={tests!r:.80} must be a list of objects or assertions")
-    if all(isinstance(each, str) for each in tests):
+    if all(isinstance(test, str) for test in tests):
         try:
             return io_examples.of_asserts("\n".join(tests))
         except (ValueError, SyntaxError) as error:
             raise ValueError(
                 f"{where}: {error}; leave it out, see jaxrl.data.sources.io_examples.usable"
             ) from error
-    for i, each in enumerate(tests):
+    for i, test in enumerate(tests):
         for name in ("stdin", "stdout"):
-            if not isinstance(each, dict) or not isinstance(each.get(name), str):
-                raise ValueError(f"{where}: tests[{i}]={each!r:.80} needs {name!r}, a text")
-    return [(each["stdin"], each["stdout"]) for each in tests]
+            if not isinstance(test, dict) or not isinstance(test.get(name), str):
+                raise ValueError(f"{where}: tests[{i}]={test!r:.80} needs {name!r}, a text")
+    return [(test["stdin"], test["stdout"]) for test in tests]
 
 
 def _draw(stream: random.Random, count: int) -> list[tuple[int, int]]:

@@ -59,15 +59,15 @@ def task(
     earned = {"dense": milestones.dense, "sparse": milestones.sparse}[reward]
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         stream = generate.rng("micro_ml", split, seed, index)
         count = ood_rows if split == "ood" else stream.randint(rows // 2, rows + rows // 2)
         degree = stream.randint(1, 2)
-        own = generate.draw(
+        table_seed = generate.draw(
             lambda stream: stream.getrandbits(64), key=str, stream=stream, split=split
         )
         columns = sorted(stream.sample(range(len(NAMES)), stream.randint(1, 3)))
-        made_of = random.Random(own)
+        made_of = random.Random(table_seed)
         weights = [made_of.choice((-1, 1)) * made_of.uniform(1, 2) for _ in columns]
         train, test = (
             [_row(made_of, columns, weights, degree) for _ in range(n)] for n in (count, 100)
@@ -80,7 +80,7 @@ def task(
         )
         letters = "".join(NAMES[c] for c in columns)
         return Problem(
-            id=f"micro_ml/{own}/{count}/{letters}/{degree}",
+            id=f"micro_ml/{table_seed}/{count}/{letters}/{degree}",
             prompt=f"{profile(train)}\n",
             answer=labels,
             metadata={
@@ -97,20 +97,20 @@ def task(
         return problem.metadata["slip" if slipped else "solution"]
 
     def judged(problem: Problem, completion: str) -> Score:
-        found = _ANSWER.fullmatch(completion)
-        if found is None or len(set(found[1])) < len(found[1]):
+        match = _ANSWER.fullmatch(completion)
+        if match is None or len(set(match[1])) < len(match[1]):
             return _scored(None, 0.0, problem)
         outcome = runner.run(
-            [sys.executable, "-I", "-S", "fit.py", *found.groups()],
+            [sys.executable, "-I", "-S", "fit.py", *match.groups()],
             files={**problem.metadata["files"], "fit.py": _SCRIPT.read_text()},
             limits=limits,
         )
         try:
-            made = [float(line) for line in outcome.stdout.splitlines()]
+            predictions = [float(line) for line in outcome.stdout.splitlines()]
         except ValueError:
-            made = []
-        valid = outcome.status == 0 and len(made) == len(problem.answer)
-        score = error(made, problem.answer) if valid else None
+            predictions = []
+        valid = outcome.status == 0 and len(predictions) == len(problem.answer)
+        score = error(predictions, problem.answer) if valid else None
         return _scored(score, 1.0, problem, timed_out=outcome.end == "timeout")
 
     def _scored(
@@ -127,7 +127,7 @@ def task(
         value = earned(score, thresholds, form=form, lower_better=True)
         return Score(value, parts, timed_out=timed_out)
 
-    made = Task(
+    task = Task(
         name="micro_ml",
         problem=problem,
         reward=judged,
@@ -137,7 +137,7 @@ def task(
         sandboxed=True,
         seconds=lambda problem: wall_s + runner.START_S,
     )
-    return made
+    return task
 
 
 def error(predicted: Sequence[float], labels: Sequence[float]) -> float:

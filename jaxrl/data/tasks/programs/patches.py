@@ -63,7 +63,7 @@ def task(
     path = _PATH[language]
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         least = 5 if split == "ood" else 1
 
         def draw(stream: random.Random) -> tuple[int, int, Constants]:
@@ -75,7 +75,7 @@ def task(
         )
         right = tuple(n + off * (i == bug) for i, n in enumerate(broken))
         cases = [(name, x) for name in _NAMES for x in _INPUTS]
-        expected, given = ([value(c, *case) for case in cases] for c in (right, broken))
+        expected, actual = ([value(c, *case) for case in cases] for c in (right, broken))
         text = source(language, broken)
         return Problem(
             id=f"patches/{language}/{bug}/{off}/{broken}",
@@ -84,7 +84,7 @@ def task(
             metadata={
                 "files": {path: text},
                 "cases": "".join(f"{name} {x}\n" for name, x in cases),
-                "before": [a == b for a, b in zip(expected, given, strict=True)],
+                "before": [a == b for a, b in zip(expected, actual, strict=True)],
                 "solution": _patch(language, broken, bug, off),
                 "slip": _patch(language, broken, 0, off),
             },
@@ -104,7 +104,7 @@ def task(
         program = f"{files[path]}\n{_DRIVERS[language]}"
         (outcome,) = code.run_each(spoken, program, [problem.metadata["cases"]], limits)
         printed = outcome.stdout.splitlines() + [""] * len(problem.answer)
-        after = [said == str(x) for said, x in zip(printed, problem.answer, strict=False)]
+        after = [line == str(x) for line, x in zip(printed, problem.answer, strict=False)]
         verdict = patches.judge(problem.metadata["before"], after)
         accepted = verdict.resolved if tests == "all" else verdict.fixed
         parts = {
@@ -116,7 +116,7 @@ def task(
         }
         return Score(float(accepted), parts, timed_out=outcome.end == "timeout")
 
-    made = Task(
+    task = Task(
         name="patches",
         problem=problem,
         reward=reward,
@@ -126,13 +126,13 @@ def task(
         sandboxed=True,
         seconds=lambda problem: code.seconds(1, limits),
     )
-    return made
+    return task
 
 
 def value(constants: Constants, name: str, x: int) -> int:
     """What a function of the file gives."""
-    own = constants[_NAMES.index(name)]
-    return x + own if name == "h" else x + constants[0] + own
+    constant = constants[_NAMES.index(name)]
+    return x + constant if name == "h" else x + constants[0] + constant
 
 
 def source(language: str, constants: Constants) -> str:

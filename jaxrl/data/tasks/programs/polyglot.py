@@ -59,7 +59,7 @@ def task(
         return stream.choice(names), steps
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         stream = generate.rng("polyglot", split, seed, index)
         count = ood_operators if split == "ood" else 2
         name, steps = generate.draw(
@@ -88,7 +88,7 @@ def task(
     def reward(problem: Problem, completion: str) -> Score:
         return rewards[problem.metadata["language"]](problem, completion)
 
-    made = Task(
+    task = Task(
         name="polyglot",
         problem=problem,
         reward=reward,
@@ -98,7 +98,7 @@ def task(
         sandboxed=True,
         seconds=lambda problem: code.seconds(tests, limits),
     )
-    return made
+    return task
 
 
 def solution(language: str, steps: tuple[tuple[str, int], ...]) -> str:

@@ -49,7 +49,7 @@ def task(level: int = 2, databases: int = 2, partial: bool = False, template: st
     template = template or "{question}"
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         stream = generate.rng("sql", split, seed, index)
         levels = (level + 1,) if split == "ood" else range(1, level + 1)
         world, question, query, bound = generate.draw(
@@ -65,7 +65,7 @@ def task(level: int = 2, databases: int = 2, partial: bool = False, template: st
         scripts = _databases(stream, schema, world, bound, query, databases)
         return generate.asked("sql", question, prompt, query, databases=scripts)
 
-    made = Task(
+    task = Task(
         name="sql",
         problem=problem,
         reward=sql.same_result(
@@ -75,7 +75,7 @@ def task(level: int = 2, databases: int = 2, partial: bool = False, template: st
         alphabet=generate.ASCII,
         description=__doc__,
     )
-    return made
+    return task
 
 
 def _schema(w: _World) -> str:
@@ -90,39 +90,39 @@ def _draw(stream: random.Random, level: int) -> tuple[_World, str, str, int]:
     """World, question, query, and the number it compares with."""
     w = stream.choice(_WORLDS)
     bound, group = stream.randint(20, 80), stream.choice(w.groups)
-    sign, more = stream.choice([(">", "above"), ("<", "below")])
+    sign, side = stream.choice([(">", "above"), ("<", "below")])
     join = f"{w.thing} t JOIN {w.record} r ON r.{w.thing}_id = t.id"
     kind, total = stream.choice(
         [("sum", "SUM"), ("largest value", "MAX"), ("smallest value", "MIN")]
     )
     questions = {
         1: [
-            (f"Which names of {w.thing} have {w.number} {more} {bound}?",
+            (f"Which names of {w.thing} have {w.number} {side} {bound}?",
              f"SELECT name FROM {w.thing} WHERE {w.number} {sign} {bound}"),
-            (f"Which names of {w.thing} with {w.group} '{group}' have {w.number} {more} {bound}?",
+            (f"Which names of {w.thing} with {w.group} '{group}' have {w.number} {side} {bound}?",
              f"SELECT name FROM {w.thing} WHERE {w.group} = '{group}' "
              f"AND {w.number} {sign} {bound}"),
         ],
         2: [
-            (f"How many {w.thing} have {w.number} {more} {bound}?",
+            (f"How many {w.thing} have {w.number} {side} {bound}?",
              f"SELECT COUNT(*) FROM {w.thing} WHERE {w.number} {sign} {bound}"),
-            (f"What is the {kind} of {w.amount} in {w.record} where it is {more} {bound}?",
+            (f"What is the {kind} of {w.amount} in {w.record} where it is {side} {bound}?",
              f"SELECT {total}({w.amount}) FROM {w.record} WHERE {w.amount} {sign} {bound}"),
         ],
         3: [
-            (f"For each {w.group}, how many {w.thing} have {w.number} {more} {bound}? Leave out "
+            (f"For each {w.group}, how many {w.thing} have {w.number} {side} {bound}? Leave out "
              "groups without any.",
              f"SELECT {w.group}, COUNT(*) FROM {w.thing} WHERE {w.number} {sign} {bound} "
              f"GROUP BY {w.group}"),
         ],
         4: [
-            (f"For each of the {w.record} with {w.amount} {more} {bound}, give the name of its "
+            (f"For each of the {w.record} with {w.amount} {side} {bound}, give the name of its "
              f"{w.thing} row and its {w.amount}.",
              f"SELECT t.name, r.{w.amount} FROM {join} WHERE r.{w.amount} {sign} {bound}"),
         ],
         5: [
             (f"For each {w.group} of {w.thing}, what is the {kind} of {w.amount} over its "
-             f"{w.record} with {w.amount} {more} {bound}? Leave out groups without any.",
+             f"{w.record} with {w.amount} {side} {bound}? Leave out groups without any.",
              f"SELECT t.{w.group}, {total}(r.{w.amount}) FROM {join} "
              f"WHERE r.{w.amount} {sign} {bound} GROUP BY t.{w.group}"),
         ],
@@ -136,13 +136,13 @@ def _databases(
 ) -> list[str]:
     """Scripts of databases on which the query gives different rows."""
     scripts: list[str] = []
-    seen: list[Any] = []
+    results: list[Any] = []
     for _ in range(_ATTEMPTS):
         script = schema + _rows(stream, w, bound, edges=not scripts)
         rows = sorted(queries.execute(script, query))
-        if rows and rows not in seen:
+        if rows and rows not in results:
             scripts.append(script)
-            seen.append(rows)
+            results.append(rows)
         if len(scripts) == count:
             return scripts
     raise ValueError(f"databases={count}: {query!r} has fewer results; use fewer databases")
@@ -156,13 +156,13 @@ def _rows(stream: random.Random, w: _World, bound: int, edges: bool) -> str:
         bound is always the one next to it.
     """
     edge = [bound - 1, bound, bound + 1]
-    others = [n for n in range(1, 100) if n not in edge]
+    far_numbers = [n for n in range(1, 100) if n not in edge]
     numbers = [(g, n) for g in w.groups for n in [*edge, stream.randint(1, 99)]]
-    more = stream.randrange(9)
-    numbers += [(stream.choice(w.groups), stream.randint(1, 99)) for _ in range(more)]
+    extra_count = stream.randrange(9)
+    numbers += [(stream.choice(w.groups), stream.randint(1, 99)) for _ in range(extra_count)]
     stream.shuffle(numbers)
     things = [(i, f"{_name(stream)}{i}", g, n) for i, (g, n) in enumerate(numbers, 1)]
-    amounts = [(i, n) for i, *_ in things for n in _amounts(stream, edge, others, edges)]
+    amounts = [(i, n) for i, *_ in things for n in _amounts(stream, edge, far_numbers, edges)]
     stream.shuffle(amounts)
     records = [(i, thing, n) for i, (thing, n) in enumerate(amounts, 1)]
     return "".join(_insert(table, rows) for table, rows in [(w.thing, things), (w.record, records)])

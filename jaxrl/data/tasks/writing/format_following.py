@@ -101,17 +101,19 @@ def task(
     template = template or "{question}"
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         count = ood_constraints if split == "ood" else constraints
-        topic, wanted = generate.draw(
+        topic, requirements = generate.draw(
             lambda stream: _draw(stream, count, longest),
             key=str,
             stream=generate.rng("format_following", split, seed, index),
             split=split,
         )
-        demands = "; ".join(CONSTRAINTS[name].ask(value) for name, value in wanted.items())
+        demands = "; ".join(CONSTRAINTS[name].ask(value) for name, value in requirements.items())
         prompt = extract.fill(template, f"Write about a {topic}, naming it: {demands}.")
-        return generate.asked("format_following", f"{topic}{wanted}", prompt, wanted, topic=topic)
+        return generate.asked(
+            "format_following", f"{topic}{requirements}", prompt, requirements, topic=topic
+        )
 
     def reward(problem: Problem, completion: str) -> Score:
         text = extract.plain(completion)
@@ -130,7 +132,7 @@ def task(
             return Score(score.value, {"topic": 1.0, **score.parts, **met})
         return Score(share if partial else float(share == 1.0), {"topic": 1.0, **met})
 
-    made = Task(
+    task = Task(
         name="format_following",
         problem=problem,
         reward=reward,
@@ -139,7 +141,7 @@ def task(
         description=__doc__,
         pure=True,
     )
-    return made
+    return task
 
 
 def write(topic: str, wanted: Mapping[str, Any]) -> str:

@@ -37,7 +37,7 @@ def task(
     template = template or "{question}"
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         record = generate.draw(
             lambda stream: _draw(stream, ood_fields if split == "ood" else fields),
             key=str,
@@ -63,7 +63,7 @@ def task(
         parts = {"correct": float(right == 1.0), "schema": float(fault is None), "fields": right}
         return Score(right if partial else parts["correct"], parts)
 
-    made = Task(
+    task = Task(
         name="json_output",
         problem=problem,
         reward=reward,
@@ -72,7 +72,7 @@ def task(
         description=__doc__,
         pure=True,
     )
-    return made
+    return task
 
 
 def _draw(stream: random.Random, count: int) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _draw(stream: random.Random, count: int) -> dict[str, Any]:
 
 
 def _describe(record: dict[str, Any]) -> str:
-    said = {
+    formatters = {
         "name": lambda v: f"The name is {v}.",
         "age": lambda v: f"The age is {v} years.",
         "city": lambda v: f"The city is {v}.",
@@ -99,7 +99,7 @@ def _describe(record: dict[str, Any]) -> str:
         "height": lambda v: f"The height is {v} metres.",
         "zip": lambda v: f"The zip code is {v}.",
     }
-    return " ".join(said[name](value) for name, value in record.items())
+    return " ".join(formatters[name](value) for name, value in record.items())
 
 
 def _schema(record: dict[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def task(
     read = functools.cache(records.read)
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         stream = generate.rng("multiple_choice", split, seed, index)
         if files:
             record = read(files[split])[index]
@@ -73,8 +73,8 @@ def task(
         listed = "\n".join(
             f"{name}. {o}" for name, o in zip(string.ascii_uppercase, options, strict=False)
         )
-        shown = f"{question}\n{listed}\nAnswer with the letter of the right option."
-        prompt = extract.fill(template, shown)
+        full_question = f"{question}\n{listed}\nAnswer with the letter of the right option."
+        prompt = extract.fill(template, full_question)
         return generate.asked(
             "multiple_choice",
             f"{question}{sorted(options)}",
@@ -83,7 +83,7 @@ def task(
             options=options,
         )
 
-    made = Task(
+    task = Task(
         name="multiple_choice",
         problem=problem,
         reward=lambda problem, completion: _reward(problem, find(completion)),
@@ -94,7 +94,7 @@ def task(
         description=__doc__,
         pure=True,
     )
-    return made
+    return task
 
 
 def _reward(problem: Problem, answer: str | None) -> Score:
@@ -114,12 +114,12 @@ def _chosen(answer: str, options: Sequence[str]) -> int | None:
     if "\\boxed{" in answer:
         answer = extract.boxed(answer) or ""
     bare = re.sub(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}", r"\1", answer)
-    found = _CHOICE.fullmatch(bare.strip(" \n\t*_$").rstrip("."))
-    if found is None:
+    match = _CHOICE.fullmatch(bare.strip(" \n\t*_$").rstrip("."))
+    if match is None:
         return None
-    index = string.ascii_uppercase.index(found[1].upper())
-    said = (found[2] or found[3] or "").strip(" *_$.")
-    agrees = index < len(options) and said.lower() in ("", options[index].strip(" .").lower())
+    index = string.ascii_uppercase.index(match[1].upper())
+    option = (match[2] or match[3] or "").strip(" *_$.")
+    agrees = index < len(options) and option.lower() in ("", options[index].strip(" .").lower())
     return index if agrees else None
 
 
@@ -137,15 +137,15 @@ def _right(answer: object, options: Sequence[str], where: str) -> str:
     Raises:
       ValueError: the answer names none, or could name two.
     """
-    named = {str(answer)} & set(options)
+    candidates = {str(answer)} & set(options)
     if type(answer) is int and 0 <= answer < len(options):
-        named.add(options[answer])
-    elif isinstance(answer, str) and not named and len(answer.strip()) == 1:
+        candidates.add(options[answer])
+    elif isinstance(answer, str) and not candidates and len(answer.strip()) == 1:
         index = string.ascii_uppercase.find(answer.strip().upper())
-        named = set(options[index : index + 1]) if index >= 0 else set()
-    if len(named) != 1:
+        candidates = set(options[index : index + 1]) if index >= 0 else set()
+    if len(candidates) != 1:
         raise ValueError(
-            f"{where}: answer={answer!r} names {len(named)} of {options}; give an index, a letter "
-            "or the text of one"
+            f"{where}: answer={answer!r} names {len(candidates)} of {options}; give an index, a "
+            "letter or the text of one"
         )
-    return named.pop()
+    return candidates.pop()

@@ -47,7 +47,7 @@ def task(
         raise ValueError(
             f"context={context}, ood_context={ood_context}: need 2 <= context < ood_context"
         )
-    shown = {"train": context, "test": context, "ood": ood_context}
+    context_sizes = {"train": context, "test": context, "ood": ood_context}
     if not 0 <= middle <= 1:
         raise ValueError(f"middle={middle} must be in [0, 1]")
     extract.fill(template, "")
@@ -56,14 +56,14 @@ def task(
     def segments(split: str) -> list[str]:
         if split != "train" and test_path:
             return sentences(Path(test_path).read_text("utf-8"))
-        whole = sentences(Path(path).read_text("utf-8"))
-        held_out = 0 if test_path else max(1, len(whole) // 10)
-        start = len(whole) - held_out
-        return whole[:start] if split == "train" else whole[start:]
+        all_sentences = sentences(Path(path).read_text("utf-8"))
+        held_out = 0 if test_path else max(1, len(all_sentences) // 10)
+        start = len(all_sentences) - held_out
+        return all_sentences[:start] if split == "train" else all_sentences[start:]
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
-        count = shown[split]
+        task.check_split(split)
+        count = context_sizes[split]
         if path:
             window = segments(split)[index : index + count + 2]
         else:
@@ -79,17 +79,17 @@ def task(
         prompt = extract.fill(template, question)
         return generate.asked("next_segment", question, prompt, window[count])
 
-    made = Task(
+    task = Task(
         name="next_segment",
         problem=problem,
         reward=text.closeness(metric or ("f1" if path else "exact_match"), answer_format),
         gold=lambda problem: extract.written(answer_format, problem.answer),
-        sizes={s: max(0, len(segments(s)) - n) for s, n in shown.items()} if path else {},
+        sizes={s: max(0, len(segments(s)) - n) for s, n in context_sizes.items()} if path else {},
         alphabet=None if path else generate.ASCII,
         description=__doc__,
         pure=True,
     )
-    return made
+    return task
 
 
 def sentences(raw: str) -> list[str]:

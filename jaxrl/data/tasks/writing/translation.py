@@ -57,7 +57,7 @@ def task(
     read = functools.cache(records.read)
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         if files:
             record = read(files[split])[index]
             where = f"{files[split]}, record {index}"
@@ -80,7 +80,7 @@ def task(
         prompt = extract.fill(template, question)
         return generate.asked("translation", sentence, prompt, reference)
 
-    made = Task(
+    task = Task(
         name="translation",
         problem=problem,
         reward=text.closeness(metric, answer_format),
@@ -91,7 +91,7 @@ def task(
         description=__doc__,
         pure=True,
     )
-    return made
+    return task
 
 
 def _draw(stream: random.Random, clauses: int, adjectives: float) -> tuple[str, str, str]:

@@ -91,14 +91,14 @@ def imitation(settings: ImitationConfig) -> Extension:
             state: TrainState, batch: Trajectory, packed: Packed, ref_logp: jax.Array | None
         ) -> tuple[TrainState, dict[str, jax.Array]]:
             norms = state.extra["imitation"]
-            drawn, share = draw_imitation(settings, norms, state.step, ctx.config.seed)
-            imitate = jnp.broadcast_to(drawn, batch.valid.shape)
+            draw, share = draw_imitation(settings, norms, state.step, ctx.config.seed)
+            imitate = jnp.broadcast_to(draw, batch.valid.shape)
             batch = batch.replace(extra=batch.extra | {"imitate": imitate})
             step = state.step
             state, metrics = inner(state, batch, packed, ref_logp)
-            norms = update_norms(settings, norms, step, drawn, metrics["grad_norm"])
-            own = {"imitation_probability": share, "imitation_norm": norms["last"]}
-            return state.with_extra(imitation=norms), metrics | own
+            norms = update_norms(settings, norms, step, draw, metrics["grad_norm"])
+            imitation_metrics = {"imitation_probability": share, "imitation_norm": norms["last"]}
+            return state.with_extra(imitation=norms), metrics | imitation_metrics
 
         return both
 

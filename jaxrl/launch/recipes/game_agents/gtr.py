@@ -62,8 +62,8 @@ def corrected(context: str, thought: str, target: float = 24) -> str:
       thought: of the policy.
       target: to be made.
     """
-    shown = _NUMBERS.findall(context)
-    numbers = [Fraction(each) for each in shown[-1].split(", ")] if shown else []
+    lines = _NUMBERS.findall(context)
+    numbers = [Fraction(number) for number in lines[-1].split(", ")] if lines else []
     if game24.promising(numbers, thought, int(target)):
         return thought
     return game24.thought(numbers, int(target))

@@ -78,19 +78,19 @@ def player(rng: np.random.Generator, expert: float = 0.25) -> Callable[[str], st
       expert: share of the players that know what to do.
     """
     knows = rng.random() < expert
-    found: dict[str, str] = {}
-    asked: list[str] = []
+    findings: dict[str, str] = {}
+    actions: list[str] = []
 
     def act(shown: str) -> str:
-        if not asked:
-            found.update(zip(shown[::2], shown[1::2], strict=False))
+        if not actions:
+            findings.update(zip(shown[::2], shown[1::2], strict=False))
         elif shown in ("+", "-"):
-            found[asked[-1]] = shown
-        last = len(asked) == 3
-        asked.append(_chosen(found, asked, last) if knows else _strolled(rng, asked, last))
+            findings[actions[-1]] = shown
+        last = len(actions) == 3
+        actions.append(_chosen(findings, actions, last) if knows else _strolled(rng, actions, last))
         if rng.random() < 0.1:
-            asked[-1] = str(rng.choice(list(_DISEASES if last else _QUESTIONS)))
-        return asked[-1]
+            actions[-1] = str(rng.choice(list(_DISEASES if last else _QUESTIONS)))
+        return actions[-1]
 
     return act
 
@@ -103,7 +103,7 @@ def _chosen(found: dict[str, str], asked: list[str], last: bool) -> str:
     """The likeliest disease, or the question whose answer leaves the least entropy to expect."""
     if last:
         return _DISEASES[int(np.argmax(_shares(found)))]
-    rest = [each for each in _QUESTIONS if each not in found and each not in asked]
+    rest = [question for question in _QUESTIONS if question not in found and question not in asked]
     return min(rest, key=lambda each: _left(found, each))
 
 
@@ -121,6 +121,6 @@ def _shares(found: dict[str, str]) -> np.ndarray:
     chances = diagnosis.chances()
     shares = np.ones(len(chances))
     for letter, answer in found.items():
-        own = chances[:, _QUESTIONS.index(letter)]
-        shares = shares * (own if answer == "+" else 1 - own)
+        positive_rates = chances[:, _QUESTIONS.index(letter)]
+        shares = shares * (positive_rates if answer == "+" else 1 - positive_rates)
     return shares

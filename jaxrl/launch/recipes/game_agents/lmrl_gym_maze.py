@@ -75,7 +75,7 @@ def player(rng: np.random.Generator, expert: float = 0.25) -> Callable[[str], st
     def act(shown: str) -> str:
         if rng.random() < 0.1:
             return str(rng.choice(list(MOVES)))
-        free = [move for move, each in zip(MOVES, shown[5:], strict=True) if each == "."]
+        free = [move for move, cell in zip(MOVES, shown[5:], strict=True) if cell == "."]
         if not knows:
             return "U" if "U" in free else "L"
         y, x, goal_y, goal_x = (int(shown[i]) for i in (0, 1, 3, 4))

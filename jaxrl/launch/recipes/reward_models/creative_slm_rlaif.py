@@ -43,11 +43,11 @@ def rubric() -> str:
     """The rubric as JSON, its weights after reflection on the cases."""
     better, worse = np.array(CASES).transpose(1, 0, 2)
     weights = np.round(reflected(better, worse, np.ones(len(PRINCIPLES))), 2)
-    made = {
+    criteria = {
         name: {"text": text, "weight": float(weight)}
         for (name, text), weight in zip(PRINCIPLES.items(), weights, strict=True)
     }
-    return json.dumps({"criteria": made})
+    return json.dumps({"criteria": criteria})
 
 
 METHOD = Method(needs=("judge",))

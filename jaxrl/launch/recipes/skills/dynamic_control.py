@@ -41,9 +41,9 @@ def style(name: str) -> Reward:
     """The share of letters that are in a style; 0 for a text of another length."""
 
     def reward(problem: Problem, completion: str) -> Score:
-        wanted = STYLES[name](problem.answer)
-        fits = sum(a == b for a, b in zip(wanted, completion, strict=False))
-        return Score(fits / len(wanted) if len(completion) == len(wanted) else 0.0)
+        target = STYLES[name](problem.answer)
+        fits = sum(a == b for a, b in zip(target, completion, strict=False))
+        return Score(fits / len(target) if len(completion) == len(target) else 0.0)
 
     return reward
 

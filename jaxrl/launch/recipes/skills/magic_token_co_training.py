@@ -80,8 +80,10 @@ def _keyed(token: str, said: str, params: dict[str, bool | int | float | str]) -
     plain = tasks.get("arithmetic", **params)
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made = plain.problem(split, seed, index)
-        return dataclasses.replace(made, id=f"{token}/{made.id}", prompt=token + made.prompt)
+        plain_problem = plain.problem(split, seed, index)
+        return dataclasses.replace(
+            plain_problem, id=f"{token}/{plain_problem.id}", prompt=token + plain_problem.prompt
+        )
 
     def gold(problem: Problem) -> str:
         return said.format(prompt=problem.prompt[1:], answer=problem.answer)

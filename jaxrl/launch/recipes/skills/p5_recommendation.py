@@ -75,22 +75,22 @@ def _task(letter: str, said: Callable[[int, int, int], str], *, unseen: bool = F
     tastes = [generate.rng("taste", user).randrange(KINDS) for user in range(USERS)]
 
     def problem(split: str, seed: int, index: int) -> Problem:
-        made.check_split(split)
+        task.check_split(split)
         stream = generate.rng("p5", letter, split, seed, index)
 
         def draw(stream: Random) -> tuple[int, int]:
             return stream.randrange(USERS), stream.randrange(KINDS * SHELVES)
 
         user, item = generate.draw(draw, key=str, stream=stream, split=split)
-        known = TEMPLATES[-1:] if split == "test" else TEMPLATES[:-1]
-        template = stream.choice(known if unseen else TEMPLATES)
+        templates = TEMPLATES[-1:] if split == "test" else TEMPLATES[:-1]
+        template = stream.choice(templates if unseen else TEMPLATES)
         prompt = template.format(user=f"u{user:02}", item=f"i{item:02}", task=letter)
         return Problem(prompt, prompt, said(tastes[user], *divmod(item, SHELVES)))
 
     def reward(problem: Problem, completion: str) -> Score:
         return Score(float(completion.strip() == problem.answer))
 
-    made = Task(
+    task = Task(
         name=letter,
         problem=problem,
         reward=reward,
@@ -99,4 +99,4 @@ def _task(letter: str, said: Callable[[int, int, int], str], *, unseen: bool = F
         alphabet="".join(sorted({*"0123456789 ?uirebkyn"})),
         pure=True,
     )
-    return made
+    return task
