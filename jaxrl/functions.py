@@ -44,36 +44,38 @@ def bundled(reference: str) -> bool:
     return getattr(getattr(module, name, None), "__module__", None) == module_name
 
 
-def nearest(name: str, known: list[str]) -> str:
+def nearest(name: str, names: list[str]) -> str:
     """A hint for an unknown name: the closest known one, or the whole list when it is short."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(names))}"
 
 
-def resolve(reference: str, args: Mapping[str, Any], given: set[str]) -> Callable[..., Any]:
+def resolve(
+    reference: str, args: Mapping[str, Any], supplied_names: set[str]
+) -> Callable[..., Any]:
     """The function `module:name`, checked against how it will be called.
 
     Args:
       reference: see `lookup`.
       args: keyword arguments from the config.
-      given: names of the arrays that the caller can supply.
+      supplied_names: names of the arrays that the caller can supply.
 
     Raises:
       ValueError: no such function, an argument it does not take, a text for one that is a number,
-        or one it needs that is not given.
+        or one it needs that is neither in `args` nor supplied.
     """
     function = lookup(reference)
     parameters = inspect.signature(function).parameters
     for arg, value in args.items():
-        if arg not in parameters or arg in given:
-            free = [p for p in parameters if p not in given]
+        if arg not in parameters or arg in supplied_names:
+            free = [p for p in parameters if p not in supplied_names]
             raise ValueError(f"{reference} takes no argument {arg!r}; {nearest(arg, free)}")
         types = kinds(parameters[arg].annotation)
         if isinstance(value, str) and str not in types and {float, int, bool}.intersection(types):
             expected = "true or false" if bool in types else "a number"
             raise ValueError(f"{reference}: {arg}={value!r} must be {expected}")
     for p in parameters.values():
-        if p.default is p.empty and p.name not in given and p.name not in args:
+        if p.default is p.empty and p.name not in supplied_names and p.name not in args:
             raise ValueError(
                 f"{reference} needs {p.name!r}, which this run does not provide; set it in the "
                 "function's arguments, or choose another function"

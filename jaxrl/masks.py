@@ -76,30 +76,30 @@ def text(words: str) -> str:
     return words
 
 
-def _pair(found: re.Match[str]) -> str:
-    return f"{found[1]}{MASK}" if is_secret(found[2]) else found[0]
+def _pair(match: re.Match[str]) -> str:
+    return f"{match[1]}{MASK}" if is_secret(match[2]) else match[0]
 
 
-def _query(found: re.Match[str]) -> str:
-    signed = _SIGNED & set(re.split(r"[._-]+", found[2].lower()))
-    return f"{found[1]}{MASK}" if signed or is_secret(found[2]) else found[0]
+def _query(match: re.Match[str]) -> str:
+    signed = _SIGNED & set(re.split(r"[._-]+", match[2].lower()))
+    return f"{match[1]}{MASK}" if signed or is_secret(match[2]) else match[0]
 
 
-def _entry(found: re.Match[str]) -> str:
+def _entry(match: re.Match[str]) -> str:
     """An entry of JSON, in a command or a text."""
-    if not found[5] or not is_secret(found[2]):
-        return found[0]
-    return f"{found[1]}{found[2]}{found[1]}{found[3]}{found[4]}{MASK}{found[4]}"
+    if not match[5] or not is_secret(match[2]):
+        return match[0]
+    return f"{match[1]}{match[2]}{match[1]}{match[3]}{match[4]}{MASK}{match[4]}"
 
 
-def _basic(found: re.Match[str]) -> str:
+def _basic(match: re.Match[str]) -> str:
     """A user and a password in base64; what is not is a word such as "Basic arithmetic"."""
-    code = found[2].rstrip("=").replace("-", "+").replace("_", "/")
+    code = match[2].rstrip("=").replace("-", "+").replace("_", "/")
     try:
         pair = base64.b64decode(code + "=" * (-len(code) % 4), validate=True).decode()
     except ValueError:
-        return found[0]
-    return f"{found[1]}{MASK}" if ":" in pair and pair.isprintable() else found[0]
+        return match[0]
+    return f"{match[1]}{MASK}" if ":" in pair and pair.isprintable() else match[0]
 
 
 def values(value: Any, name: str = "") -> Any:

@@ -58,14 +58,14 @@ def write(function: Callable[[jax.Array], jax.Array], size: int) -> tuple[str, l
 
 
 def _translate(
-    jaxpr: Any, known: dict, names: dict, lines: list[str], constants: list[np.ndarray]
+    jaxpr: Any, const_values: dict, names: dict, lines: list[str], constants: list[np.ndarray]
 ) -> list[str]:
     """Write the equations of `jaxpr`; the expressions of its results."""
 
     def text(var: Any) -> str:
         if not isinstance(var, core.Literal) and var in names:
             return names[var]
-        value = np.asarray(var.val if isinstance(var, core.Literal) else known[var])
+        value = np.asarray(var.val if isinstance(var, core.Literal) else const_values[var])
         if value.ndim == 0 and value.dtype == np.float32 and np.isfinite(value):
             return f"np.float32({float(value)!r})"
         constants.append(value)
@@ -73,15 +73,17 @@ def _translate(
 
     for equation in jaxpr.eqns:
         name, inner = equation.primitive.name, _inner(equation)
-        fixed = all(isinstance(v, core.Literal) or v in known for v in equation.invars)
+        fixed = all(isinstance(v, core.Literal) or v in const_values for v in equation.invars)
         if fixed:
-            values = [v.val if isinstance(v, core.Literal) else known[v] for v in equation.invars]
+            values = [
+                v.val if isinstance(v, core.Literal) else const_values[v] for v in equation.invars
+            ]
             if inner is not None:
                 results = core.jaxpr_as_fun(inner)(*values)
             else:
                 results = equation.primitive.bind(*values, **equation.params)
                 results = results if equation.primitive.multiple_results else [results]
-            known |= dict(zip(equation.outvars, results, strict=True))
+            const_values |= dict(zip(equation.outvars, results, strict=True))
             continue
         if name == "scan":
             texts = _unrolled(equation, lines, constants, text)
@@ -94,7 +96,7 @@ def _translate(
             for var, outer in arguments.items():
                 if var not in inside:
                     inner_values[var] = (
-                        outer.val if isinstance(outer, core.Literal) else known[outer]
+                        outer.val if isinstance(outer, core.Literal) else const_values[outer]
                     )
             results = _translate(inner.jaxpr, inner_values, inside, lines, constants)
             names |= dict(zip(equation.outvars, results, strict=True))

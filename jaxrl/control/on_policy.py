@@ -57,14 +57,14 @@ def moments(observation: int, worlds: int) -> dict[str, Any]:
     }
 
 
-def count_observations(held: dict[str, Any], observations: jax.Array) -> dict[str, Any]:
+def count_observations(moments: dict[str, Any], observations: jax.Array) -> dict[str, Any]:
     """The moments with observations [W, T, O]."""
     flat = observations.reshape(-1, observations.shape[-1])
-    return held | {"observation": running.update(held["observation"], flat)}
+    return moments | {"observation": running.update(moments["observation"], flat)}
 
 
 def scale_rewards(
-    held: dict[str, Any], steps: Transitions, discount: float
+    moments: dict[str, Any], steps: Transitions, discount: float
 ) -> tuple[dict[str, Any], Transitions]:
     """The moments with the returns of steps [W, T], and the steps with scaled rewards.
 
@@ -76,10 +76,13 @@ def scale_rewards(
         total = reward + discount * total
         return total * (1.0 - end), total
 
-    total, reached = jax.lax.scan(add, held["total"], (steps.rewards.T, steps.ends.T))
-    held = held | {"return": running.update(held["return"], reached.ravel()), "total": total}
-    scaled = steps.rewards / jnp.sqrt(held["return"]["variance"] + 1e-8)
-    return held, steps._replace(rewards=jnp.clip(scaled, -10.0, 10.0))
+    total, reached = jax.lax.scan(add, moments["total"], (steps.rewards.T, steps.ends.T))
+    moments = moments | {
+        "return": running.update(moments["return"], reached.ravel()),
+        "total": total,
+    }
+    scaled = steps.rewards / jnp.sqrt(moments["return"]["variance"] + 1e-8)
+    return moments, steps._replace(rewards=jnp.clip(scaled, -10.0, 10.0))
 
 
 def rounds(algorithm: Algorithm, env: Environment, annotate: Annotate, config: Any) -> Program:

@@ -128,9 +128,9 @@ def _mesh(seeds: int) -> Mesh | None:
     return Mesh(np.array(devices), ("seed",)) if shared else None
 
 
-def _each(one: Callable[..., Any], mesh: Mesh | None, axes: tuple[int | None, ...]) -> Any:
-    """Compiled: `one` for each seed, whose axis leads where `axes` says 0."""
-    every = jax.vmap(one, axes)
+def _each(function: Callable[..., Any], mesh: Mesh | None, axes: tuple[int | None, ...]) -> Any:
+    """Compiled: `function` for each seed, whose axis leads where `axes` says 0."""
+    every = jax.vmap(function, axes)
     if mesh is None:
         return jax.jit(every)
     specs = tuple(PartitionSpec() if axis is None else PartitionSpec("seed") for axis in axes)
@@ -165,9 +165,9 @@ def _advance(program: Program, mesh: Mesh | None) -> Callable[..., tuple[Carry, 
         _, metrics = jax.eval_shape(program.step, carry, data)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
 
-        def step(i: jax.Array, held: tuple[Carry, Any]) -> tuple[Carry, Any]:
-            carry, metrics = program.step(held[0], data)
-            return carry, jax.tree.map(jnp.add, held[1], metrics)
+        def step(i: jax.Array, carry_and_sums: tuple[Carry, Any]) -> tuple[Carry, Any]:
+            carry, metrics = program.step(carry_and_sums[0], data)
+            return carry, jax.tree.map(jnp.add, carry_and_sums[1], metrics)
 
         carry, sums = jax.lax.fori_loop(0, length, step, (carry, zeros))
         return carry, jax.tree.map(lambda x: x / length, sums)

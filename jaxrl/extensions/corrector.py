@@ -51,7 +51,7 @@ def corrector(settings: CorrectorConfig) -> Extension:
     Paper: Wei et al. 2025, "GTR: Guided Thought Reinforcement Prevents Thought Collapse in RL-based
     VLM Agent Training"
     """
-    kept: list[dict[str, np.ndarray]] = []
+    corrections: list[dict[str, np.ndarray]] = []
 
     def check(config: Config) -> None:
         if not settings.correct:
@@ -69,7 +69,7 @@ def corrector(settings: CorrectorConfig) -> Extension:
             )
 
     def prepare(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
-        nonlocal kept
+        nonlocal corrections
         rng = np.random.default_rng([ctx.config.seed, int(state.step)])
         tokenizer = ctx.policy.tokenizer
         function = functions.resolve(settings.correct, settings.args, _GIVEN)
@@ -81,8 +81,8 @@ def corrector(settings: CorrectorConfig) -> Extension:
 
         thoughts = list(found(batch, tokenizer.decode, settings.end))
         new = corrected(batch, thoughts, correct, tokenizer.decode, rng)
-        kept = [*kept, *new][-settings.size :]
-        size, source = ctx.config.rollout.group_size, kept if settings.aggregate else new
+        corrections = [*corrections, *new][-settings.size :]
+        size, source = ctx.config.rollout.group_size, corrections if settings.aggregate else new
         indices = rng.integers(len(source), size=(settings.groups, size)) if source else ()
         groups = [_together([source[i] for i in group]) for group in indices]
         policy_batch = without(batch, () if settings.reinforce else thoughts)
@@ -91,10 +91,12 @@ def corrector(settings: CorrectorConfig) -> Extension:
         return with_expert_logp(ctx, state, full_batch, full_batch.expert & added)
 
     def set_state(state: list[dict[str, np.ndarray]]) -> None:
-        nonlocal kept
-        kept = list(map(_continued, state))  # older runs saved wrong parents
+        nonlocal corrections
+        corrections = list(map(_continued, state))  # older runs saved wrong parents
 
-    return Extension(check=check, prepare=prepare, get_state=lambda: kept, set_state=set_state)
+    return Extension(
+        check=check, prepare=prepare, get_state=lambda: corrections, set_state=set_state
+    )
 
 
 def found(

@@ -262,14 +262,16 @@ def _wins(
     config: Config,
     by: Opened,
     experience: Experience,
-    wanted: Sequence[dict[str, Criterion] | Score],
+    row_criteria: Sequence[dict[str, Criterion] | Score],
     pairs: Sequence[tuple[int, str]],
     mark: str,
 ) -> np.ndarray:
     """[M] of completion and other answer: how probable the completion is the better one."""
     problems, texts = _asked(experience), experience.texts
     questions = [
-        comparison([criterion.text for criterion in wanted[n].values()], problems[n], *order, mark)
+        comparison(
+            [criterion.text for criterion in row_criteria[n].values()], problems[n], *order, mark
+        )
         for n, answer in pairs
         for order in ((texts[n], answer), (answer, texts[n]))
     ]

@@ -139,11 +139,16 @@ def _spliced(prompt: Sequence[int], reasoning: Sequence[int], answer: Sequence[i
 
 
 def _probabilities(
-    config: Config, score: Callable[..., jax.Array], params: Params, made: Sequence[Completion]
+    config: Config,
+    score: Callable[..., jax.Array],
+    params: Params,
+    completions: Sequence[Completion],
 ) -> np.ndarray:
     """[N] mean probability of each answer's tokens."""
-    longest = max(len(c.request.prompt) + len(c.tokens) for c in made)
+    longest = max(len(c.request.prompt) + len(c.tokens) for c in completions)
     length = round_up(longest, config.packing.bucket)
-    batch = packing.trajectory(made, [0.0] * len(made), range(len(made)), length=length)
+    batch = packing.trajectory(
+        completions, [0.0] * len(completions), range(len(completions)), length=length
+    )
     logp = mesh.fetch(score(params, placement.pack_scored(batch, config)))
     return group.reference_probability(logp, batch.action_mask)

@@ -121,14 +121,14 @@ def train(
     return Result(directory, summary, runs.load_run(directory, texts=False).metrics)
 
 
-def _rewards(given: Any) -> list[str]:
+def _rewards(rewards: Any) -> list[str]:
     """Rewards as --reward takes them."""
-    if isinstance(given, str) or callable(given):
-        given = [given]
-    if isinstance(given, Mapping):
-        return [f"{name}={_reward(reward)}" for name, reward in given.items()]
-    return [_reward(reward) for reward in given]
+    if isinstance(rewards, str) or callable(rewards):
+        rewards = [rewards]
+    if isinstance(rewards, Mapping):
+        return [f"{name}={_reward(reward)}" for name, reward in rewards.items()]
+    return [_reward(reward) for reward in rewards]
 
 
-def _reward(given: RewardLike) -> str:
-    return user_functions.keep(given) if callable(given) else given
+def _reward(reward: RewardLike) -> str:
+    return user_functions.keep(reward) if callable(reward) else reward

@@ -51,11 +51,13 @@ def found(
     return Accelerators(chips=_visible(visible_chips, [str(i) for i in range(count)]))
 
 
-def _visible(named: str | None, there: Sequence[str]) -> tuple[str, ...]:
-    return tuple(there if named is None else (i.strip() for i in named.split(",") if i.strip()))
+def _visible(variable: str | None, numbers: Sequence[str]) -> tuple[str, ...]:
+    return tuple(
+        numbers if variable is None else (i.strip() for i in variable.split(",") if i.strip())
+    )
 
 
-def shares(count: int, there: Accelerators) -> list[dict[str, str]]:
+def shares(count: int, accelerators: Accelerators) -> list[dict[str, str]]:
     """The variables of the environment that give each of `count` processes its own accelerators.
 
     All get equally many, so that runs can be compared, and neighbours go to one process. Of TPU
@@ -65,7 +67,7 @@ def shares(count: int, there: Accelerators) -> list[dict[str, str]]:
 
     Args:
       count: of processes.
-      there: see `found`.
+      accelerators: see `found`.
 
     Returns:
       One mapping for each process, empty where there are no accelerators.
@@ -73,24 +75,28 @@ def shares(count: int, there: Accelerators) -> list[dict[str, str]]:
     Raises:
       ValueError: there are fewer accelerators than processes.
     """
-    total = len(there.gpus) + len(there.chips)
+    total = len(accelerators.gpus) + len(accelerators.chips)
     if not total:
         return [{} for _ in range(count)]
     if total < count:
         raise ValueError(
             f"--parallel {count}: this machine has {total} accelerators; ask for that many at most"
         )
-    if there.gpus:
+    if accelerators.gpus:
         per_process = total // count
         return [
-            {"CUDA_VISIBLE_DEVICES": ",".join(there.gpus[i * per_process : (i + 1) * per_process])}
+            {
+                "CUDA_VISIBLE_DEVICES": ",".join(
+                    accelerators.gpus[i * per_process : (i + 1) * per_process]
+                )
+            }
             for i in range(count)
         ]
     per_process, bounds = (2, "1,2,1") if (total, count) == (4, 2) else (1, "1,1,1")
     return [
         {
             "TPU_VISIBLE_CHIPS": (
-                chips := ",".join(there.chips[i * per_process : (i + 1) * per_process])
+                chips := ",".join(accelerators.chips[i * per_process : (i + 1) * per_process])
             ),
             "TPU_VISIBLE_DEVICES": chips,
             "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds,

@@ -71,16 +71,18 @@ def start(environment: Mapping[str, str] = os.environ) -> int:
     return jax.process_count()
 
 
-def explicit(given: Mapping[str, str]) -> tuple[str, int, int]:
+def explicit(variables: Mapping[str, str]) -> tuple[str, int, int]:
     """Coordinator, number of processes and own number, from the variables.
 
     Raises:
       ValueError: as in `start`.
     """
-    missing = [name for name in VARIABLES if name not in given]
+    missing = [name for name in VARIABLES if name not in variables]
     if missing:
-        raise ValueError(f"{', '.join(given)} is set without {', '.join(missing)}; set all three")
-    coordinator, count, index = (given[name] for name in VARIABLES)
+        raise ValueError(
+            f"{', '.join(variables)} is set without {', '.join(missing)}; set all three"
+        )
+    coordinator, count, index = (variables[name] for name in VARIABLES)
     if not (count.isdigit() and index.isdigit() and int(index) < int(count)):
         raise ValueError(
             f"JAXRL_PROCESS={index} of JAXRL_PROCESSES={count}: both must be numbers, the first "

@@ -169,15 +169,15 @@ def axes_of(axis: str, rules: Rules) -> tuple[str, ...]:
 
 
 def _fit(
-    wanted: Sequence[tuple[str, ...]],
+    dimension_axes: Sequence[tuple[str, ...]],
     shape: Sequence[int],
     mesh: Mesh | AbstractMesh,
-    whole: Sequence[str],
+    excluded_axes: Sequence[str],
 ) -> P:
-    used: set[str] = {*whole}
+    used: set[str] = {*excluded_axes}
     split: list[tuple[str, ...] | None] = []
-    for axes, size in zip(wanted, shape, strict=True):
-        to = tuple(axis for axis in axes if axis not in whole)
+    for axes, size in zip(dimension_axes, shape, strict=True):
+        to = tuple(axis for axis in axes if axis not in excluded_axes)
         fits = to and not used & {*to} and size % math.prod(mesh.shape[a] for a in to) == 0
         split.append(to if fits else None)
         used |= {*to} if fits else set()

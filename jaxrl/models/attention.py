@@ -215,14 +215,14 @@ def splash(
             (q, *queries),
         )
 
-    def pad(x: jax.Array | None, more: int) -> jax.Array | None:
+    def pad(x: jax.Array | None, padding: int) -> jax.Array | None:
         if x is None:
             return None
         x = jnp.broadcast_to(x, (b, *x.shape[1:]))
-        return jnp.pad(x, [(0, more if axis == 1 else 0) for axis in range(x.ndim)])
+        return jnp.pad(x, [(0, padding if axis == 1 else 0) for axis in range(x.ndim)])
 
-    def pieces(x: jax.Array | None, more: int) -> jax.Array | None:
-        return None if x is None else pad(x, more).reshape(b, -1, size, *x.shape[2:])
+    def pieces(x: jax.Array | None, padding: int) -> jax.Array | None:
+        return None if x is None else pad(x, padding).reshape(b, -1, size, *x.shape[2:])
 
     queries = pieces(mask.index, query_padding), pieces(mask.positions, query_padding)
     keys = pad(mask.until, key_padding), pad(mask.key_positions, key_padding)
@@ -282,18 +282,18 @@ def _seeing(mask: jax.Array) -> jax.Array:
 
 
 def _by_blocks(
-    whole: Callable[..., jax.Array], q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask
+    attend_block: Callable[..., jax.Array], q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask
 ) -> jax.Array:
     """An ordered row in up to eight blocks of queries, none of which reads keys that come later."""
     if not mask.ordered:
-        return whole(q, k, v, mask)
+        return attend_block(q, k, v, mask)
     t, blocks = q.shape[1], []
     size = -(-t // (8 * _BLOCK)) * _BLOCK
     for start, end in ((start, min(start + size, t)) for start in range(0, t, size)):
         part, keys = mask.part(start, end), (k[:, :end], v[:, :end])
         if blocks:  # else XLA computes the masks of all blocks at once, ahead of the layers
             part, _ = jax.lax.optimization_barrier((part, blocks[-1]))
-        blocks.append(whole(q[:, start:end], *keys, part))
+        blocks.append(attend_block(q[:, start:end], *keys, part))
     return jnp.concatenate(blocks, axis=1)
 
 

@@ -98,11 +98,11 @@ def change(
     return Change(name, layer, before.size, unchanged, moved, shift, max(angles))
 
 
-def _angle(one: np.ndarray, two: np.ndarray) -> float:
+def _angle(before: np.ndarray, after: np.ndarray) -> float:
     """Greatest principal angle in degrees between the spans of orthonormal columns.
 
     From its sine, which is exact where the angle is small (Bjorck & Golub 1973).
     """
-    rest = two - one @ (one.T @ two)
+    rest = after - before @ (before.T @ after)
     sine = np.linalg.svd(rest, compute_uv=False)[0]
     return float(np.degrees(np.arcsin(np.clip(sine, 0.0, 1.0))))

@@ -146,7 +146,7 @@ def dare(
     return _added(base, models, merged)
 
 
-def slerp(one: Tree, two: Tree, *, share: float = 0.5) -> Tree:
+def slerp(first: Tree, second: Tree, *, share: float = 0.5) -> Tree:
     """Two models along the great circle between them, each parameter as one vector.
 
     Parameters that are nearly parallel are interpolated linearly.
@@ -154,7 +154,7 @@ def slerp(one: Tree, two: Tree, *, share: float = 0.5) -> Tree:
     Paper: Shoemake 1985, "Animating rotation with quaternion curves"
 
     Args:
-      one, two: the models.
+      first, second: the models.
       share: of the second, from 0 to 1.
 
     Raises:
@@ -171,7 +171,7 @@ def slerp(one: Tree, two: Tree, *, share: float = 0.5) -> Tree:
             return (1 - share) * a + share * b
         return (np.sin((1 - share) * angle) * a + np.sin(share * angle) * b) / np.sin(angle)
 
-    return _by_leaf(merged, one, two)
+    return _by_leaf(merged, first, second)
 
 
 def ram(

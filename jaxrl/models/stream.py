@@ -55,15 +55,15 @@ def assemble(
     def start() -> Weight:
         return jax.tree.map(lambda row: _bits(jnp.zeros((depth, *row.shape), row.dtype)), rows)
 
-    def put(whole: Weight, layer: jax.Array, row: int) -> Weight:
+    def put(weight: Weight, layer: jax.Array, row: int) -> Weight:
         return jax.tree.map(
             lambda a, b: jax.lax.dynamic_update_index_in_dim(a, _bits(b), row, 0),
-            whole,
+            weight,
             finish(layer),
         )
 
-    def end(whole: Weight) -> Weight:
-        return jax.tree.map(lambda a, row: _values(a, row.dtype), whole, rows)
+    def end(weight: Weight) -> Weight:
+        return jax.tree.map(lambda a, row: _values(a, row.dtype), weight, rows)
 
     rows = jax.eval_shape(finish, jax.ShapeDtypeStruct(layer_leaf.shape, jnp.dtype(dtype)))
     put = jax.jit(put, donate_argnums=0, out_shardings=where)

@@ -82,15 +82,15 @@ def joined(parts: Iterable[Measured | str]) -> Measured:
     return dict(sorted(every.items()))
 
 
-def commit(saved: Path, measured: Measured, facts: Mapping[str, Any]) -> None:
+def commit(saved: Path, measurements: Measured, facts: Mapping[str, Any]) -> None:
     """Write the manifest. Only process 0 calls, once all processes have measured.
 
     Args:
       saved: the directory.
-      measured: from `measure`, of all processes.
+      measurements: from `measure`, of all processes.
       facts: kept beside.
     """
-    body = {"schema": SCHEMA, "time": time(), "files": measured, **facts}
+    body = {"schema": SCHEMA, "time": time(), "files": measurements, **facts}
     write_json(saved / NAME, {"sha256": digest(body), "body": body})
     for path in (saved / NAME, saved, saved.parent):
         storage.sync(path)
@@ -130,24 +130,24 @@ def _digests(file: Mapping[str, Any]) -> list[str]:
     return [file["sha256"]] if isinstance(file["sha256"], str) else file["sha256"]
 
 
-def _faults(saved: Path, written: Measured, pieces: Iterable[tuple[str, int]]) -> dict[str, str]:
+def _faults(saved: Path, files: Measured, pieces: Iterable[tuple[str, int]]) -> dict[str, str]:
     """What is wrong with some pieces, by the name of the file."""
     faults_by_file, complete_pieces = {}, []
     for name, piece in pieces:
-        expected_size = written[name]["bytes"]
+        expected_size = files[name]["bytes"]
         if not (saved / name).exists():
             faults_by_file[name] = "missing"
         elif (size := storage.size(saved / name)) != expected_size:
             faults_by_file[name] = f"{size} bytes, not {expected_size}"
         else:
-            length = expected_size if isinstance(written[name]["sha256"], str) else _PIECE
+            length = expected_size if isinstance(files[name]["sha256"], str) else _PIECE
             complete_pieces.append((name, piece, length))
     with _pool() as pool:
         hashed = [
             pool.submit(_sha256, saved / n, i * length, length) for n, i, length in complete_pieces
         ]
         for (name, piece, _), digest_found in zip(complete_pieces, hashed, strict=True):
-            if digest_found.result() != _digests(written[name])[piece]:
+            if digest_found.result() != _digests(files[name])[piece]:
                 faults_by_file[name] = "its SHA-256 is not the one written"
     return faults_by_file
 

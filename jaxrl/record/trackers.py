@@ -126,7 +126,7 @@ def _spelled(metric: str) -> str:
     """A metric's name in the characters that MLflow has, the others spelled out, so that names that
     differ in them stay distinct."""
     name = metric.replace("@", "_at_")
-    return re.sub(r"[^/\w.\- ]", lambda found: f"_{ord(found[0]):x}_", name)
+    return re.sub(r"[^/\w.\- ]", lambda match: f"_{ord(match[0]):x}_", name)
 
 
 def _config(directory: Path) -> dict[str, Any]:

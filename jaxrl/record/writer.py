@@ -221,19 +221,19 @@ class Writer:
         orbax: ocp.AsyncCheckpointer,
         key: str,
         before: Thread | None,
-        written: Event,
+        written_event: Event,
     ) -> None:
         where = path(self._directory, step)
         try:
             orbax.wait_until_finished()
-            written.set()  # by all processes
+            written_event.set()  # by all processes
             if before is not None:
                 before.join()
             if distributed.first():
                 (where / "host.json").write_text(host)
             measurements = manifest.measure(where)
         except save_errors() as error:
-            written.set()
+            written_event.set()
             if not distributed.first():
                 distributed.sent_to_first(key, str(error), 0)
             self._failed(step, error)

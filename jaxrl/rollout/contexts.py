@@ -83,11 +83,11 @@ class Contexts:
             self._ids += piece.tokens.tolist()
             self._pieces.append(piece)
 
-    def said(self, action: Message, more: Sequence[Message]) -> None:
+    def said(self, action: Message, reply_messages: Sequence[Message]) -> None:
         """Messages that continue the conversation: a turn of the policy, and what follows it."""
         self._said[-1].append(action)
         self._turns.append(_Turn(self.count - 1, len(self._said[-1]), len(self._places[-1])))
-        self._said[-1] += more
+        self._said[-1] += reply_messages
 
     def encoded(
         self, dialogue: Dialogue, messages: Sequence[Message], tools: Sequence[Any]
@@ -100,7 +100,7 @@ class Contexts:
         Raises:
           ValueError: it cannot be encoded.
         """
-        for turn in sorted(() if dialogue.anew else self._turns, key=lambda each: -each.messages):
+        for turn in sorted(() if dialogue.anew else self._turns, key=lambda turn: -turn.messages):
             rest = list(messages[turn.messages :])
             history = self._said[turn.context][: turn.messages]
             same = history == list(messages[: turn.messages]) and self._tools[turn.context] == tools
@@ -131,17 +131,17 @@ class Contexts:
         self.add(forced(new, Source.OBSERVATION))
         return True
 
-    def request(self, whole: Request) -> Request:
+    def request(self, request: Request) -> Request:
         """What asks for the first turn of the last context.
 
         Args:
-          whole: of the episode. Its budget is that of all contexts.
+          request: of the episode. Its budget is that of all contexts.
         """
         return dataclasses.replace(
-            whole,
+            request,
             prompt=tuple(self._ids[place] for place in self._places[-1]),
-            max_new_tokens=whole.max_new_tokens - self.length,
-            draw=whole.draw + ((self.count - 1) << 16),
+            max_new_tokens=request.max_new_tokens - self.length,
+            draw=request.draw + ((self.count - 1) << 16),
         )
 
     def _shared(self, places: Sequence[int], ids: Sequence[int]) -> list[int]:

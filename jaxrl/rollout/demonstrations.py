@@ -95,17 +95,17 @@ def _played(ctx: Context, problem: Problem, request: Request) -> Completion:
     return row.completion
 
 
-def _check_budgets(ctx: Context, problem: Problem, made: Completion) -> None:
+def _check_budgets(ctx: Context, problem: Problem, turn: Completion) -> None:
     """Refuse a turn that sampling would cut off. The token that ends it may lie beyond."""
-    before = 0 if made.request.prefix is None else len(made.request.prefix.tokens)
-    length = len(made.tokens) - before - (int(made.tokens[-1]) in ctx.tokenizer.eos_ids)
+    before = 0 if turn.request.prefix is None else len(turn.request.prefix.tokens)
+    length = len(turn.tokens) - before - (int(turn.tokens[-1]) in ctx.tokenizer.eos_ids)
     rollout = ctx.rollout
     if rollout.turn_tokens and length > rollout.turn_tokens:
         raise ValueError(
             f"problem {problem.id}: a turn of its solution has {length} tokens; raise "
             f"rollout.turn_tokens={rollout.turn_tokens}"
         )
-    if before + length > made.request.max_new_tokens:
+    if before + length > turn.request.max_new_tokens:
         raise ValueError(
             f"problem {problem.id}: its solution does not fit into the budget of a response; raise "
             f"rollout.max_new_tokens={rollout.max_new_tokens}"

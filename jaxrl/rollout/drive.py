@@ -266,20 +266,20 @@ def several() -> bool:
     return jax.process_count() > 1
 
 
-def _submit(n: int, pool: Pool, wanted: Grade | Act) -> Future[Answer] | None:
+def _submit(n: int, pool: Pool, query: Grade | Act) -> Future[Answer] | None:
     """Submit a text for scoring or an action to its environment, if it is this process's share."""
-    share = wanted.turn.episode if isinstance(wanted, Act) else n  # an episode stays in a process
+    share = query.turn.episode if isinstance(query, Act) else n  # an episode stays in a process
     if share % jax.process_count() != jax.process_index():
         return None
-    if isinstance(wanted, Act):
-        return pool.act(wanted.turn)
-    return pool.submit(wanted.problem, wanted.text)
+    if isinstance(query, Act):
+        return pool.act(query.turn)
+    return pool.submit(query.problem, query.text)
 
 
-def _request(each: _Wants) -> Request:
+def _request(query: _Wants) -> Request:
     """The request of a node, continued from its partial completion."""
-    partial = each.node.group.partial.get(each.node.place)
-    return each.wanted.request if partial is None else resume(partial)
+    partial = query.node.group.partial.get(query.node.place)
+    return query.wanted.request if partial is None else resume(partial)
 
 
 def _log(node: _Node, result: Result) -> Result:

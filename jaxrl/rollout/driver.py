@@ -95,8 +95,8 @@ def from_state(saved: dict[str, Any]) -> OpenGroups:
     return open_groups
 
 
-def _plain(drawn: Drawn) -> dict[str, Any]:
-    return {"problem": state.to_state(drawn.problem), "ticket": drawn.ticket}
+def _plain(sample: Drawn) -> dict[str, Any]:
+    return {"problem": state.to_state(sample.problem), "ticket": sample.ticket}
 
 
 def _drawn(saved: dict[str, Any]) -> Drawn:

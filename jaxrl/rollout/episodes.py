@@ -141,8 +141,8 @@ def _taken(
     contexts: Contexts,
     play: Turn,
     last: Opening | Reply,
-    made: Completion,
-    asked: Request,
+    completion: Completion,
+    turn_request: Request,
 ) -> Turn:
     """Add a turn that was sampled to the context; what the environment is then asked.
 
@@ -150,10 +150,10 @@ def _taken(
       ctx, contexts: of the episode.
       play: what the environment was asked before, to which `last` is its answer.
       last: see `play`.
-      made: the turn, after the prefix that was asked for.
-      asked: its request.
+      completion: the turn, after the prefix of its request.
+      turn_request: its request.
     """
-    count, done = _given(asked), parts(made)
+    count, done = _given(turn_request), parts(completion)
     tokens = done.tokens[count:].tolist()
     action = ctx.dialogue.action(contexts.end, tokens, contexts.conversation[1])
     contexts.add(Prefix(*(array[count:] for array in done)))
@@ -161,14 +161,14 @@ def _taken(
     if ctx.task.of(play.problem).turns.reads is None:
         return play
     spelled = (ctx.tokenizer.decode([token]) for token in tokens)
-    heard = tuple(map(Token, tokens, spelled, made.logp[count:].tolist()))
-    turn_record = Written(heard, len(asked.prompt) + count)
+    heard = tuple(map(Token, tokens, spelled, completion.logp[count:].tolist()))
+    turn_record = Written(heard, len(turn_request.prompt) + count)
     return dataclasses.replace(play, written=(*play.written, turn_record))
 
 
-def _given(asked: Request) -> int:
+def _given(request: Request) -> int:
     """Tokens of the prefix of a request."""
-    return 0 if asked.prefix is None else len(asked.prefix.tokens)
+    return 0 if request.prefix is None else len(request.prefix.tokens)
 
 
 def _answered(record: _Record, contexts: Contexts, play: Turn, last: Reply) -> None:
@@ -191,8 +191,8 @@ def _following(
     contexts: Contexts,
     record: _Record,
     request: Request,
-    asked: Request,
-    made: Completion,
+    turn_request: Request,
+    completion: Completion,
     last: Reply,
 ) -> Request | None:
     """What asks for the next turn; None: the budget is spent, or the reply has an error.
@@ -200,7 +200,7 @@ def _following(
     Args:
       ctx, contexts, record: of the episode.
       request: of the whole episode.
-      asked, made: of the turn before.
+      turn_request, completion: of the turn before.
       last: the reply to it.
 
     Raises:
@@ -218,15 +218,15 @@ def _following(
             record.messages += opening.messages
             record.agent, record.read = opening.agent, _digest(last.opening.messages)
         return dataclasses.replace(contexts.request(request), prefix=None, stop=opening.stop)
-    last_token = int(made.tokens[-1])
+    last_token = int(completion.tokens[-1])
     joint = ctx.dialogue.joint(last_token, last.messages, contexts.conversation[1])
     segments = [forced(joint.close), forced(joint.more, Source.OBSERVATION)]
     if contexts.length + sum(len(segment.tokens) for segment in segments) >= request.max_new_tokens:
         return None
     for segment in segments:
         contexts.add(segment)
-    prefix = join([parts(made), *segments])
-    return dataclasses.replace(asked, prefix=prefix, stop=last.stop)
+    prefix = join([parts(completion), *segments])
+    return dataclasses.replace(turn_request, prefix=prefix, stop=last.stop)
 
 
 def _first(opening: Opening) -> int:
@@ -240,10 +240,10 @@ def _digest(messages: Sequence[Message]) -> int:
 
 
 def _reward_others(
-    others: Mapping[int, float], agents: Sequence[int], rewards: list[float | None]
+    other_rewards: Mapping[int, float], agents: Sequence[int], rewards: list[float | None]
 ) -> str | None:
     """Add the rewards of other agents to their last turns; says what is wrong, or None."""
-    for agent, value in others.items():
+    for agent, value in other_rewards.items():
         if agent not in agents:
             return f"reward: agent {agent} is rewarded and has taken no turn"
         at = len(agents) - 1 - agents[::-1].index(agent)
@@ -364,7 +364,10 @@ def _completion(
 
 
 def _score(
-    error: str | None, stopped: bool, rewards: Sequence[float | None], named: dict[str, float]
+    error: str | None,
+    stopped: bool,
+    rewards: Sequence[float | None],
+    reward_parts: dict[str, float],
 ) -> Score:
     """The sum of agent 0's rewards; an episode that ended without any has failed."""
     total = exact_sum(reward or 0.0 for reward in rewards)
@@ -372,4 +375,4 @@ def _score(
         error = "reward: the environment ended the episode and gave no reward for a turn of agent 0"
     if error is None and not math.isfinite(total):
         error = f"reward: the rewards of its turns come to {total}; give smaller ones"
-    return Score(total, named) if error is None else Score(None, error=error)
+    return Score(total, reward_parts) if error is None else Score(None, error=error)

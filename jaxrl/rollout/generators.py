@@ -83,7 +83,7 @@ class Generator:
         self._mesh, self._text, self._take = on, text, take
         self._engine: Local | None = None
 
-    def load(self, given: Load, offer: Offer | None = None) -> np.ndarray | str:
+    def load(self, load: Load, offer: Offer | None = None) -> np.ndarray | str:
         """Begin a step: what was in progress is forgotten.
 
         Returns:
@@ -92,16 +92,16 @@ class Generator:
         """
         with jax.set_mesh(self._mesh):
             if offer is None:
-                params = jax.device_put(given.params, mesh.replicated(self._mesh))
+                params = jax.device_put(load.params, mesh.replicated(self._mesh))
             else:
                 try:
                     assert self._take is not None
                     params = self._take(offer)
                 except Exception as error:  # whatever it is, the host can bring them
                     return f"{type(error).__name__}: {error}"
-            key = jax.random.wrap_key_data(jnp.asarray(given.key))
-            text = self._text if given.setup.hold else None
-            self._engine = Local(given.setup._replace(key=key, text=text, hold=False), params)
+            key = jax.random.wrap_key_data(jnp.asarray(load.key))
+            text = self._text if load.setup.hold else None
+            self._engine = Local(load.setup._replace(key=key, text=text, hold=False), params)
             return mesh.fetch(checksums(jax.tree.leaves(params)))
 
     def chunk(self, requests: Sequence[Request], version: int) -> ChunkReply:

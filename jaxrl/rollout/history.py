@@ -184,19 +184,19 @@ def best(settings: CurriculumConfig, task: Task) -> tuple[Task, int]:
     return dataclasses.replace(task, problem=problem, sizes=sizes), run.seed
 
 
-def _places(task: Task, seed: int, wanted: list[str], count: int) -> list[int]:
+def _places(task: Task, seed: int, problem_ids: list[str], count: int) -> list[int]:
     """Indices in the train split of the problems with these ids."""
     indices: dict[str, int] = {}
     for i in range(count):
-        if len(indices) == len(wanted):
+        if len(indices) == len(problem_ids):
             break
         id_ = task.problem("train", seed, i).id
-        if id_ in wanted:
+        if id_ in problem_ids:
             indices.setdefault(id_, i)
-    missing = [id_ for id_ in wanted if id_ not in indices]
+    missing = [id_ for id_ in problem_ids if id_ not in indices]
     if missing:
         raise ValueError(
             f"problems {missing[:3]} of the history are not among the first {count} of the train "
             "split; has its file changed?"
         )
-    return [indices[id_] for id_ in wanted]
+    return [indices[id_] for id_ in problem_ids]

@@ -55,14 +55,14 @@ def recorder(
         batch = objective.whole_batch(config.objective, part, budget, step=step)
         return jnp.broadcast_to(batch.advantages, part.tokens.shape)
 
-    def trained_on(batch: Trajectory, own: int, after: int) -> np.ndarray:
-        """[own, T]: the advantages in the update that each sequence of the step was part of."""
+    def trained_on(batch: Trajectory, sequence_count: int, after: int) -> np.ndarray:
+        """[sequence_count, T]: advantages in the update that each sequence of the step was in."""
         count = config.updates_per_batch
         parts = packing.shares(batch, count)
         update_advantages = [
             mesh.fetch(advantages(part, after - count + i)) for i, part in enumerate(parts)
         ]
-        return np.concatenate([part[: own // count] for part in update_advantages])
+        return np.concatenate([part[: sequence_count // count] for part in update_advantages])
 
     def record(step: int, experience: Experience, batch: Trajectory, state: TrainState) -> None:
         if not keep.every or (step % keep.every and step not in (1, config.steps)):

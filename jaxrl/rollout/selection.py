@@ -171,7 +171,7 @@ def ordered(task: Task, of: dict[str, Any], *, seed: int, keep: Keep = None) -> 
 
     return Source(
         lambda count, params, in_flight=(): [Drawn(next(problems)[0]) for _ in range(count)],
-        lambda drawn, rewards: None,
+        lambda samples, rewards: None,
         lambda: {"of": of, "position": problems.get_state(), "data": data},
         set_state,
     )
@@ -288,9 +288,9 @@ def chosen(
         course = course._replace(batches=course.batches + 1, last=np.asarray(ids))
         return [Drawn(p, int(i)) for p, i in zip(problems(ids), ids, strict=True)]
 
-    def learn(drawn: Sequence[Drawn], rewards: np.ndarray) -> None:
+    def learn(samples: Sequence[Drawn], rewards: np.ndarray) -> None:
         nonlocal state, course
-        ids = np.array([sample.ticket for sample in drawn], np.int64)
+        ids = np.array([sample.ticket for sample in samples], np.int64)
         # groups that were drawn at several times may be of one prompt
         before = np.array([np.count_nonzero(ids[:n] == ids[n]) for n in range(len(ids))])
         for nth in range(before.max(initial=-1) + 1):
@@ -351,11 +351,11 @@ def mixed(
             for sample in [next(batches[d])]
         ]
 
-    def learn(drawn: Sequence[Drawn], rewards: np.ndarray) -> None:
+    def learn(samples: Sequence[Drawn], rewards: np.ndarray) -> None:
         nonlocal state
-        group_domains = np.array([sample.ticket[0] for sample in drawn])
+        group_domains = np.array([sample.ticket[0] for sample in samples])
         for d in np.unique(group_domains).tolist():
-            parts[names[d]].learn(_of_part(drawn, d), rewards[group_domains == d])
+            parts[names[d]].learn(_of_part(samples, d), rewards[group_domains == d])
         signal = rewards if config.signal == "reward" else _advantages(rewards)
         domains = np.repeat(group_domains, rewards.shape[1])
         state = bandits.observe(state, domains, signal.reshape(-1), rate=config.rate)
@@ -374,19 +374,19 @@ def mixed(
     return Source(draw, learn, get_state, set_state)
 
 
-def _of_part(drawn: Sequence[Drawn], part: int) -> list[Drawn]:
+def _of_part(samples: Sequence[Drawn], part: int) -> list[Drawn]:
     """What a part of a mixture has drawn, with the part's own tickets."""
     return [
-        sample._replace(ticket=sample.ticket[1]) for sample in drawn if sample.ticket[0] == part
+        sample._replace(ticket=sample.ticket[1]) for sample in samples if sample.ticket[0] == part
     ]
 
 
 def recorded(source: Source, recorder: history.Recorder) -> Source:
     """The source, with all that it learns written to the run's history."""
 
-    def learn(drawn: Sequence[Drawn], rewards: np.ndarray) -> None:
-        recorder.add([sample.problem for sample in drawn], rewards)
-        source.learn(drawn, rewards)
+    def learn(samples: Sequence[Drawn], rewards: np.ndarray) -> None:
+        recorder.add([sample.problem for sample in samples], rewards)
+        source.learn(samples, rewards)
 
     def set_state(saved: dict[str, Any]) -> None:
         recorder.back_to(saved["batches"])

@@ -29,17 +29,19 @@ def answers(data: DataConfig) -> int:
     return 2 if data.comparisons or {"preference", "ranking"} & {*data.kinds} else 1
 
 
-def notes(tokenizer: Tokenizer, config: Config, found: Rows) -> list[str]:
+def notes(tokenizer: Tokenizer, config: Config, file_rows: Rows) -> list[str]:
     """What a run says once of its file: columns that it does not use, rows left out, and whether
     a chat template writes them."""
-    lines = [f"WARNING: {warning}" for warning in found.layout.warnings(found.path)]
-    if found.layout.unused:
-        lines.append(f"{found.path}: unused columns: {', '.join(found.layout.unused)}")
-    if found.left_out:
-        lines.append(f"{found.path}: {found.left_out} rows over data.max_tokens are left out")
-    row = found[0]
+    lines = [f"WARNING: {warning}" for warning in file_rows.layout.warnings(file_rows.path)]
+    if file_rows.layout.unused:
+        lines.append(f"{file_rows.path}: unused columns: {', '.join(file_rows.layout.unused)}")
+    if file_rows.left_out:
+        lines.append(
+            f"{file_rows.path}: {file_rows.left_out} rows over data.max_tokens are left out"
+        )
+    row = file_rows[0]
     if examples.skips_template(tokenizer, row, chat=config.rollout.chat):
-        lines.append(f"{found.path}: {examples.WITHOUT_TEMPLATE}")
+        lines.append(f"{file_rows.path}: {examples.WITHOUT_TEMPLATE}")
     texts = isinstance(row.answers[0], str) and isinstance(row.prompt, str)
     if (config.rollout.chat or not texts) and not examples.learns_to_stop(tokenizer):
         lines.append(f"WARNING: {marking.NO_END}")
@@ -67,20 +69,20 @@ def usable(tokenizer: Tokenizer, config: Config, path: str) -> Rows:
     return chosen
 
 
-def groups(actor: Policy, config: Config, found: Rows, index: int) -> list[Group]:
+def groups(actor: Policy, config: Config, file_rows: Rows, index: int) -> list[Group]:
     """A row as a group of written answers; none if it is left out, several of a text that is split.
 
     Args:
       actor: its tokenizer writes the row.
       config: of the run, see `DataConfig`.
-      found: the rows of a file.
+      file_rows: the rows of a file.
       index: of the row.
 
     Raises:
       ValueError: a row that cannot be used, where none is left out.
     """
     try:
-        return of_row(actor.tokenizer, config, found[index])
+        return of_row(actor.tokenizer, config, file_rows[index])
     except ValueError:
         if config.data.bad_rows == "error":
             raise

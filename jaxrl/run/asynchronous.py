@@ -110,14 +110,14 @@ def open_rollouts(
     """
     ctx = collect.context(config.rollout, config.seed, run.policy, task)
 
-    def drive(weights: Weights, known: Mapping[Asked, Future[Answer]]) -> Drive:
+    def drive(weights: Weights, pending_answers: Mapping[Asked, Future[Answer]]) -> Drive:
         setup = collect.sampler_setup(
             run.policy._replace(guide=weights.guide), config.rollout, config.sampler,
             collect.key(config.seed), room, **collect.turns_of(ctx),
             resumes=config.asynchronous.staleness != 0,
         )  # fmt: skip
         engine = open_engine(setup, weights.params)
-        return Drive(program, ctx, engine, pool, known)
+        return Drive(program, ctx, engine, pool, pending_answers)
 
     record = StepLog(run.directory / FILE, run.callbacks.note)
     together = config.asynchronous.staleness == 0 and config.rollout.replies == "together"

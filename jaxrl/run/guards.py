@@ -90,15 +90,15 @@ def trips(config: GuardConfig, metrics: Mapping[str, float]) -> list[Trip]:
     return sorted(step_trips, key=lambda trip: -SEVERITY.index(trip.action))
 
 
-def decide(config: GuardConfig, found: list[Trip], rollbacks: int) -> str:
+def decide(config: GuardConfig, step_trips: list[Trip], rollbacks: int) -> str:
     """The action for a step: the most severe one, or a stop in place of one rollback more.
 
     Args:
       config: `max_rollbacks`.
-      found: from `trips`.
+      step_trips: from `trips`.
       rollbacks: how often the run has been rolled back already.
     """
-    action = found[0].action if found else "off"
+    action = step_trips[0].action if step_trips else "off"
     return "stop" if action == "rollback" and rollbacks >= config.max_rollbacks else action
 
 
@@ -119,9 +119,9 @@ def check_scores(scores: Sequence[Score], what: str) -> None:
         )
 
 
-def explain(directory: Path, step: int, found: list[Trip]) -> str:
+def explain(directory: Path, step: int, step_trips: list[Trip]) -> str:
     """Why a run has stopped, and what can be done."""
-    names = ", ".join(trip.guard for trip in found)
+    names = ", ".join(trip.guard for trip in step_trips)
     return (
         f"step {step} tripped {names}, and the run stops; its batch is in {directory}/spikes, and "
         f"`jaxrl replay {directory} --step {step}` computes it again; the same command with other "
@@ -132,7 +132,7 @@ def explain(directory: Path, step: int, found: list[Trip]) -> str:
 def report(
     directory: Path,
     step: int,
-    found: list[Trip],
+    step_trips: list[Trip],
     before: list[Trip],
     batch: Trajectory,
     metrics: Mapping[str, float],
@@ -143,20 +143,20 @@ def report(
     Args:
       directory: of the run.
       step: which.
-      found: from `trips`.
+      step_trips: from `trips`.
       before: those of the step before, which have been reported.
       batch: all its sequences.
       metrics: of the step.
       note: called with the warning.
     """
-    if set(found) - set(before):
-        names = ", ".join(f"{trip.guard} ({trip.action})" for trip in found)
+    if set(step_trips) - set(before):
+        names = ", ".join(f"{trip.guard} ({trip.action})" for trip in step_trips)
         note(f"WARNING: guards tripped at step {step}: {names}")
     batch = mesh.fetch(batch)
     if not distributed.first():
         return
     with best_effort("the batch", note):
-        if record(directory, step, found, batch, metrics) and (
+        if record(directory, step, step_trips, batch, metrics) and (
             saved := checkpoint.steps(directory)
         ):
             checkpoint.pin(directory, saved[-1])
@@ -165,7 +165,7 @@ def report(
 def record(
     directory: Path,
     step: int,
-    found: list[Trip],
+    step_trips: list[Trip],
     batch: Trajectory,
     metrics: Mapping[str, float],
 ) -> Path | None:
@@ -183,6 +183,10 @@ def record(
     arrays = {name: np.asarray(a) for name, a in vars(batch).items() if a is not None}
     with (where / "batch.npz").open("wb") as file:
         np.savez(file, **arrays)
-    record = {"step": step, "trips": [trip._asdict() for trip in found], "metrics": dict(metrics)}
+    record = {
+        "step": step,
+        "trips": [trip._asdict() for trip in step_trips],
+        "metrics": dict(metrics),
+    }
     write_json(where / "spike.json", record)
     return where

@@ -68,7 +68,7 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
 
 
 def _train(
-    whole: Config,
+    saved_config: Config,
     config: Config,
     parts: Parts,
     directory: Path,
@@ -78,7 +78,7 @@ def _train(
     """Train in a directory that this process has locked; of a course, the last stage.
 
     Args:
-      whole: the config that is saved.
+      saved_config: the config that the directory keeps.
       config: the same, or the last stage of a course.
       parts: of the run.
       directory: of the run.
@@ -92,7 +92,7 @@ def _train(
         jax.set_mesh(training_mesh),
         stage.open_pools(config, callbacks) as pools,
     ):
-        rundir.save_config(directory, whole)
+        rundir.save_config(directory, saved_config)
         checkpoint.set_aside(directory, after=checkpoint.newest(directory, callbacks.note))
         with (
             Writer(directory, config.checkpoint, callbacks.note) as writer,

@@ -117,7 +117,7 @@ def origin(config: Config, actor: Policy) -> Origin:
 def batches(
     config: Config,
     actor: Policy,
-    found: Rows,
+    file_rows: Rows,
     places: Sequence[int],
     scored: Scored | None = None,
 ) -> Batches:
@@ -126,7 +126,7 @@ def batches(
     Args:
       config: its seed orders the rows.
       actor: its tokenizer writes them.
-      found: the rows of a file.
+      file_rows: the rows of a file.
       places: those to train on.
       scored: what the reference policy makes of the rows, where that is cached.
     """
@@ -143,13 +143,13 @@ def batches(
         with timer("read"):
             while len(batch) < config.data.batch_size and not (batch and position == last):
                 place = places[int(order[position])]
-                row_groups = groups(actor, config, found, place)
+                row_groups = groups(actor, config, file_rows, place)
                 in_a_row = 0 if row_groups else in_a_row + 1
                 left_out += not row_groups
                 if in_a_row >= len(places):
                     raise ValueError(
-                        f"data.max_tokens={config.data.max_tokens} leaves no row of {found.path!r} "
-                        "with an answer to learn; raise it"
+                        f"data.max_tokens={config.data.max_tokens} leaves no row of "
+                        f"{file_rows.path!r} with an answer to learn; raise it"
                     )
                 scored_groups = row_groups if scored is None else scored.fill(row_groups, place)
                 part = scored_groups[piece : piece + config.data.batch_size - len(batch)]
@@ -167,16 +167,16 @@ def batches(
         if "rows" not in saved:  # of a run that sampled, from which this one was forked
             return
         position, piece = saved["position"], saved.get("piece", 0)
-        if saved["rows"] != found.fingerprint:
+        if saved["rows"] != file_rows.fingerprint:
             warnings.warn(
-                f"the rows of {found.path!r} have changed since this state was saved: its position "
-                "is kept, but the rows from here on are other ones",
+                f"the rows of {file_rows.path!r} have changed since this state was saved: its "
+                "position is kept, but the rows from here on are other ones",
                 stacklevel=2,
             )
 
     return Batches(
         step,
-        lambda: {"position": position, "piece": piece, "rows": found.fingerprint},
+        lambda: {"position": position, "piece": piece, "rows": file_rows.fingerprint},
         set_state,
         lambda: None,
     )

@@ -40,15 +40,15 @@ def profiled(watch: Callbacks, directory: Path, *, first: int = 3, steps: int = 
     """
     if first < 2 or steps < 1:
         raise ValueError(f"first={first}, steps={steps}: trace 1 step or more, from step 2 on")
-    seen = 0  # steps of this process: one that continues a run compiles in its first step as well
+    step_count = 0  # of this process: one that continues a run compiles in its first step as well
 
     def step(number: int, metrics: dict[str, float]) -> None:
-        nonlocal seen
+        nonlocal step_count
         watch.step(number, metrics)
-        seen += 1
-        if seen == first - 1:
+        step_count += 1
+        if step_count == first - 1:
             jax.profiler.start_trace(directory)
-        elif seen == first - 1 + steps:
+        elif step_count == first - 1 + steps:
             jax.profiler.stop_trace()
             watch.note(f"trace of {steps} steps in {directory}\n{listing(costs(directory))}")
 
@@ -94,11 +94,11 @@ def tally(events: Iterable[dict[str, Any]]) -> list[Cost]:
     return sorted(op_costs, key=lambda cost: -cost.seconds)
 
 
-def listing(found: list[Cost], most: int = 15) -> str:
+def listing(op_costs: list[Cost], most: int = 15) -> str:
     """The top costs as lines."""
-    total = sum(cost.seconds for cost in found) or 1.0
+    total = sum(cost.seconds for cost in op_costs) or 1.0
     return "\n".join(
         f"{cost.seconds:9.4f} s {cost.seconds / total:6.1%} {cost.calls:6} x  "
         f"{cost.program}: {cost.operation}"
-        for cost in found[:most]
+        for cost in op_costs[:most]
     )

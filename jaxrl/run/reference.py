@@ -151,16 +151,16 @@ class Scored:
     starts: np.ndarray
     """[rows + 1] int64, where each row's begin."""
 
-    def fill(self, made: list[Group], index: int) -> list[Group]:
+    def fill(self, row_groups: list[Group], index: int) -> list[Group]:
         """A row's groups with the log-probabilities of their answers."""
         row_logp = self.logp[self.starts[index] : self.starts[index + 1]]
-        sizes = [len(row.completion.tokens) for _, answers in made for row in answers]
+        sizes = [len(row.completion.tokens) for _, answers in row_groups for row in answers]
         parts = iter(np.split(row_logp, np.cumsum(sizes)[:-1]))
 
-        def filled(each: Row) -> Row:
-            return each._replace(completion=dataclasses.replace(each.completion, logp=next(parts)))
+        def filled(row: Row) -> Row:
+            return row._replace(completion=dataclasses.replace(row.completion, logp=next(parts)))
 
-        return [(problem, [filled(row) for row in answers]) for problem, answers in made]
+        return [(problem, [filled(row) for row in answers]) for problem, answers in row_groups]
 
 
 def reference_logp(
@@ -222,12 +222,12 @@ def _save(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
     storage.write(directory / _FILE, buffer.getvalue())
 
 
-def _scored(ctx: Context, state: TrainState, found: Rows) -> Iterator[tuple[np.ndarray, int]]:
+def _scored(ctx: Context, state: TrainState, file_rows: Rows) -> Iterator[tuple[np.ndarray, int]]:
     """The log-probabilities of each row, and how many there are: 0 of a row that is left out."""
     config, size = ctx.config, ctx.config.data.batch_size
-    for first in range(0, len(found), size):
-        rows = range(first, min(first + size, len(found)))
-        batch_groups = [groups(ctx.policy, config, found, index) for index in rows]
+    for first in range(0, len(file_rows), size):
+        rows = range(first, min(first + size, len(file_rows)))
+        batch_groups = [groups(ctx.policy, config, file_rows, index) for index in rows]
         logp = iter(
             _logp(
                 ctx, config, state, [group for row_groups in batch_groups for group in row_groups]
@@ -239,11 +239,11 @@ def _scored(ctx: Context, state: TrainState, found: Rows) -> Iterator[tuple[np.n
             yield flat, len(flat)
 
 
-def _logp(ctx: Context, config: Config, state: TrainState, made: list[Group]) -> list[np.ndarray]:
+def _logp(ctx: Context, config: Config, state: TrainState, groups: list[Group]) -> list[np.ndarray]:
     """Of each answer, the log-probabilities of its tokens; 0 where they are not learned."""
-    if not made:
+    if not groups:
         return []
-    rows = gathered(made)
+    rows = gathered(groups)
     batch = experience.as_trajectory(rows, config)
     logp = mesh.fetch(ctx.score(state.params, placement.pack(batch, config)[0]))
     spans = ((len(c.request.prompt), len(c.tokens)) for c in rows.completions)

@@ -95,11 +95,11 @@ def step(
     return StepResult(state, int(version), int(applied), experience, batch, metrics)
 
 
-def combine(measured: list[dict[str, Any]]) -> dict[str, float]:
+def combine(update_metrics: list[dict[str, Any]]) -> dict[str, float]:
     """Means over a step's updates, and the greatest lag.
 
     The sampler's gap is taken at the first update, before any.
     """
-    out = {k: float(np.mean([m[k] for m in measured])) for k in measured[0]}
-    out["lag/max"] = float(max(m["lag/max"] for m in measured))
-    return out | {k: float(measured[0][k]) for k in ("logp_gap", "logp_gap_max")}
+    out = {k: float(np.mean([m[k] for m in update_metrics])) for k in update_metrics[0]}
+    out["lag/max"] = float(max(m["lag/max"] for m in update_metrics))
+    return out | {k: float(update_metrics[0][k]) for k in ("logp_gap", "logp_gap_max")}

@@ -103,7 +103,9 @@ def q_guided(logits: jax.Array, context: Context, args: Any) -> jax.Array:
 
 def add_bias(logits: jax.Array, ids: jax.Array, bias: jax.Array) -> jax.Array:
     """Add `bias` [S, B] to the logits [S, V] of tokens `ids` [S, B]; an id of V or more is none."""
-    return jax.vmap(lambda row, at, more: row.at[at].add(more, mode="drop"))(logits, ids, bias)
+    return jax.vmap(lambda row, at, row_bias: row.at[at].add(row_bias, mode="drop"))(
+        logits, ids, bias
+    )
 
 
 def seen(tokens: jax.Array, length: jax.Array, vocab_size: int) -> jax.Array:

@@ -170,8 +170,8 @@ def _between(buckets: list[int], start: int, end: int) -> list[int]:
     return [buckets[i] for i in range(first + step, last + step, step)]
 
 
-def _beside(buckets: list[int], one: int) -> list[int]:
-    at = buckets.index(one)
+def _beside(buckets: list[int], bucket: int) -> list[int]:
+    at = buckets.index(bucket)
     return [*buckets[max(0, at - 1) : at], *buckets[at + 1 : at + 2]]
 
 

@@ -139,7 +139,7 @@ def _play(
     params: tuple[Params, ...],
     slots: SlotState,
     states: Any,
-    whole: jax.Array,
+    length_limits: jax.Array,
     *,
     world: World,
     key: jax.Array,
@@ -154,7 +154,7 @@ def _play(
     Args:
       models, params, slots, key, version, stop_ids, args, process, features: as of `decode`.
       states: of the worlds, a pytree of [S, ...].
-      whole: [S] int32, the length at which an episode is cut off.
+      length_limits: [S] int32, the length at which each episode is cut off.
       world: static.
     """
     count, capacity = slots.tokens.shape
@@ -197,7 +197,7 @@ def _play(
         plain = jnp.pad(observed, ((0, 0), (0, 1)))
         appended_tokens = jnp.where(close[:, None], closed, plain)
         total = observation_length + close
-        goes_on = live & ~done & (after + total < whole)
+        goes_on = live & ~done & (after + total < length_limits)
         record = _recorded(record, index, number, (before, after, total), live, goes_on, reward)
         closes = (index == after[:, None]) & (goes_on & close)[:, None]
         record = record._replace(
@@ -212,7 +212,7 @@ def _play(
             jnp.where(goes_on, jnp.arange(count), count),
             appended_tokens,
             jnp.where(goes_on, total, 0),
-            jnp.minimum(whole, after + total + world.turn_tokens),
+            jnp.minimum(length_limits, after + total + world.turn_tokens),
         )
         slots = slots.replace(live=slots.live & goes_on)
         return number + 1, slots, record, goes_on & ~slots.failed

@@ -339,7 +339,7 @@ def _expert(batch: Trajectory) -> jax.Array:
 def objective(
     config: ObjectiveConfig,
     batch: Trajectory,
-    whole: Whole,
+    statistics: Whole,
     mask: jax.Array,
     logp: jax.Array,
     entropy: jax.Array,
@@ -355,7 +355,7 @@ def objective(
     Args:
       config: the terms.
       batch: all N sequences; or N actions, from `at_actions`, with the rest of the arguments.
-      whole: from `whole_batch`.
+      statistics: of the whole batch, from `whole_batch`.
       mask: [N, T] bool, the action tokens of this micro-batch among those that count.
       logp: [N, T] under the parameters being trained.
       entropy: [N, T] of the distribution.
@@ -376,14 +376,14 @@ def objective(
         behavior_logp=batch.behavior_logp,
         ref_logp=ref_logp,
         entropy=entropy,
-        advantages=whole.advantages,
+        advantages=statistics.advantages,
         proximal_logp=batch.proximal_logp,
         **{name: array for name, array in batch.extra.items() if array.ndim == 2},
     )
     arguments |= {name: array for name, array in batch.extra.items() if array.ndim == 1}
     arguments |= {
         "mask": mask,
-        "batch_mask": whole.mask,
+        "batch_mask": statistics.mask,
         "rewards": batch.rewards,
         "group_ids": batch.group_ids,
         "lag": jnp.where(mask, version - batch.policy_version, 0),
@@ -393,9 +393,9 @@ def objective(
     }
 
     def reduce(per_token: jax.Array) -> jax.Array:
-        return aggregate.weighted_sum(per_token, mask, whole.weights)
+        return aggregate.weighted_sum(per_token, mask, statistics.weights)
 
-    tokens = jnp.maximum(whole.tokens, 1)
+    tokens = jnp.maximum(statistics.tokens, 1)
     function = functions.resolve(config.policy, config.policy_args, set(arguments))
     per_token, details = functions.call(function, config.policy_args, arguments)
     loss = reduce(per_token)

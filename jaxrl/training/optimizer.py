@@ -122,7 +122,9 @@ def make(config: OptimizerConfig, steps: int, model: DecoderConfig) -> optax.Gra
             method = optax.partition(
                 {"muon": muon, "adamw": adamw(nesterov=True)},
                 lambda params: jax.tree.map(
-                    lambda found: "muon" if found else "adamw", axes(params), is_leaf=_is_axes
+                    lambda leaf_axes: "muon" if leaf_axes else "adamw",
+                    axes(params),
+                    is_leaf=_is_axes,
                 ),
             )
     if config.rates:

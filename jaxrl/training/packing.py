@@ -292,21 +292,21 @@ def _check_groups(group_ids: np.ndarray) -> None:
 
 
 def reward_parts(
-    parts: Sequence[Mapping[str, float] | None], wanted: Sequence[str] = ()
+    parts: Sequence[Mapping[str, float] | None], part_names: Sequence[str] = ()
 ) -> np.ndarray | None:
     """Named parts of N rewards as [N, K] float32, in the order of their names.
 
     Args:
       parts: of each score; None where scoring failed, which gives zeros.
-      wanted: names of the parts that are needed; empty: all.
+      part_names: names of the parts that are needed; empty: all.
 
     Returns:
-      None if all are wanted, and the scores have no parts or not all the same.
+      None if all are needed, and the scores have no parts or not all the same.
 
     Raises:
       ValueError: a score lacks a part that is needed.
     """
-    for name in wanted:
+    for name in part_names:
         lacking = next((p for p in parts if p is not None and name not in p), None)
         if lacking is not None:
             raise ValueError(
@@ -314,8 +314,10 @@ def reward_parts(
                 f"{name!r}, but a reward has the parts {', '.join(sorted(lacking)) or 'none'}; "
                 "name parts that all rewards have"
             )
-    if wanted:
-        return np.array([[p[k] if p else 0.0 for k in sorted(wanted)] for p in parts], np.float32)
+    if part_names:
+        return np.array(
+            [[p[k] if p else 0.0 for k in sorted(part_names)] for p in parts], np.float32
+        )
     names = {tuple(sorted(p)) for p in parts if p is not None}
     if len(names) != 1 or names == {()}:
         return None

@@ -115,7 +115,7 @@ def share(
     packed: Packed,
     index: jax.Array,
     counted: jax.Array,
-    whole: Totals,
+    totals: Totals,
     load: jax.Array | None,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """A micro-batch's share of the routers' loss, and of their metrics.
@@ -125,7 +125,7 @@ def share(
       model: the decoder's shape.
       routing: of the micro-batch.
       packed, index, counted: see `ends`.
-      whole: from `totals`.
+      totals: of the whole batch, from `totals`.
       load: [L, E] of the whole batch, by what `preferred` gives; None: this is all of the batch.
 
     Returns:
@@ -138,13 +138,13 @@ def share(
     if terms.level == "sequence":
         member = members(packed, index, ended)
         balance = router.sequence_load_balancing(
-            probabilities, chosen, member, total=whole.sequences
+            probabilities, chosen, member, total=totals.sequences
         )
     else:
         if load is None:
             load = router.expert_load(chosen, weights, num_experts=probabilities.shape[-1])
-        balance = router.load_balancing(probabilities, load, weights, total=whole.tokens)
-    z = router.router_z_loss(routing.logits, weights, total=whole.tokens)
+        balance = router.load_balancing(probabilities, load, weights, total=totals.tokens)
+    z = router.router_z_loss(routing.logits, weights, total=totals.tokens)
     received = router.expert_load(routing.chosen, weights, num_experts=probabilities.shape[-1])
     return terms.balance * jnp.sum(balance) + terms.z * jnp.sum(z), {
         "router/balance": jnp.mean(balance),

@@ -166,13 +166,13 @@ def make_update(
             entropy: jax.Array,
             mask: jax.Array,
             batch: Trajectory,
-            whole: Whole,
+            statistics: Whole,
             ref_logp: jax.Array | None,
         ) -> tuple[jax.Array, dict[str, jax.Array]]:
             rest = (ref_logp, state.step, state.coefficients, seed)
             if reading is not None:  # is no log-probability to compare with the sampler's
                 batch = batch.replace(behavior_logp=jax.lax.stop_gradient(logp))
-            return objective(config, batch, whole, mask, logp, entropy, *rest, weights=weights)
+            return objective(config, batch, statistics, mask, logp, entropy, *rest, weights=weights)
 
         def gradients(trained: Params, params: Params) -> tuple[Params, dict[str, jax.Array]]:
             """Of the whole batch, with its metrics; `params` has the frozen part too."""

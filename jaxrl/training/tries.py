@@ -182,8 +182,8 @@ def _beside(
     end = at + size
     visible_until[at:end] = end
     laid: list[Laid] = []
-    ordered = sorted(branches, key=lambda each: -each.sees)
-    for sees, together in itertools.groupby(ordered, key=lambda each: each.sees):
+    ordered = sorted(branches, key=lambda branch: -branch.sees)
+    for sees, together in itertools.groupby(ordered, key=lambda branch: branch.sees):
         for branch in together:
             laid.append(Laid(branch, end, position + sees, at + sees - 1))
             end += branch.size

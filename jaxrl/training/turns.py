@@ -65,20 +65,20 @@ def steps(arrays: Mapping[str, jax.Array], group_ids: jax.Array, mask: jax.Array
 
 
 def with_more(
-    arrays: Mapping[str, jax.Array], mask: jax.Array, more: jax.Array
+    arrays: Mapping[str, jax.Array], mask: jax.Array, reward_change: jax.Array
 ) -> dict[str, jax.Array]:
-    """The same arrays, where `more` [N] is added to the reward of agent 0's last turn.
+    """The same arrays, where `reward_change` [N] is added to the reward of agent 0's last turn.
 
     So the rewards of its turns still sum to the reward of the episode.
 
     Args:
       arrays: those of `TOKENS`, [N, T].
       mask: [N, T] bool, the actions of valid episodes.
-      more: what the reward of each episode has risen by.
+      reward_change: what the reward of each episode has risen by.
     """
     agent_mask = mask & (arrays["agent"] == 0)
     last = agent_mask.shape[1] - 1 - jnp.argmax(agent_mask[:, ::-1], axis=1)
-    added = jnp.where(jnp.any(agent_mask, axis=1), more, 0.0)
+    added = jnp.where(jnp.any(agent_mask, axis=1), reward_change, 0.0)
     rewards = jnp.asarray(arrays["turn_rewards"]).at[jnp.arange(len(agent_mask)), last].add(added)
     return {**arrays, "turn_rewards": rewards}
 

@@ -161,9 +161,17 @@ def _check_calls(
         call = functools.partial(whole_batch, config, max_new_tokens=1)
         return jax.eval_shape(call, batch, step=step)
 
-    def loss(config: ObjectiveConfig, whole: Whole) -> None:
+    def loss(config: ObjectiveConfig, statistics: Whole) -> None:
         ref_logp = batch.behavior_logp if needs_reference(config) else None
-        args = (batch, whole, whole.mask, batch.behavior_logp, batch.behavior_logp, ref_logp, step)
+        args = (
+            batch,
+            statistics,
+            statistics.mask,
+            batch.behavior_logp,
+            batch.behavior_logp,
+            ref_logp,
+            step,
+        )
         jax.eval_shape(functools.partial(objective, config), *args)
 
     all_rows, count, batch = dataclasses.replace(config, rows=""), len(batch.rewards), shapes(batch)

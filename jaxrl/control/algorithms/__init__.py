@@ -39,7 +39,7 @@ def _modules() -> dict[str, str]:
     return {m.name.rpartition(".")[2]: m.name for m in modules if not m.ispkg}
 
 
-def shared(kind: type, config: Any, **others: Any) -> Any:
-    """A config of `kind`, for a variant: what `config` has too, `others`, and the defaults."""
+def shared(kind: type, config: Any, **overrides: Any) -> Any:
+    """A config of `kind`, for a variant: what `config` has too, `overrides`, and the defaults."""
     both = {f.name for f in fields(kind)} & {f.name for f in fields(config)}
-    return kind(**{name: getattr(config, name) for name in both} | others)
+    return kind(**{name: getattr(config, name) for name in both} | overrides)

@@ -136,11 +136,11 @@ class Player:
                 )
 
 
-def _leads_to(known: Turn, turn: Turn) -> bool:
+def _leads_to(previous_turn: Turn, turn: Turn) -> bool:
     """Whether an episode that has been played so far is the beginning of the one asked for."""
-    count = len(known.actions)
-    same = (known.seed, known.problem.id) == (turn.seed, turn.problem.id)
-    return same and count <= len(turn.actions) and known.actions == turn.actions[:count]
+    count = len(previous_turn.actions)
+    same = (previous_turn.seed, previous_turn.problem.id) == (turn.seed, turn.problem.id)
+    return same and count <= len(turn.actions) and previous_turn.actions == turn.actions[:count]
 
 
 def failed(turn: Turn, error: str) -> Opening | Reply:

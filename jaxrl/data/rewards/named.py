@@ -307,10 +307,10 @@ def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
                 f"column; they have {', '.join(sorted(columns)) or 'none'}"
             )
 
-    def total(chosen: Sequence[int], found: Sequence[Sequence[Score]]) -> list[Score]:
+    def total(chosen: Sequence[int], score_lists: Sequence[Sequence[Score]]) -> list[Score]:
         applied = [specs[n] for n in chosen]
         several_rewards = len(specs) > 1
-        return [_sum(applied, scores, several_rewards) for scores in zip(*found, strict=True)]
+        return [_sum(applied, scores, several_rewards) for scores in zip(*score_lists, strict=True)]
 
     def scores(problem: Problem, texts: Sequence[str]) -> user_functions.Scores:
         chosen = [n for n, spec in enumerate(specs) if spec.applies(problem)]
@@ -328,7 +328,7 @@ def combined(specs: Sequence[Spec], columns: Collection[str]) -> Rewards:
 
     def reward(problem: Problem, completion: str) -> Score | Awaitable[Score]:
         texts = json.loads(completion) if grouped else [completion]
-        pick = group.together if grouped else (lambda found: found[0])
+        pick = group.together if grouped else (lambda text_scores: text_scores[0])
         text_scores = scores(problem, texts)
         if not inspect.isawaitable(text_scores):
             return pick(text_scores)
@@ -380,19 +380,19 @@ def _scorer(spec: Spec, columns: Collection[str]) -> user_functions.Scorer:
     return user_functions.of_reward(make(**spec.args))
 
 
-def _sum(specs: Sequence[Spec], scores: Sequence[Score], several: bool) -> Score:
+def _sum(specs: Sequence[Spec], scores: Sequence[Score], several_rewards: bool) -> Score:
     """The weighted sum; where a run has several, their values and parts are parts of it."""
     pairs = [(s, r) for s, r in zip(specs, scores, strict=True) if not user_functions.abstains(r)]
-    if several and not pairs:
+    if several_rewards and not pairs:
         return Score(None, error="none: every reward returned None; one must return a number")
-    if several:  # None leaves a reward out for this row
+    if several_rewards:  # None leaves a reward out for this row
         specs, scores = zip(*pairs, strict=True)
     for spec, score in zip(specs, scores, strict=True):
         if score.error is not None:
             kind, _, reason = score.error.partition(": ")
-            message = f"{spec.name}: {reason}" if several else reason
+            message = f"{spec.name}: {reason}" if several_rewards else reason
             return Score(None, error=f"{kind}: {message}")
-    if not several:
+    if not several_rewards:
         (score,) = scores
         return Score(specs[0].weight * score.value, score.parts, texts=score.texts)
     parts: dict[str, float] = {}
@@ -433,7 +433,7 @@ def _argument(text: str) -> Any:
         return text
 
 
-def _nearest(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+def _nearest(name: str, names: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{hint}known: {', '.join(known) or 'none'}; or FILE.py:function"
+    return f"{hint}known: {', '.join(names) or 'none'}; or FILE.py:function"

@@ -76,8 +76,8 @@ def by_model(endpoint: judge.Endpoint, answer_format: str) -> Reward:
     return reward
 
 
-def _scored(problem: Problem, found: str | None, taken: bool, length: Length) -> Score:
-    difference = abs(length(found) - length(str(problem.answer))) if found is not None else 0
-    value = verified(float(taken), float(found is not None), difference)
-    parts = {"accepted": float(taken), "format": float(found is not None)}
+def _scored(problem: Problem, answer: str | None, verdict: bool, length: Length) -> Score:
+    difference = abs(length(answer) - length(str(problem.answer))) if answer is not None else 0
+    value = verified(float(verdict), float(answer is not None), difference)
+    parts = {"accepted": float(verdict), "format": float(answer is not None)}
     return Score(value, parts)

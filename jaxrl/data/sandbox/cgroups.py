@@ -33,18 +33,20 @@ def mounted(mounts: Path = Path("/proc/self/mounts")) -> Path:
     raise RuntimeError("control groups of version 2 are not mounted")
 
 
-def parent(mounts: Path = Path("/proc/self/mounts"), own: Path = Path("/proc/self/cgroup")) -> Path:
+def parent(
+    mounts: Path = Path("/proc/self/mounts"), membership: Path = Path("/proc/self/cgroup")
+) -> Path:
     """The nearest group in which this process may make groups with limits: its own or one above.
 
     Args:
       mounts: the table of mounts.
-      own: which groups this process is in.
+      membership: the file that names the groups of this process.
 
     Raises:
       RuntimeError: there is none; the message says why.
     """
     root = mounted(mounts)
-    lines = own.read_text().splitlines()
+    lines = membership.read_text().splitlines()
     inside = [line[3:].strip("/") for line in lines if line.startswith("0::")]
     if not inside or ".." in inside[0].split("/"):
         raise RuntimeError(f"the control group of this process is not below {root}")

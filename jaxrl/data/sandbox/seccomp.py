@@ -102,15 +102,15 @@ def _refuse(test: int, value: int, error: int) -> list[bytes]:
 
 
 def _refuse_arguments(
-    call: int, argument: int, test: int, values: list[int], wanted: bool
+    call: int, argument: int, test: int, values: list[int], is_allowlist: bool
 ) -> list[bytes]:
-    """Refuse a call whose argument meets the test for one of the values; or for none, if wanted.
+    """Refuse a call whose argument meets the test for one of the values; of an allowlist, for none.
 
     Arguments of these calls are 32 bits wide: the kernel ignores their upper half, and so does
     this.
     """
     refuse, allow = _line(_RETURN, _ERROR | errno.EPERM), _line(_RETURN, _ALLOW)
-    met, unmet = (allow, refuse) if wanted else (refuse, allow)
+    met, unmet = (allow, refuse) if is_allowlist else (refuse, allow)
     inner = [_line(_LOAD, 16 + 8 * argument)]
     for i, value in enumerate(values):
         inner.append(_line(test, value, len(values) - i, 0))

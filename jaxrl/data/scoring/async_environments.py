@@ -100,50 +100,50 @@ class Waiting:
                 with self._lock:
                     self._placed.discard(request.future)
 
-    def _leave(self, asked: _Asked) -> None:
+    def _leave(self, request: _Asked) -> None:
         """Give the place of an opening, if it still has one, to the next."""
         with self._lock:
-            self._placed.discard(asked.future)
+            self._placed.discard(request.future)
         self._admit()
 
-    def _begin(self, asked: _Asked, answer: Callable[[_Asked], None]) -> bool:
+    def _begin(self, request: _Asked, answer: Callable[[_Asked], None]) -> bool:
         """Start the limit of a turn and the thread that answers it; whether that could start."""
-        late = f"timeout: no reply after {asked.limit_s:g} s"
+        late = f"timeout: no reply after {request.limit_s:g} s"
         try:
-            self._after(asked.limit_s, self._give_up, asked, late)
-            _start(answer, asked)
+            self._after(request.limit_s, self._give_up, request, late)
+            _start(answer, request)
         except RuntimeError as error:
             why = f"thread: {error}; sample fewer episodes"
-            self._settle(asked, play.failed(asked.turn, why))
+            self._settle(request, play.failed(request.turn, why))
             return False
         return True
 
     def _after(self, seconds: float, function: Callable[..., None], *arguments: object) -> None:
         self._clock.call_soon_threadsafe(self._clock.call_later, seconds, function, *arguments)
 
-    def _open(self, asked: _Asked) -> None:
+    def _open(self, request: _Asked) -> None:
         """Begin an episode, and play its actions again where it has some."""
-        first = dataclasses.replace(asked.turn, actions=(), said=(), written=())
+        first = dataclasses.replace(request.turn, actions=(), said=(), written=())
         opening = self._player.answer(first)
-        self._leave(asked)
+        self._leave(request)
         if opening.error:
-            self._settle(asked, play.failed(asked.turn, opening.error))
+            self._settle(request, play.failed(request.turn, opening.error))
         else:
-            self._answer(asked)
+            self._answer(request)
 
-    def _answer(self, asked: _Asked) -> None:
-        if not self._settle(asked, self._player.answer(asked.turn)):
-            self._player.forget(asked.turn.episode)  # it began after its deadline
+    def _answer(self, request: _Asked) -> None:
+        if not self._settle(request, self._player.answer(request.turn)):
+            self._player.forget(request.turn.episode)  # it began after its deadline
 
-    def _give_up(self, asked: _Asked, why: str) -> None:
-        if self._settle(asked, play.failed(asked.turn, why)):
-            self.over(asked.turn.episode)
+    def _give_up(self, request: _Asked, why: str) -> None:
+        if self._settle(request, play.failed(request.turn, why)):
+            self.over(request.turn.episode)
 
-    def _settle(self, asked: _Asked, answer: Opening | Reply) -> bool:
+    def _settle(self, request: _Asked, answer: Opening | Reply) -> bool:
         """Whether this is the first answer, which counts."""
-        self._asked.pop(asked.future, None)
+        self._asked.pop(request.future, None)
         with contextlib.suppress(InvalidStateError):
-            asked.future.set_result(answer)
+            request.future.set_result(answer)
             return True
         return False
 

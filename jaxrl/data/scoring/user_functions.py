@@ -156,12 +156,12 @@ def setup_of(references: Sequence[str]) -> Callable[[], None] | None:
     return call if calls else None
 
 
-def columns(reference: str, known: Collection[str]) -> set[str]:
-    """The columns of a row that a function is given, of those that the row has."""
+def columns(reference: str, row_columns: Collection[str]) -> set[str]:
+    """The columns of a row that a function is given, of `row_columns`."""
     parameters = inspect.signature(load(reference)).parameters
     if "problem" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return set(known)
-    return set(known) & parameters.keys()
+        return set(row_columns)
+    return set(row_columns) & parameters.keys()
 
 
 def scorer(

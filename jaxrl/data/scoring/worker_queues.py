@@ -61,8 +61,8 @@ class Queues:
                     return None
                 self._changed.wait(PATIENCE_S / 2 if any(self._own) else None)
 
-    def _given(self, taken: _Waiting, worker: int) -> tuple[Any, int | None, bool]:
-        item, episode, _ = taken
+    def _given(self, waiting: _Waiting, worker: int) -> tuple[Any, int | None, bool]:
+        item, episode, _ = waiting
         return item, episode, episode is not None and self._assign(episode, worker)
 
     def _late(self, before: float) -> _Waiting | None:

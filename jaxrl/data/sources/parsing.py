@@ -279,7 +279,7 @@ def _ranked(record: _Record) -> tuple[Text, ...]:
             raise ValueError(
                 f"{where} has the ranks {ranks!r:.60}; give each answer one of its own"
             )
-        value = [entry.get("answer") for entry in sorted(value, key=lambda each: each["rank"])]
+        value = [entry.get("answer") for entry in sorted(value, key=lambda entry: entry["rank"])]
     return _several(value, where, least=2)
 
 

@@ -166,7 +166,7 @@ def _call(name: str, make: Any, params: dict[str, Any]) -> Task:
     return dataclasses.replace(task, name=name, params=params)
 
 
-def _nearest(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+def _nearest(name: str, names: Any) -> str:
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{hint}; known: {', '.join(known) or 'none'}"
+    return f"{hint}; known: {', '.join(names) or 'none'}"

@@ -63,10 +63,10 @@ def compiled(source: str) -> Callable[[dict[str, Any]], str]:
     return render
 
 
-def answer(given: dict[str, Any], render: Callable[[dict[str, Any]], str]) -> dict[str, str]:
+def answer(request: dict[str, Any], render: Callable[[dict[str, Any]], str]) -> dict[str, str]:
     """The reply to the parent: the text, or the kind and message of an error."""
     try:
-        text = render(given)
+        text = render(request)
         if len(text) > LONGEST:
             return {"error": "", "message": f"it makes more than {LONGEST} characters"}
         return {"text": text}

@@ -81,9 +81,9 @@ def of(
     for offered in offers:
         template_check.prove(tokenizer, roles, tools=offered, anew=anew)
 
-    def refuse(found: Collection[str], tools: Sequence[Mapping[str, Any]]) -> None:
+    def refuse(patterns: Collection[str], tools: Sequence[Mapping[str, Any]]) -> None:
         refused = template_check.prove(tokenizer, roles, tools=bool(tools), anew=anew)
-        for pattern in sorted(refused.keys() & found):
+        for pattern in sorted(refused.keys() & patterns):
             raise ValueError(
                 f"the conversation has {pattern}, which the chat template does not carry: "
                 f"{refused[pattern]}; {template_check.REMEDIES[pattern]}, or use another template"

@@ -126,20 +126,24 @@ def _generated(
     return list(spans)
 
 
-def _by_marks(whole: _Text, span: Span, ends: Ends, backend: Backend) -> tuple[int, int]:
+def _by_marks(encoding: _Text, span: Span, ends: Ends, backend: Backend) -> tuple[int, int]:
     """The tokens of a span that the template marks, with the one that ends the turn."""
     start, stop = span
-    inside = [n for n, (s, e) in enumerate(whole.spans) if s < stop and e > start]
+    inside = [n for n, (s, e) in enumerate(encoding.spans) if s < stop and e > start]
     if not inside:
         raise ValueError("the chat template marks no text of a turn as the assistant's")
     closing = {*ends.last, *ends.earlier}
     first, last = inside[0], inside[-1]
-    while last > first and whole.ids[last] not in closing and not _seen(backend, whole.ids[last]):
+    while (
+        last > first
+        and encoding.ids[last] not in closing
+        and not _seen(backend, encoding.ids[last])
+    ):
         last -= 1  # white space after the end of the turn
-    if whole.ids[last] in closing:
+    if encoding.ids[last] in closing:
         return first, last
     last = inside[-1]
-    if last + 1 < len(whole.ids) and whole.ids[last + 1] in closing:
+    if last + 1 < len(encoding.ids) and encoding.ids[last + 1] in closing:
         return first, last + 1
     return inside[0], inside[-1]
 
@@ -154,7 +158,7 @@ NO_END = (
 
 
 def _by_text(
-    whole: _Text,
+    encoding: _Text,
     write: Callable[[int, bool], str],
     turns: Sequence[Message],
     place: int,
@@ -163,24 +167,24 @@ def _by_text(
 ) -> tuple[int, int]:
     """The tokens of a turn, from what precedes it to the token that ends it."""
     lead = write(place, True)
-    if not whole.text.startswith(lead):
-        raise ValueError(_other_lead(whole.text, lead, write(place, False), place))
+    if not encoding.text.startswith(lead):
+        raise ValueError(_other_lead(encoding.text, lead, write(place, False), place))
     last_turn = place == len(turns) - 1
-    limit = whole.from_character(_limit(whole.text, write, turns, place, len(lead)))
-    first = whole.from_character(len(lead))
+    limit = encoding.from_character(_limit(encoding.text, write, turns, place, len(lead)))
+    first = encoding.from_character(len(lead))
     closing = ends.last if last_turn else ends.earlier
-    last = next((n for n in range(first, limit) if whole.ids[n] in closing), None)
+    last = next((n for n in range(first, limit) if encoding.ids[n] in closing), None)
     text = write(place + 1, False)
     if last is None:
-        if not whole.text.startswith(text):
+        if not encoding.text.startswith(text):
             raise ValueError(f"message {place}: {NO_END}")
         return first, limit - 1
-    if whole.text.startswith(text):
-        lost = [i for i in whole.ids[last + 1 : limit] if _seen(backend, i)]
+    if encoding.text.startswith(text):
+        lost = [i for i in encoding.ids[last + 1 : limit] if _seen(backend, i)]
         if lost:
             raise ValueError(
-                f"message {place} spells out {backend.spelled([whole.ids[last]])!r}, which ends a "
-                f"turn, so {backend.spelled(lost)!r:.60} would be lost; take it out of the text"
+                f"message {place} spells out {backend.spelled([encoding.ids[last]])!r}, which ends "
+                f"a turn, so {backend.spelled(lost)!r:.60} would be lost; take it out of the text"
             )
     return first, last
 

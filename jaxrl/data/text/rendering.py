@@ -118,8 +118,8 @@ def kept(
     marked = _marked(messages)
     cores = {i: rests[i].replace(rests[i].strip() or "\n", marked[i]["content"]) for i in indices}
 
-    def text(said: Mapping[int, str]) -> str:
-        changed = [{**m, "content": said.get(i, m["content"])} for i, m in enumerate(marked)]
+    def text(contents: Mapping[int, str]) -> str:
+        changed = [{**m, "content": contents.get(i, m["content"])} for i, m in enumerate(marked)]
         return rendered(tokenizer, changed, tools)
 
     full_text = text({i: f"<think>\n\ue003{i}\ue004\n</think>{cores[i]}" for i in indices})
@@ -127,7 +127,7 @@ def kept(
     if not left:
         return messages
     still = {i: f"<think>\n\ue003{i}\ue004\n</think>{cores[i]}" for i in indices - left}
-    trims = (str.strip, lambda said: said.lstrip("\n"), str.lstrip, str)
+    trims = (str.strip, lambda content: content.lstrip("\n"), str.lstrip, str)
     trim = next(
         (t for t in trims if text(still | {i: t(cores[i]) for i in left}) == full_text), str
     )
@@ -216,7 +216,7 @@ def _ids(
     messages: Sequence[Message],
     tools: Sequence[Mapping[str, Any]],
     guard: Guard,
-    own: Collection[int] = (),
+    call_turns: Collection[int] = (),
 ) -> list[int]:
     """Ids of messages, from the end of the turn before them if there is one.
 
@@ -226,7 +226,7 @@ def _ids(
       messages: rendered with numbers in their place, for which what they say is put then.
       tools: that the conversation offers, from `guarded`.
       guard: what their marks stand for, which may be in a message too.
-      own: those of the messages whose special tokens are meant too.
+      call_turns: positions of the messages with calls, whose special tokens are meant too.
 
     Raises:
       ValueError: the template leaves one out, repeats one, or changes what one says.
@@ -239,13 +239,13 @@ def _ids(
     is_trusted = trusted([*before, *messages])[len(before) :]
 
     def ids(i: int) -> list[int]:
-        if i in own:
+        if i in call_turns:
             return tokenizer.encode(contents[i])
         meant = functools.partial(encode_trusted, tokenizer) if is_trusted[i] else tokenizer.plain
         return encode_guarded(tokenizer, contents[i], guard, meant)
 
     message_ids = [ids(i) for i in range(len(messages))]
-    full_text = _MARK.sub(lambda found: contents[int(found[1])], text)
+    full_text = _MARK.sub(lambda match: contents[int(match[1])], text)
     if not guard.within(full_text) and message_ids == [
         tokenizer.encode(content) for content in contents
     ]:

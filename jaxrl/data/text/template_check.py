@@ -225,25 +225,25 @@ def _whole(
 def _more(
     tokenizer: Tokenizer, tools: Sequence[Mapping[str, Any]]
 ) -> Callable[[Sequence[Message]], Sequence[int]]:
-    return lambda said: rendering.joint(tokenizer, -1, said, tools).more
+    return lambda messages: rendering.joint(tokenizer, -1, messages, tools).more
 
 
 def _spelled_out(
     tokenizer: Tokenizer,
     write: Callable[[Sequence[Message]], Sequence[int]],
-    given: Sequence[Message],
+    messages: Sequence[Message],
 ) -> str:
     """Whether messages that spell out the template's own tokens bring any of them in.
 
     Args:
       tokenizer: of the model.
       write: messages to ids.
-      given: the messages; those that are `outside.trusted` stay.
+      messages: those that are `untrusted_text.trusted` stay.
     """
-    clean_ids = write(given)
+    clean_ids = write(messages)
     hostile = untrusted_text.rendered(tokenizer, [{"role": "user", "content": "Hello"}])
     hostile += tokenizer.spelled(clean_ids)
-    pairs = zip(given, untrusted_text.trusted(given), strict=True)
+    pairs = zip(messages, untrusted_text.trusted(messages), strict=True)
     hostile_ids = write([m if inside else {**m, "content": hostile} for m, inside in pairs])
     if sum(_is_marker(tokenizer, i) for i in hostile_ids) != sum(
         _is_marker(tokenizer, i) for i in clean_ids

@@ -155,12 +155,12 @@ def from_alphabet(alphabet: str, directory: Path) -> None:
 
 
 def check(
-    one: Callable[[str], Sequence[int]],
-    other: Callable[[str], Sequence[int]],
+    rebuilt_encode: Callable[[str], Sequence[int]],
+    original_encode: Callable[[str], Sequence[int]],
 ) -> None:
     """Raise a ValueError unless two tokenizers give the same ids for `PROBES`."""
     for text in PROBES:
-        if list(one(text)) != list(other(text)):
+        if list(rebuilt_encode(text)) != list(original_encode(text)):
             raise ValueError(
                 f"the rebuilt tokenizer splits {text!r} otherwise than the model's own; export to "
                 "the format that the model came in"

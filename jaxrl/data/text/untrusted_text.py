@@ -115,8 +115,8 @@ def _guarded(
     """`guarded` of tools as JSON, with marks of a number."""
     spellings = [""]
 
-    def taken(found: re.Match[str]) -> str:
-        spellings.append(found[0])
+    def taken(match: re.Match[str]) -> str:
+        spellings.append(match[0])
         return Guard(number).mark(len(spellings) - 1)
 
     def hide(text: str) -> str:
@@ -131,8 +131,8 @@ def _guarded(
         guarded_tools, lambda text: text if text in _SCHEMA else f"{edge}{text}{edge}"
     )
 
-    def count(shown: Sequence[Mapping[str, Any]]) -> int:
-        text = rendered(tokenizer, [{"role": "user", "content": "Hello"}], shown)
+    def count(tool_definitions: Sequence[Mapping[str, Any]]) -> int:
+        text = rendered(tokenizer, [{"role": "user", "content": "Hello"}], tool_definitions)
         ids = encode_guarded(tokenizer, text, guard, tokenizer.encode)
         return sum(added(tokenizer, i) for i in ids)
 

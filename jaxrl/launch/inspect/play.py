@@ -143,9 +143,9 @@ def _pool(config: SampleConfig, task: Task, played: Config) -> Pool:
     )
 
 
-def _asked(seen: str, moves: tuple[str, ...]) -> str:
+def _asked(observation: str, moves: tuple[str, ...]) -> str:
     """A move of the person at standard input; what they see goes to the standard error output."""
-    say(seen, error=True)
+    say(observation, error=True)
     if not moves:
         return ""
     say(f"moves: {', '.join(moves)}", error=True)

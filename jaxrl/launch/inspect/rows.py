@@ -61,11 +61,11 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def summary(found: Rows, view: DataView, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def summary(file_rows: Rows, view: DataView, tokenizer: Tokenizer | None) -> dict[str, Any]:
     """The kind of a file, its counts, and its first rows as JSON-able values.
 
     Args:
-      found: the rows.
+      file_rows: the rows.
       view: how many are shown, and how they are written.
       tokenizer: of a model; None shows rows without tokens.
 
@@ -74,30 +74,30 @@ def summary(found: Rows, view: DataView, tokenizer: Tokenizer | None) -> dict[st
     """
     if tokenizer is not None:
         encode = functools.partial(_examples, view=view, tokenizer=tokenizer)
-        found = encoding.usable(found, encode, bad="skip")
-    warnings = found.layout.warnings(found.path)
-    answers = (found[index].answers[:1] for index in range(len(found)))
+        file_rows = encoding.usable(file_rows, encode, bad="skip")
+    warnings = file_rows.layout.warnings(file_rows.path)
+    answers = (file_rows[index].answers[:1] for index in range(len(file_rows)))
     uses_template = view.chat or any(
         answer and not isinstance(answer[0], str) for answer in answers
     )
     if tokenizer is not None and uses_template and not examples.learns_to_stop(tokenizer):
         warnings.append(marking.NO_END)
-    first_rows = [found[index] for index in range(min(view.rows, len(found)))]
+    first_rows = [file_rows[index] for index in range(min(view.rows, len(file_rows)))]
     bare = first_rows and tokenizer is not None
     bare = bare and examples.skips_template(tokenizer, first_rows[0], chat=view.chat)
     return {
-        "path": found.path,
-        "kind": found.kind,
+        "path": file_rows.path,
+        "kind": file_rows.kind,
         "columns": {
-            "used": list(found.layout.used),
-            "unused": list(found.layout.unused),
-            "names": dict(found.columns),
+            "used": list(file_rows.layout.used),
+            "unused": list(file_rows.layout.unused),
+            "names": dict(file_rows.columns),
         },
         "warnings": warnings,
         "notes": [examples.WITHOUT_TEMPLATE] if bare else [],
-        "rows": len(found),
-        "prompts": len(set(found.keys)),
-        "bad_rows": [bad._asdict() for bad in found.bad],
+        "rows": len(file_rows),
+        "prompts": len(set(file_rows.keys)),
+        "bad_rows": [bad._asdict() for bad in file_rows.bad],
         "first": [_row(row, view, tokenizer) for row in first_rows],
     }
 

@@ -179,7 +179,7 @@ def complete(
     opened: Config,
     model: DecoderConfig,
     tokenizer: Tokenizer,
-    asked: Sequence[Request],
+    requests: Sequence[Request],
     seed: int,
 ) -> list[Completion]:
     """The completions of a policy in order of their number.
@@ -190,11 +190,11 @@ def complete(
       opened: the config that opens the policy.
       model: the policy's decoder, from `policy.describe`.
       tokenizer: the policy's.
-      asked: what to sample.
+      requests: what to sample.
       seed: of the random stream.
     """
     the_mesh = mesh.make(Config().mesh)
-    sampler.check_requests(model, asked)
+    sampler.check_requests(model, requests)
 
     def load() -> Params:
         return policy.sampling_params(policy.first_params(opened, model, the_mesh), "float32")
@@ -203,21 +203,21 @@ def complete(
         model,
         jax.random.key(seed),
         tuple(tokenizer.eos_ids),
-        max((len(r.prompt) for r in asked), default=0),
-        max((len(r.prompt) + r.max_new_tokens for r in asked), default=0),
-        features=features_of(asked),
+        max((len(r.prompt) for r in requests), default=0),
+        max((len(r.prompt) + r.max_new_tokens for r in requests), default=0),
+        features=features_of(requests),
     )
     with ThreadPoolExecutor(1) as pool:
         loading = pool.submit(load)
         blank = policy.blank_params(opened, model, the_mesh, "float32")
         if blank is not None:
-            warm_up_first(setup, blank, asked)
+            warm_up_first(setup, blank, requests)
         del blank
         params = loading.result()
     done = sampler.generate(
         model,
         params,
-        asked,
+        requests,
         stop_ids=tokenizer.eos_ids,
         key=jax.random.key(seed),
     )  # of an equal setup, so its programs are those compiled above

@@ -91,23 +91,23 @@ def follow(path: Path) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
     A file that was replaced, as when a run is continued from a checkpoint, is read again; a line
     that is still being written is left for the next look.
     """
-    seen = (None, 0)  # which file, and how much of it
+    position = (None, 0)  # which file, and how much of it
 
     def look(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        nonlocal seen
+        nonlocal position
         if not path.exists():
             return rows
         if storage.remote(path):  # written anew at each step
             return list(jsonl.read(path))
         with path.open("rb") as file:
             stat = path.stat()
-            which, start = seen
+            which, start = position
             if which != stat.st_ino or stat.st_size < start:
                 rows, start = [], 0
             file.seek(start)
             text = file.read().rpartition(b"\n")[0]
             fresh = [row for line in text.split(b"\n") if (row := jsonl.row(line)) is not None]
-            seen = (stat.st_ino, start + len(text) + bool(text))
+            position = (stat.st_ino, start + len(text) + bool(text))
         return rows + fresh
 
     return look

@@ -72,32 +72,35 @@ def compared(before: str, after: str, settings: WeightsConfig) -> list[Change]:
     return changes.changes(old_source.model, *params, rank=settings.rank)
 
 
-def summary(found: Sequence[Change]) -> dict[str, Any]:
+def summary(weight_changes: Sequence[Change]) -> dict[str, Any]:
     """The figures of the whole model, of each layer and of each matrix, as JSON-able values."""
-    layers = sorted({change.layer for change in found if change.layer is not None})
+    layers = sorted({change.layer for change in weight_changes if change.layer is not None})
     return {
-        "whole": _mean(found),
+        "whole": _mean(weight_changes),
         "layers": [
-            {"layer": n, **_mean([change for change in found if change.layer == n])} for n in layers
+            {"layer": n, **_mean([change for change in weight_changes if change.layer == n])}
+            for n in layers
         ],
-        "outside": {change.name: _mean([change]) for change in found if change.layer is None},
-        "parameters": [change._asdict() for change in found],
+        "outside": {
+            change.name: _mean([change]) for change in weight_changes if change.layer is None
+        },
+        "parameters": [change._asdict() for change in weight_changes],
     }
 
 
-def _mean(found: Sequence[Change]) -> dict[str, float | None]:
+def _mean(weight_changes: Sequence[Change]) -> dict[str, float | None]:
     """The unchanged share over all entries, and means of the others over matrices."""
-    sizes = np.array([change.size for change in found])
-    unchanged = np.array([change.unchanged for change in found])
+    sizes = np.array([change.size for change in weight_changes])
+    unchanged = np.array([change.unchanged for change in weight_changes])
     out: dict[str, float | None] = {"unchanged": float(np.average(unchanged, weights=sizes))}
     for name in _SHOWN[1:]:
-        values = [v for change in found if (v := getattr(change, name)) is not None]
+        values = [v for change in weight_changes if (v := getattr(change, name)) is not None]
         out[name] = float(np.mean(values)) if values else None
     return out
 
 
-def _show(found: Sequence[Change], console: Console) -> None:
-    report = summary(found)
+def _show(weight_changes: Sequence[Change], console: Console) -> None:
+    report = summary(weight_changes)
     table = Table("layer", "unchanged in bf16", "change / norm", "spectral shift", "angle, degrees")
 
     def row(name: str, figures: dict[str, Any]) -> None:
@@ -112,7 +115,7 @@ def _show(found: Sequence[Change], console: Console) -> None:
     console.print(table)
 
 
-def plot(found: Sequence[Change], path: Path) -> None:
+def plot(weight_changes: Sequence[Change], path: Path) -> None:
     """Draw each figure of each matrix by layer, as a PNG file."""
     from matplotlib.figure import Figure  # takes its time, so only where it is asked for
 
@@ -120,7 +123,7 @@ def plot(found: Sequence[Change], path: Path) -> None:
     names = sorted(
         {
             change.name
-            for change in found
+            for change in weight_changes
             if change.spectral_shift is not None and change.layer is not None
         }
     )
@@ -128,7 +131,7 @@ def plot(found: Sequence[Change], path: Path) -> None:
     for place, (title, field) in enumerate(zip(titles, _SHOWN, strict=True), 1):
         axes = figure.add_subplot(2, 2, place)
         for name in names:
-            series = [change for change in found if change.name == name]
+            series = [change for change in weight_changes if change.name == name]
             axes.plot(
                 [change.layer for change in series], [getattr(change, field) for change in series],
                 marker="o", markersize=3, label=name.partition("/")[2],

@@ -36,12 +36,12 @@ def files(root: Path = ROOT) -> dict[str, Path]:
     return dict(sorted(paths.items()))
 
 
-def imports(found: Mapping[str, Path]) -> dict[str, set[str]]:
+def imports(paths: Mapping[str, Path]) -> dict[str, set[str]]:
     """The modules that each module imports by a statement anywhere in its file."""
-    return {name: _imported(path, found) - {name} for name, path in found.items()}
+    return {name: _imported(path, paths) - {name} for name, path in paths.items()}
 
 
-def _imported(path: Path, found: Mapping[str, Path]) -> set[str]:
+def _imported(path: Path, paths: Mapping[str, Path]) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -49,10 +49,10 @@ def _imported(path: Path, found: Mapping[str, Path]) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             full = {f"{node.module}.{alias.name}" for alias in node.names}
             names |= {
-                name if name.removeprefix("jaxrl.") in found else node.module for name in full
+                name if name.removeprefix("jaxrl.") in paths else node.module for name in full
             }
     modules = (name.removeprefix("jaxrl.") for name in names if name.startswith("jaxrl."))
-    return {name for name in modules if name in found}
+    return {name for name in modules if name in paths}
 
 
 def by_package(graph: Graph) -> dict[str, set[str]]:
@@ -96,10 +96,10 @@ def packages_figure(graph: Graph) -> str:
     return "\n".join(["```mermaid", "flowchart TD", *lines, "```"])
 
 
-def packages_table(graph: Graph, found: Mapping[str, Path]) -> str:
+def packages_table(graph: Graph, paths: Mapping[str, Path]) -> str:
     """Each package with the first line of its docstring, those that import nothing last."""
     order = reversed(reduced(by_package(graph)))
-    rows = [f"| `jaxrl.{name}` | {_summary(found[name])} |" for name in order]
+    rows = [f"| `jaxrl.{name}` | {_summary(paths[name])} |" for name in order]
     return "\n".join(["| package | |", "|---|---|", *rows])
 
 

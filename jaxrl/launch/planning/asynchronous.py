@@ -103,22 +103,22 @@ def workload(config: Config, run: Path) -> Workload:
     return Workload(lengths, config.sampler, prompt_of(run, prompts))
 
 
-def best(found: list[Setting]) -> Setting:
+def best(predictions: list[Setting]) -> Setting:
     """The most tokens trained on in a second; of equals, the smaller staleness."""
-    return max(found, key=lambda s: (s.outcome.tokens_per_second, -(s.staleness or 0)))
+    return max(predictions, key=lambda s: (s.outcome.tokens_per_second, -(s.staleness or 0)))
 
 
-def to_json(found: list[Setting]) -> dict[str, Any]:
+def to_json(predictions: list[Setting]) -> dict[str, Any]:
     """All settings, and the recommended one."""
-    rows = [_row(setting) for setting in found]
-    return {"settings": rows, "recommended": _row(best(found))}
+    rows = [_row(setting) for setting in predictions]
+    return {"settings": rows, "recommended": _row(best(predictions))}
 
 
-def text(found: list[Setting]) -> str:
+def text(predictions: list[Setting]) -> str:
     """A table, and the timeline of the best setting."""
-    base = found[0].outcome.tokens_per_second
+    base = predictions[0].outcome.tokens_per_second
     lines = ["staleness  sampling share  speed  idle/sample  idle/train  lag"]
-    for setting in found:
+    for setting in predictions:
         out, share = setting.outcome, setting.sampling_share
         lines.append(
             f"{'synchronous' if setting.staleness is None else setting.staleness:<11}"
@@ -126,7 +126,7 @@ def text(found: list[Setting]) -> str:
             f"{out.tokens_per_second / base:>6.2f}{out.idle_sample:>12.0%}{out.idle_train:>12.0%}"
             f"{out.lag:>8.1f}"
         )
-    return "\n".join([*lines, "", simulate.timeline(best(found).outcome)])
+    return "\n".join([*lines, "", simulate.timeline(best(predictions).outcome)])
 
 
 def _limits(config: Config, staleness: int) -> Limits:

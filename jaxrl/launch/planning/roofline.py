@@ -70,11 +70,11 @@ def collectives(program: str, unknown: int = 1) -> list[Collective]:
 
     def walk(name: str, often: int) -> None:
         for line in bodies.get(name, ()):
-            for one in _communicated(line, name.startswith("all-reduce-scatter")):
-                total[one] = total.get(one, 0) + often
+            for transfer in _communicated(line, name.startswith("all-reduce-scatter")):
+                total[transfer] = total.get(transfer, 0) + often
             trips = _trips(line, bodies, unknown) if " while(" in line else 1
-            for one, several in _CALLED.findall(line):
-                for called in (one or several).split(", "):
+            for callee, callees in _CALLED.findall(line):
+                for called in (callee or callees).split(", "):
                     walk(called.lstrip("%"), often * trips)
 
     walk(entry, 1)

@@ -315,17 +315,17 @@ def _padded(directory: Path, source: Source, ids: dict[str, Any]) -> dict[str, A
 
 
 def _padding(
-    fast: Tokenizer, named: Mapping[str, str], source: Source, held: int | None
+    fast: Tokenizer, special_tokens: Mapping[str, str], source: Source, config_pad: int | None
 ) -> int | None:
     """The padding token of the tokenizer or the config, else a special one, that ends no text.
 
     Args:
       fast: the tokenizer as it is written.
-      named: spellings of its `pad_token`, `bos_token` and so on.
+      special_tokens: spellings of its `pad_token`, `bos_token` and so on.
       source: what is exported.
-      held: `pad_token_id` of the config.
+      config_pad: `pad_token_id` of the config.
     """
-    ids = {name: fast.token_to_id(token) for name, token in named.items()}
+    ids = {name: fast.token_to_id(token) for name, token in special_tokens.items()}
     special = {i for i, token in fast.get_added_tokens_decoder().items() if token.special}
     special.update(i for i in ids.values() if i is not None)
     bos = ids.get("bos_token")
@@ -334,7 +334,7 @@ def _padding(
         order.append(len(source.alphabet))
     vocab_ids = set(fast.get_vocab().values()) & set(range(source.model.vocab_size))
     usable = vocab_ids - set(source.tokenizer.eos_ids)
-    return next((i for i in (ids.get("pad_token"), held, *order) if i in usable), None)
+    return next((i for i in (ids.get("pad_token"), config_pad, *order) if i in usable), None)
 
 
 def _generation(source: Source) -> dict[str, Any]:

@@ -120,10 +120,10 @@ def _method(settings: MergeConfig, base: Any) -> Any:
             return functools.partial(merge.ram, base, threshold=settings.threshold, scale=scale)
 
 
-def _check_shape(first: str, one: Source, name: str, other: Source) -> None:
+def _check_shape(first: str, first_source: Source, name: str, other_source: Source) -> None:
     """Refuse a model of another shape, or with other tokens."""
     plain = {"dtype": "float32", "max_positions": 0, "attention": "auto", "rules": ()}
-    shapes = [dataclasses.replace(source.model, **plain) for source in (one, other)]
+    shapes = [dataclasses.replace(source.model, **plain) for source in (first_source, other_source)]
     differ = [
         f"{field.name} {getattr(shapes[1], field.name)}, not {getattr(shapes[0], field.name)}"
         for field in dataclasses.fields(shapes[0])

@@ -228,11 +228,11 @@ def held_out(run: Run) -> dict[str, Json]:
     return named_curves
 
 
-def _saved_rewards(run: Run, known: Collection[int]) -> dict[int, list[float]]:
-    """By step: the rewards of the saved completions of evaluations, but for known steps."""
+def _saved_rewards(run: Run, logged_steps: Collection[int]) -> dict[int, list[float]]:
+    """By step: the rewards of the saved completions of evaluations, but for logged steps."""
     rewards: dict[int, list[float]] = {}
     for row in runs.completions(run.directory, "evals"):
-        if row["step"] not in known:
+        if row["step"] not in logged_steps:
             rewards.setdefault(row["step"], []).append(row["reward"] or 0.0)
     return rewards
 

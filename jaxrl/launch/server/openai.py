@@ -312,16 +312,16 @@ def _check_length(name: str, ids: Sequence[Any], most: int) -> None:
         )
 
 
-def _prompts(given: Any, max_prompt_tokens: int) -> list[str] | list[list[float]]:
+def _prompts(field: Any, max_prompt_tokens: int) -> list[str] | list[list[float]]:
     """Texts or lists of ids. Lengths come first: a long list takes seconds to look through."""
-    is_batch = isinstance(given, list) and isinstance(next(iter(given), None), str | list)
-    prompts = given if is_batch else [given]
+    is_batch = isinstance(field, list) and isinstance(next(iter(field), None), str | list)
+    prompts = field if is_batch else [field]
     if len(prompts) > CHOICES:
         raise ValueError(f"prompt: {len(prompts)} prompts, more than {CHOICES}; send fewer")
     kind = type(prompts[0])
     if kind not in (str, list) or any(type(prompt) is not kind for prompt in prompts):
         raise ValueError(
-            f"prompt={given!r:.200} is neither a text nor a list of token ids, nor a list of "
+            f"prompt={field!r:.200} is neither a text nor a list of token ids, nor a list of "
             "one of these kinds"
         )
     if kind is list:

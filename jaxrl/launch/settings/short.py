@@ -244,14 +244,14 @@ def _problems(config: Config, epochs: int) -> int:
     return sum(1 for _ in filter(keep, problems)) or size  # of none, the run says so
 
 
-def _unequal(config: Config, epochs: int, count: int, taken: int) -> str:
+def _unequal(config: Config, epochs: int, count: int, total: int) -> str:
     """What a run does where steps of equal size take more than whole epochs; empty: they do not."""
     if not config.data.kinds and (config.curriculum.choose or config.rollout.rounds == "adaptive"):
         return (
             f"--epochs {epochs}: as many steps as {epochs} x {count} prompts take; which prompts "
             "they are is chosen by the rewards, so some are used more often than others"
         )
-    if not (surplus := taken - epochs * count):
+    if not (surplus := total - epochs * count):
         return ""
     what, step = "prompts", f"rollout.prompts={config.rollout.prompts}"
     if config.data.kinds:
@@ -335,21 +335,21 @@ def _with_reward_models(
     return config, other_rewards or ["none"] * data
 
 
-def _with_data(config: Config, given: dict[str, str], rewards: Sequence[str]) -> Config:
-    if not given and not rewards:
+def _with_data(config: Config, data_args: dict[str, str], rewards: Sequence[str]) -> Config:
+    if not data_args and not rewards:
         return config
     if "teacher" in config.extensions and not rewards:
         rewards = ["none"]
     before = dict(config.task_args) if config.task == "file" else {}
-    if "path" not in given and "path" not in before:
-        flag = "--reward" if rewards else f"--{next(f for f, p in DATA.items() if p in given)}"
+    if "path" not in data_args and "path" not in before:
+        flag = "--reward" if rewards else f"--{next(f for f, p in DATA.items() if p in data_args)}"
         raise ValueError(
             f"{flag} is for data of your own: name them with --data FILE; the tasks of "
             "`jaxrl tasks` have a reward"
         )
-    args = before | {k: _path(v) if k in _FILES else v for k, v in given.items()}
-    if "test_share" in given:
-        args["test_share"] = float(given["test_share"])
+    args = before | {k: _path(v) if k in _FILES else v for k, v in data_args.items()}
+    if "test_share" in data_args:
+        args["test_share"] = float(data_args["test_share"])
     if rewards:
         args["rewards"] = named.written([named.parse(text) for text in rewards])
     if "rewards" not in args:

@@ -142,14 +142,16 @@ def side_by_side(count: int) -> Callable[[Sequence[Arm]], list[int]]:
     return train
 
 
-def in_turn(one: Callable[[Config, short.Options], int]) -> Callable[[Sequence[Arm]], list[int]]:
+def in_turn(
+    train_run: Callable[[Config, short.Options], int],
+) -> Callable[[Sequence[Arm]], list[int]]:
     """What trains runs one after another in this process; it gives their exit statuses."""
 
     def train(found: Sequence[Arm]) -> list[int]:
         statuses = []
         for place, arm in enumerate(found, 1):
             PlainConsole().rule(as_text(f"run {place} of {len(found)}: {arm.name}"))
-            statuses.append(one(arm.config, arm.options))
+            statuses.append(train_run(arm.config, arm.options))
         return statuses
 
     return train

@@ -20,21 +20,21 @@ def remember(directory: Path, config: Config) -> None:
     account.remember(directory, untrusted.foreign(configs.to_dict(config)))
 
 
-def started(name: str, seen: frozenset[str] = frozenset()) -> bool:
+def started(name: str, descendants: frozenset[str] = frozenset()) -> bool:
     """Whether this account started a run, and every run it begins from, with what they name.
 
     Args:
       name: a run directory, or a model.
-      seen: runs that it is a part of.
+      descendants: places of the runs that begin from it.
     """
     directory = storage.locate(name)
     saved = directory / "config.json"
     if not (saved.exists() and (directory / "checkpoints").exists()):
-        return bool(seen)  # a model, with no code of its own
+        return bool(descendants)  # a model, with no code of its own
     where = account.place(directory)
-    if where in seen:
+    if where in descendants:
         return False
     config = configs.load(saved)
     if not untrusted.foreign(configs.to_dict(config)) <= account.known(directory):
         return False
-    return started(config.model, seen | {where})
+    return started(config.model, descendants | {where})

@@ -148,8 +148,8 @@ def mgpo(
     )
 
 
-def _choose_ratio(part: jax.Array, whole: jax.Array, k: int) -> jax.Array:
-    """`C(part, k) / C(whole, k)`: the chance that k draws without replacement all fall in part."""
+def _choose_ratio(part: jax.Array, total: jax.Array, k: int) -> jax.Array:
+    """`C(part, k) / C(total, k)`: the chance that k draws without replacement all fall in part."""
     draws = jnp.arange(k, dtype=part.dtype)
-    factors = (part[:, None] - draws) / jnp.maximum(whole[:, None] - draws, 1.0)
+    factors = (part[:, None] - draws) / jnp.maximum(total[:, None] - draws, 1.0)
     return jnp.prod(jnp.clip(factors, 0.0, 1.0), axis=1)

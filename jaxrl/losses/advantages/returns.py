@@ -349,8 +349,8 @@ def _states(values: jax.Array, mask: jax.Array, last_value: jax.Array | None) ->
     values = where_valid(mask, constant(values))
     last = jnp.zeros(len(values), values.dtype) if last_value is None else constant(last_value)
 
-    def step(following: jax.Array, here: tuple) -> tuple[jax.Array, jax.Array]:
-        value, acts = here
+    def step(following: jax.Array, inputs: tuple) -> tuple[jax.Array, jax.Array]:
+        value, acts = inputs
         following = jnp.where(acts, value, following)
         return following, following
 
@@ -368,9 +368,9 @@ def _continues(turn_ids: jax.Array, mask: jax.Array) -> jax.Array:
     """`[B, T]`: the row's previous action token belongs to the same turn."""
     rows = jnp.zeros(len(turn_ids), turn_ids.dtype)
 
-    def step(state: tuple, here: tuple) -> tuple:
+    def step(state: tuple, inputs: tuple) -> tuple:
         previous, any_before = state
-        turn, acts = here
+        turn, acts = inputs
         same = any_before & (previous == turn)
         return (jnp.where(acts, turn, previous), any_before | acts), same
 

@@ -193,11 +193,11 @@ def episodic(
     return jnp.where(valid & (age == 0), rewards + bonus, rewards)
 
 
-def _bags(tokens: jax.Array, kept: jax.Array, features: int) -> jax.Array:
-    """Unit vectors [N, features] of the kept tokens [N, T] and pairs of neighbours among them."""
+def _bags(tokens: jax.Array, mask: jax.Array, features: int) -> jax.Array:
+    """Unit vectors [N, features] of the tokens [N, T] in the mask, and of pairs of neighbours."""
     rows = jnp.arange(len(tokens))[:, None]
     pairs = (tokens[:, :-1] * 31 + tokens[:, 1:] + 1) * 97
     bag = jnp.zeros((len(tokens), features))
-    bag = bag.at[rows, tokens % features].add(kept)
-    bag = bag.at[rows, pairs % features].add(kept[:, :-1] & kept[:, 1:])
+    bag = bag.at[rows, tokens % features].add(mask)
+    bag = bag.at[rows, pairs % features].add(mask[:, :-1] & mask[:, 1:])
     return bag / jnp.maximum(jnp.linalg.norm(bag, axis=1, keepdims=True), 1e-6)

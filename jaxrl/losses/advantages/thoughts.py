@@ -43,8 +43,8 @@ def prefix_values(
     rewards, valid = clean_rewards(rewards, valid)
     mask = jnp.asarray(mask, bool) & valid[:, None]
 
-    def read(name: jax.Array, given: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        token, acts = given
+    def read(name: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        token, acts = inputs
         longer = _mixed(name * jnp.uint32(31) + token.astype(jnp.uint32) + jnp.uint32(1))
         name = jnp.where(acts, longer, name)
         return name, name
@@ -107,10 +107,10 @@ def tp_grpo(
     values = prefix_values(rewards, group_ids, tokens, mask, valid=valid)
 
     def step(
-        carry: tuple[jax.Array, ...], given: tuple[jax.Array, jax.Array]
+        carry: tuple[jax.Array, ...], inputs: tuple[jax.Array, jax.Array]
     ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, jax.Array]]:
         before, side, thought = carry
-        value, acts = given
+        value, acts = inputs
         change = jnp.where(acts & (jnp.abs(value - before) > 1e-6), value - before, 0.0)
         turns = acts & (jnp.sign(change) != side)
         side, thought = jnp.where(acts, jnp.sign(change), side), thought + turns

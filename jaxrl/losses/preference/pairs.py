@@ -352,7 +352,7 @@ def _pairs(
 
 
 def _with_likelihood(
-    made: Objective,
+    objective: Objective,
     weight: float,
     logp: jax.Array,
     rewards: jax.Array,
@@ -365,7 +365,7 @@ def _with_likelihood(
     tokens = jnp.sum(jnp.where(chosen_rows[:, None], jnp.asarray(mask, bool), False))
     total = jnp.sum(jnp.where(chosen_rows, row_sum(mask, as_float(logp)), 0.0))
     likelihood = -total / jnp.maximum(tokens, 1)
-    loss, metrics = made
+    loss, metrics = objective
     spread = jnp.broadcast_to(likelihood, loss.shape)
     return loss + weight * spread, metrics | {"likelihood": constant(spread)}
 

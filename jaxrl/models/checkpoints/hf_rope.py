@@ -47,24 +47,24 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
 """Which of them have no default."""
 
 
-def read(raw: Raw, given: Raw, family: Family) -> dict[str, Any]:
+def read(raw: Raw, explicit_values: Raw, family: Family) -> dict[str, Any]:
     """The fields of `DecoderConfig` that say how positions are encoded.
 
     Args:
       raw: config.json, defaults filled in.
-      given: config.json as it is, without nulls.
+      explicit_values: config.json as it is, without nulls.
       family: of the model.
 
     Raises:
       ValueError: two descriptions that may differ, or one that the family does not have.
     """
-    if given.get("rope_scaling") and given.get("rope_parameters"):
+    if explicit_values.get("rope_scaling") and explicit_values.get("rope_parameters"):
         raise ValueError(
-            f"config.json has rope_scaling={given['rope_scaling']} and rope_parameters="
-            f"{given['rope_parameters']}; move what you want into rope_parameters, rope_theta "
-            "included, and delete rope_scaling"
+            f"config.json has rope_scaling={explicit_values['rope_scaling']} and rope_parameters="
+            f"{explicit_values['rope_parameters']}; move what you want into rope_parameters, "
+            "rope_theta included, and delete rope_scaling"
         )
-    rope = given.get("rope_scaling") or raw.get("rope_parameters") or {}
+    rope = explicit_values.get("rope_scaling") or raw.get("rope_parameters") or {}
     nested = any(kind in rope for kind in _KINDS)
     if nested and not family.rope_by_kind:
         raise ValueError(
@@ -74,7 +74,7 @@ def read(raw: Raw, given: Raw, family: Family) -> dict[str, Any]:
     local: dict[str, Any] = {}
     if family.rope_by_kind:
         rope = rope if nested else {"full_attention": rope}
-        rope, local = _read_kinds(raw, given, rope, family)
+        rope, local = _read_kinds(raw, explicit_values, rope, family)
     theta = float(rope.get("rope_theta", raw["rope_theta"]))
     return {
         "rope_theta": theta,
@@ -84,14 +84,16 @@ def read(raw: Raw, given: Raw, family: Family) -> dict[str, Any]:
     }
 
 
-def _read_kinds(raw: Raw, given: Raw, rope: Raw, family: Family) -> tuple[Raw, dict[str, Any]]:
+def _read_kinds(
+    raw: Raw, explicit_values: Raw, rope: Raw, family: Family
+) -> tuple[Raw, dict[str, Any]]:
     """The RoPE of layers that see everything, and the field for that of local ones."""
-    flat = {key for key in given.get("rope_parameters") or {} if key not in _KINDS}
+    flat = {key for key in explicit_values.get("rope_parameters") or {} if key not in _KINDS}
     local = rope.get("sliding_attention") or {}
     kind = local.get("rope_type", local.get("type", "default"))
     if flat or kind != "default":
         raise ValueError(
-            f"rope_parameters={given.get('rope_parameters')}: give full_attention and "
+            f"rope_parameters={explicit_values.get('rope_parameters')}: give full_attention and "
             "sliding_attention apart, the latter with rope_type 'default' and its rope_theta"
         )
     default = family.defaults["rope_local_base_freq"]

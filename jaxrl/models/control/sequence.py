@@ -45,7 +45,7 @@ def actions(
     params: Params,
     returns_to_go: jax.Array,
     observations: jax.Array,
-    taken: jax.Array,
+    past_actions: jax.Array,
     clock: jax.Array,
 ) -> jax.Array:
     """The action at each moment, from all moments up to its observation.
@@ -58,14 +58,18 @@ def actions(
       params: from `init`.
       returns_to_go: [B, K], at a scale near 1.
       observations: [B, K, O].
-      taken: [B, K, A]; a moment's own action does not reach its prediction.
+      past_actions: [B, K, A]; a moment's own action does not reach its prediction.
       clock: [B, K] int32 step in the episode, -1 at moments that are none.
 
     Returns:
       [B, K, A] in (-1, 1).
     """
     batch, length = clock.shape
-    parts = {"return": returns_to_go[..., None], "observation": observations, "action": taken}
+    parts = {
+        "return": returns_to_go[..., None],
+        "observation": observations,
+        "action": past_actions,
+    }
     embedded = [mlp.apply(params["embed"][name], x) for name, x in parts.items()]
     table = jnp.stack(embedded, axis=2).reshape(-1, config.hidden_size)
     tokens = jnp.arange(len(table)).reshape(batch, 3 * length)

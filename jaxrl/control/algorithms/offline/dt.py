@@ -72,12 +72,12 @@ def make(space: Space, config: Config) -> Algorithm:
         moments = {"mean": jnp.mean(rows, axis=0), "std": jnp.std(rows, axis=0) + 1e-6}
         return state.replace(params=state.params | {"moments": moments})
 
-    def predict(params: Any, actor: Any, seen: History) -> jax.Array:
-        returns_to_go, states = seen.returns_to_go / config.target, seen.observations
+    def predict(params: Any, actor: Any, history: History) -> jax.Array:
+        returns_to_go, states = history.returns_to_go / config.target, history.observations
         if config.standardise:
             states = (states - params["moments"]["mean"]) / params["moments"]["std"]
-            states = jnp.where(seen.clock[..., None] >= 0, states, 0.0)
-        return sequence.actions(form, actor, returns_to_go, states, seen.actions, seen.clock)
+            states = jnp.where(history.clock[..., None] >= 0, states, 0.0)
+        return sequence.actions(form, actor, returns_to_go, states, history.actions, history.clock)
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         history = batch["offline"]

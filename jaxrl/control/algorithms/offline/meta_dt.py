@@ -62,24 +62,24 @@ def make(space: Space, config: Config) -> tuple[Algorithm, Algorithm]:
     wide = space._replace(observation=space.observation + config.context)
     inner = dt.make(wide, shared(dt.Config, config, standardise=False))
 
-    def outcomes(seen: History) -> tuple[jax.Array, jax.Array]:
+    def outcomes(history: History) -> tuple[jax.Array, jax.Array]:
         """`(r_t, s_(t+1) - s_t)` [..., K - 1, 1 + O] of all moments but the last, and a mask."""
-        rewards = seen.returns_to_go[..., :-1] - seen.returns_to_go[..., 1:]
-        moved = seen.observations[..., 1:, :] - seen.observations[..., :-1, :]
-        return jnp.concatenate([rewards[..., None], moved], -1), seen.clock[..., :-1] >= 0
+        rewards = history.returns_to_go[..., :-1] - history.returns_to_go[..., 1:]
+        moved = history.observations[..., 1:, :] - history.observations[..., :-1, :]
+        return jnp.concatenate([rewards[..., None], moved], -1), history.clock[..., :-1] >= 0
 
-    def code(world: Any, seen: History) -> jax.Array:
+    def code(world: Any, history: History) -> jax.Array:
         """z [..., K, C] of what came before each moment in the window."""
-        outcome, valid = outcomes(seen)
-        parts = [seen.observations[..., :-1, :], seen.actions[..., :-1, :], outcome]
+        outcome, valid = outcomes(history)
+        parts = [history.observations[..., :-1, :], history.actions[..., :-1, :], outcome]
         codes = mlp.apply(world["encoder"], jnp.concatenate(parts, -1)) * valid[..., None]
         count = jnp.maximum(jnp.cumsum(valid, axis=-1), 1)[..., None]
         mean = jnp.cumsum(codes, axis=-2) / count
         return jnp.concatenate([jnp.zeros_like(mean[..., :1, :]), mean], axis=-2)
 
-    def enriched(params: Any, seen: History) -> History:
-        z = jax.lax.stop_gradient(code(params["world"], seen))
-        return seen._replace(observations=jnp.concatenate([seen.observations, z], axis=-1))
+    def enriched(params: Any, history: History) -> History:
+        z = jax.lax.stop_gradient(code(params["world"], history))
+        return history._replace(observations=jnp.concatenate([history.observations, z], axis=-1))
 
     def init(key: jax.Array) -> TrainState:
         inner_key, encoder_key, model_key = jax.random.split(key, 3)

@@ -108,8 +108,8 @@ def make(space: Space, config: Config) -> Algorithm:
         start_key, time_key, edit_key, *keys = jax.random.split(key, config.critic_updates + 3)
         alpha = jnp.exp(state.params["temperature"])
 
-        def improve_critic(state: TrainState, given: Any) -> tuple[TrainState, Metrics]:
-            (next_key, pick_key), rows = jax.random.split(given[0]), mixed(given[1])
+        def improve_critic(state: TrainState, inputs: Any) -> tuple[TrainState, Metrics]:
+            (next_key, pick_key), rows = jax.random.split(inputs[0]), mixed(inputs[1])
             ahead = choose(next_key, state.params, rows.next_observations)
             v_next = least(pick_key, state.params["target"], rows.next_observations, ahead)
             target = control.td_target(

@@ -88,8 +88,8 @@ def make(space: Space, config: Config) -> Algorithm:
         first = jnp.argmax(worth(many, samples), axis=0)[None, ..., None]
         actions = jnp.take_along_axis(samples, first, axis=0)[0]
 
-        def climb(held: tuple, _: None) -> tuple[tuple, None]:
-            actions, best, top = held
+        def climb(carry: tuple, _: None) -> tuple[tuple, None]:
+            actions, best, top = carry
             slope, q = jax.grad(height, has_aux=True)(actions)
             best = jnp.where((q > top)[..., None], actions, best)
             actions = jnp.clip(actions + config.rate * slope, -1.0, 1.0)

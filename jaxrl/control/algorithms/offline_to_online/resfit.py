@@ -58,8 +58,8 @@ def make(space: Space, config: Config) -> Algorithm:
     """TD3 on what is added, seeing the base's action beside the state."""
     wide = space._replace(observation=space.observation + space.action)
 
-    def executed(seen: jax.Array, added: jax.Array) -> jax.Array:
-        return jnp.clip(seen[..., space.observation :] + config.bound * added, -1.0, 1.0)
+    def executed(inputs: jax.Array, added: jax.Array) -> jax.Array:
+        return jnp.clip(inputs[..., space.observation :] + config.bound * added, -1.0, 1.0)
 
     td3_config = shared(td3.Config, config, norm=True, delay=config.critic_updates)
     inner = td3.make(wide, td3_config, executed=executed)

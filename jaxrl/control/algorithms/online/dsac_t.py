@@ -74,8 +74,8 @@ def make(space: Space, config: Config) -> Algorithm:
         own_key, *keys = jax.random.split(key, config.delay + 1)
         alpha = jnp.exp(state.params["temperature"])
 
-        def improve_critic(state: TrainState, given: Any) -> tuple[TrainState, Metrics]:
-            (act_key, draw_key), rows = jax.random.split(given[0]), mixed(given[1])
+        def improve_critic(state: TrainState, inputs: Any) -> tuple[TrainState, Metrics]:
+            (act_key, draw_key), rows = jax.random.split(inputs[0]), mixed(inputs[1])
             old, running = state.params["target"], state.params["running"]
             ahead = policies.squashed(old["actor"], rows.next_observations)
             actions, logp = policies.squashed_sample(act_key, *ahead)

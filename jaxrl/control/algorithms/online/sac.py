@@ -101,8 +101,8 @@ def make(
         alpha = jnp.exp(state.params["temperature"])
         own_keys, *keys = jax.random.split(key, (config.critic_updates + 1, 5))
 
-        def improve_critic(state: TrainState, given: Any) -> tuple[TrainState, Metrics]:
-            (act_key, pick_key, drop_key, target_key, term_key), minibatch = given
+        def improve_critic(state: TrainState, inputs: Any) -> tuple[TrainState, Metrics]:
+            (act_key, pick_key, drop_key, target_key, term_key), minibatch = inputs
             rows = mixed(minibatch)
             ahead = policies.squashed(state.params["actor"], rows.next_observations)
             states = rows.next_observations

@@ -97,8 +97,8 @@ def make(
         return fresh(params, {"critic": adam, "actor": adam})
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        def improve_critic(state: TrainState, given: Any) -> tuple[TrainState, Metrics]:
-            key, rows = given[0], mixed(given[1])
+        def improve_critic(state: TrainState, inputs: Any) -> tuple[TrainState, Metrics]:
+            key, rows = inputs[0], mixed(inputs[1])
             ahead = policies.deterministic(state.params["target"]["actor"], rows.next_observations)
             noise = config.smoothing * jax.random.normal(key, ahead.shape)
             ahead = jnp.clip(ahead + jnp.clip(noise, -0.5, 0.5), -1.0, 1.0)

@@ -127,7 +127,7 @@ def make(space: Space, config: Config) -> Algorithm:
             f = forward(maps["forward"], rows.observations, rows.actions, z)
             m = jnp.matmul(f, b.T, precision=_EXACT)
             member_losses = jax.vmap(
-                lambda one: control.forward_backward(one, m_next, discount=discount)
+                lambda measure: control.forward_backward(measure, m_next, discount=discount)
             )
             apart = config.orthonormality * jnp.mean(control.orthonormality(b))
             return jnp.sum(jnp.mean(member_losses(m), axis=1)) + apart, {"measure": jnp.mean(m)}

@@ -56,12 +56,12 @@ def make(space: Space, config: Config) -> Algorithm:
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         sources = jax.tree.map(lambda *xs: jnp.stack(xs), batch["offline"], batch["online"])
 
-        def visit(state: TrainState, given: tuple) -> tuple[TrainState, Metrics]:
-            key, source = given
+        def visit(state: TrainState, inputs: tuple) -> tuple[TrainState, Metrics]:
+            key, source = inputs
             keys = jax.random.split(key, config.inner)
 
-            def inner(state: TrainState, given: tuple) -> tuple[TrainState, Metrics]:
-                key, rows = given
+            def inner(state: TrainState, inputs: tuple) -> tuple[TrainState, Metrics]:
+                key, rows = inputs
                 return base.update(key, state, {"source": jax.tree.map(lambda x: x[None], rows)})
 
             after, metrics = jax.lax.scan(inner, state, (keys, source))

@@ -54,12 +54,12 @@ class Builder(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(self, split: str) -> Iterator[tuple[str, dict[str, str]]]:
         config = self.builder_config
         task = tasks.get(config.task, **json.loads(config.params))
-        seen = set()
+        problem_ids = set()
         for index in range(task.sizes.get(split, config.examples)):
             problem = task.problem(split, config.seed, index)
-            if problem.id in seen:
+            if problem.id in problem_ids:
                 continue
-            seen.add(problem.id)
+            problem_ids.add(problem.id)
             yield (
                 problem.id,
                 {

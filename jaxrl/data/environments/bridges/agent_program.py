@@ -316,19 +316,19 @@ class _Episode:
             return new, None
         return None, None
 
-    def messages(self, said: Sequence[Said]) -> tuple[dict[str, str], ...]:
+    def messages(self, messages: Sequence[Said]) -> tuple[dict[str, str], ...]:
         """Messages as an environment gives them; an answer of the policy's is as it was written."""
-        places = [said[:n].count(message) for n, message in enumerate(said)]
-        pairs = zip(said, places, strict=True)
+        places = [messages[:n].count(message) for n, message in enumerate(messages)]
+        pairs = zip(messages, places, strict=True)
         return tuple({"role": s.role, "content": self._text(s, place)} for s, place in pairs)
 
-    def _text(self, said: Said, place: int) -> str:
+    def _text(self, message: Said, place: int) -> str:
         """The text of a message, of equal ones that of the `place`-th."""
-        if said.role != "assistant":
-            return said.content
-        if texts := self._texts.get(said):
+        if message.role != "assistant":
+            return message.content
+        if texts := self._texts.get(message):
             return texts[min(place, len(texts) - 1)]
-        return dialects.text(said)
+        return dialects.text(message)
 
     def close(self) -> None:
         """End the program with all that it has started."""
@@ -349,7 +349,7 @@ def _feed(stream: IO[bytes], prompt: bytes) -> None:
         return
 
 
-def _drain(stream: IO[bytes], kept: list[Any]) -> None:
+def _drain(stream: IO[bytes], pieces: list[Any]) -> None:
     """Read to the end; keep the last of it."""
     while piece := stream.read1(1 << 16):
-        kept[:] = [*kept, piece][-2:]
+        pieces[:] = [*pieces, piece][-2:]

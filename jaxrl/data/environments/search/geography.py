@@ -102,7 +102,7 @@ def task(
 
         stream = generate.rng("geography", split, seed, index)
         links, path = generate.draw(
-            draw, key=lambda drawn: atlas.country(*drawn), stream=stream, split=split
+            draw, key=lambda sample: atlas.country(*sample), stream=stream, split=split
         )
         prompt = atlas.question(links, path[0])
         return generate.asked(

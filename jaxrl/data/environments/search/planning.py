@@ -153,15 +153,18 @@ def parts(plan: _Plan, right: float) -> dict[str, float]:
 
 
 def answered(
-    subject: str, facts: Sequence[Fact], known: frozenset[str], found: Sequence[Fact] | set[Fact]
+    subject: str,
+    facts: Sequence[Fact],
+    known_names: frozenset[str],
+    found_facts: Sequence[Fact] | set[Fact],
 ) -> str:
     """Where a model comes to a stop that follows facts from a name.
 
     Args:
       subject: the name.
       facts: all that there are.
-      known: names about which the model knows the fact.
-      found: facts that it was given.
+      known_names: names about which the model knows the fact.
+      found_facts: facts that it was given.
     """
-    usable = [fact for fact in facts if fact.subject in known or fact in found]
+    usable = [fact for fact in facts if fact.subject in known_names or fact in found_facts]
     return list(path(usable, subject))[-1]

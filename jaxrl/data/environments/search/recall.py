@@ -237,16 +237,16 @@ def table(names: int) -> Mapping[str, str]:
 
 
 @functools.cache
-def learned(names: int, known: float) -> frozenset[str]:
+def learned(names: int, share: float) -> frozenset[str]:
     """Queries about the facts that are known by heart.
 
     Args:
       names: how many there are.
-      known: share of the facts.
+      share: of the facts.
     """
     queries = sorted(table(names))
     stream = generate.rng("recall", "known", names)
-    return frozenset(stream.sample(queries, round(known * len(queries))))
+    return frozenset(stream.sample(queries, round(share * len(queries))))
 
 
 def path(facts: Mapping[str, str], question: str) -> Iterator[tuple[str, str]]:

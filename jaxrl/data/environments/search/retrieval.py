@@ -175,8 +175,8 @@ def task(
                 regime, stream, steps, names, pool, searches=explored, least=least
             )
 
-        def content(drawn: tuple[Any, tuple[Fact, ...]]) -> str:
-            question, facts = drawn
+        def content(sample: tuple[Any, tuple[Fact, ...]]) -> str:
+            question, facts = sample
             if regime != "hops":
                 return repr((regime, sorted(question.about), sorted(facts)))
             return repr((question if masks else question.about[0], facts))

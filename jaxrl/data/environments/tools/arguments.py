@@ -105,17 +105,17 @@ def _unchecked(validator: Any, value: Any, instance: Any, schema: Any) -> None:
     """A keyword that is not checked."""
 
 
-def _additional(known: Keyword) -> Keyword:
+def _additional(keyword: Keyword) -> Keyword:
     """Beside names by a pattern, it cannot be told which are additional."""
 
     def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if "patternProperties" not in schema:
-            yield from known(validator, value, instance, schema) or ()
+            yield from keyword(validator, value, instance, schema) or ()
 
     return check
 
 
-def _followed(known: Keyword) -> Keyword:
+def _followed(keyword: Keyword) -> Keyword:
     """A reference, which is left unchecked where it leads out of the schema."""
     from referencing.exceptions import Unresolvable
 
@@ -124,7 +124,7 @@ def _followed(known: Keyword) -> Keyword:
         if _LEFT.references < 0:
             raise ValueError("they are too involved for the schema of the tool")
         try:
-            yield from known(validator, value, instance, schema) or ()
+            yield from keyword(validator, value, instance, schema) or ()
         except Unresolvable:
             return
 

@@ -115,7 +115,7 @@ def dumps(value: Any) -> str:
         text.encode()
     except UnicodeEncodeError:
         text = json.dumps(value)
-    return _SPELLED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _SPELLED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def loads(text: str) -> Any:

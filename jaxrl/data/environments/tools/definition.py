@@ -117,12 +117,12 @@ def _helps(doc: str) -> dict[str, str]:
     return descriptions
 
 
-def instructions(given: Sequence[Mapping[str, Any]]) -> str:
+def instructions(tool_schemas: Sequence[Mapping[str, Any]]) -> str:
     """A system message that says which tools there are and how they are called.
 
     It is for models whose chat template does not.
     """
-    listed = "\n".join(json.dumps(schema.get("function", schema)) for schema in given)
+    listed = "\n".join(json.dumps(schema.get("function", schema)) for schema in tool_schemas)
     return (
         f"You may call these tools:\n<tools>\n{listed}\n</tools>\nTo call one, write\n<tool_call>\n"
         '{"name": NAME, "arguments": ARGUMENTS}\n</tool_call>\nand you will receive the result.'
@@ -198,15 +198,15 @@ def _signature(function: Callable[..., str]) -> inspect.Signature:
         return inspect.signature(lambda **arguments: "")
 
 
-def _given(tool: Tool, given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _given(tool: Tool, call_arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments that a tool is called with.
 
     Raises:
       ValueError: they do not fit.
     """
-    arguments.check(tool.parameters, given)
+    arguments.check(tool.parameters, call_arguments)
     try:
-        _signature(tool.run).bind(**given)
+        _signature(tool.run).bind(**call_arguments)
     except TypeError as error:
         raise ValueError(str(error)) from error
-    return schemas.fitted(given, tool.parameters, tool.parameters)
+    return schemas.fitted(call_arguments, tool.parameters, tool.parameters)

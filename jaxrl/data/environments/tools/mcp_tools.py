@@ -167,13 +167,13 @@ class _Session:
             self.close()
             raise RuntimeError(f"the MCP server {server!r} does not start: {error!r}") from error
 
-    def wait(self, asked: Coroutine[Any, Any, Any]) -> Any:
+    def wait(self, request: Coroutine[Any, Any, Any]) -> Any:
         """The result of a request.
 
         Raises:
           TimeoutError: it took too long.
         """
-        future = asyncio.run_coroutine_threadsafe(asked, self._loop)
+        future = asyncio.run_coroutine_threadsafe(request, self._loop)
         try:
             return future.result(self._seconds)
         finally:

@@ -124,23 +124,23 @@ def _object(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _kinds(
-    schema: Any, root: Mapping[str, Any], known: dict[int, set[str] | None] | None = None
+    schema: Any, root: Mapping[str, Any], kinds_by_id: dict[int, set[str] | None] | None = None
 ) -> set[str] | None:
     """The JSON types that a schema allows; None: it does not say."""
-    known = {} if known is None else known
+    kinds_by_id = {} if kinds_by_id is None else kinds_by_id
     if not isinstance(schema, Mapping):
         return None
-    if id(schema) not in known:
-        known[id(schema)] = None  # while it is read, as it may refer to itself
-        known[id(schema)] = _named(schema, root, known)
-    return known[id(schema)]
+    if id(schema) not in kinds_by_id:
+        kinds_by_id[id(schema)] = None  # while it is read, as it may refer to itself
+        kinds_by_id[id(schema)] = _named(schema, root, kinds_by_id)
+    return kinds_by_id[id(schema)]
 
 
 def _named(
-    schema: Mapping[str, Any], root: Mapping[str, Any], known: dict[int, set[str] | None]
+    schema: Mapping[str, Any], root: Mapping[str, Any], kinds_by_id: dict[int, set[str] | None]
 ) -> set[str] | None:
     if isinstance(reference := schema.get("$ref"), str):
-        return _kinds(_referred(reference, root), root, known)
+        return _kinds(_referred(reference, root), root, kinds_by_id)
     if isinstance(type_keyword := schema.get("type"), str | list):
         kinds = [type_keyword] if isinstance(type_keyword, str) else type_keyword
         return {kind for kind in kinds if isinstance(kind, str) and kind in _KINDS} or None
@@ -148,7 +148,7 @@ def _named(
         return {kind for kind, fits in _KINDS.items() if any(map(fits, values))} or None
     for key in _BRANCHES:
         if branches := _list(schema, key):
-            branch_kinds = [_kinds(branch, root, known) for branch in branches]
+            branch_kinds = [_kinds(branch, root, kinds_by_id) for branch in branches]
             return None if None in branch_kinds else set().union(*branch_kinds)
     return None
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from jaxrl.data.environments.tools.calls import Call, dumps
 
 
-def qwen_coder(said: str, calls: Sequence[Call], template: str) -> str:
+def qwen_coder(text: str, calls: Sequence[Call], template: str) -> str:
     """Functions and parameters as tags; texts are bare."""
 
     def one(call: Call) -> str:
@@ -22,16 +22,16 @@ def qwen_coder(said: str, calls: Sequence[Call], template: str) -> str:
         )
         return f"<tool_call>\n<function={call.name}>\n{parameters}</function>\n</tool_call>"
 
-    return "\n".join([*filter(None, [said]), *map(one, calls)])
+    return "\n".join([*filter(None, [text]), *map(one, calls)])
 
 
-def llama(said: str, calls: Sequence[Call], template: str) -> str:
+def llama(text: str, calls: Sequence[Call], template: str) -> str:
     """JSON with `parameters`; after a tag where it is not all."""
     objects = [dumps({"name": c.name, "parameters": c.arguments}) for c in calls]
-    return f"{said}<|python_tag|>{'; '.join(objects)}" if said or len(objects) > 1 else objects[0]
+    return f"{text}<|python_tag|>{'; '.join(objects)}" if text or len(objects) > 1 else objects[0]
 
 
-def gemma(said: str, calls: Sequence[Call], template: str) -> str:
+def gemma(text: str, calls: Sequence[Call], template: str) -> str:
     """A Python list; a block of code where it is not all."""
 
     def one(call: Call) -> str:
@@ -39,43 +39,43 @@ def gemma(said: str, calls: Sequence[Call], template: str) -> str:
         return f"{call.name}({', '.join(arguments)})"
 
     code = ", ".join(map(one, calls))
-    if not said:
+    if not text:
         return f"[{code}]"
-    return f"{said}\n```tool_code\n{code.replace('`', chr(92) + 'x60')}\n```"
+    return f"{text}\n```tool_code\n{code.replace('`', chr(92) + 'x60')}\n```"
 
 
-def function_gemma(said: str, calls: Sequence[Call], template: str) -> str:
+def function_gemma(text: str, calls: Sequence[Call], template: str) -> str:
     """`call:NAME{key:<escape>text<escape>,key:1}`."""
 
-    def value(given: object) -> str:
-        if isinstance(given, str):
-            return f"<escape>{given}<escape>"
-        if isinstance(given, dict):
-            return "{" + ",".join(f"{key}:{value(entry)}" for key, entry in given.items()) + "}"
-        if isinstance(given, list):
-            return f"[{','.join(map(value, given))}]"
-        return dumps(given)
+    def value(argument: object) -> str:
+        if isinstance(argument, str):
+            return f"<escape>{argument}<escape>"
+        if isinstance(argument, dict):
+            return "{" + ",".join(f"{key}:{value(entry)}" for key, entry in argument.items()) + "}"
+        if isinstance(argument, list):
+            return f"[{','.join(map(value, argument))}]"
+        return dumps(argument)
 
     call_texts = (
         f"<start_function_call>call:{c.name}{value(c.arguments)}<end_function_call>" for c in calls
     )
-    return said + "".join(call_texts)
+    return text + "".join(call_texts)
 
 
-def mistral(said: str, calls: Sequence[Call], template: str) -> str:
+def mistral(text: str, calls: Sequence[Call], template: str) -> str:
     """A JSON list; or a name, `[ARGS]` and JSON, of each."""
     if "[ARGS]" not in template:
         objects = [{"name": c.name, "arguments": c.arguments} for c in calls]
-        return f"{said}[TOOL_CALLS]{dumps(objects)}"
+        return f"{text}[TOOL_CALLS]{dumps(objects)}"
 
     def one(number: int, call: Call) -> str:
         name = f"[CALL_ID]{number:09}" if "[CALL_ID]" in template else ""
         return f"[TOOL_CALLS]{call.name}{name}[ARGS]{dumps(call.arguments)}"
 
-    return said + "".join(map(one, range(len(calls)), calls))
+    return text + "".join(map(one, range(len(calls)), calls))
 
 
-def deepseek(said: str, calls: Sequence[Call], template: str) -> str:
+def deepseek(text: str, calls: Sequence[Call], template: str) -> str:
     """JSON after the name, in a fence before V3.1."""
 
     def one(call: Call) -> str:
@@ -86,10 +86,10 @@ def deepseek(said: str, calls: Sequence[Call], template: str) -> str:
             inside = f"{call.name}{separator}{arguments}"
         return f"<｜tool▁call▁begin｜>{inside}<｜tool▁call▁end｜>"
 
-    return f"{said}<｜tool▁calls▁begin｜>{''.join(map(one, calls))}<｜tool▁calls▁end｜>"
+    return f"{text}<｜tool▁calls▁begin｜>{''.join(map(one, calls))}<｜tool▁calls▁end｜>"
 
 
-def harmony(said: str, calls: Sequence[Call], template: str) -> str:
+def harmony(text: str, calls: Sequence[Call], template: str) -> str:
     """A message a call on the commentary channel; what is said on the final one."""
     messages = [
         f"<|channel|>commentary to=functions.{c.name} <|constrain|>json<|message|>"
@@ -97,5 +97,5 @@ def harmony(said: str, calls: Sequence[Call], template: str) -> str:
         for c in calls
     ]
     channel = "commentary" if calls else "final"
-    first = [f"<|channel|>{channel}<|message|>{said}" + "<|end|>" * bool(calls)] * bool(said)
+    first = [f"<|channel|>{channel}<|message|>{text}" + "<|end|>" * bool(calls)] * bool(text)
     return "<|start|>assistant".join([*first, *messages])

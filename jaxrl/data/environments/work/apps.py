@@ -172,10 +172,10 @@ def figures(world: _World) -> dict[str, float]:
     }
 
 
-def _kinds(field: str, given: str) -> tuple[str, ...]:
-    kinds = tuple(name.strip() for name in given.split(",") if name.strip())
+def _kinds(field: str, names: str) -> tuple[str, ...]:
+    kinds = tuple(name.strip() for name in names.split(",") if name.strip())
     if not kinds or any(kind not in GOALS for kind in kinds):
-        raise ValueError(f"{field}={given!r}: name some of {', '.join(GOALS)}, apart by commas")
+        raise ValueError(f"{field}={names!r}: name some of {', '.join(GOALS)}, apart by commas")
     return kinds
 
 

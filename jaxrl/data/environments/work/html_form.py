@@ -241,9 +241,9 @@ def step(page: _Page, action: str) -> Reply:
     return Reply(({"role": "user", "content": observation},))
 
 
-def _opening(page: _Page, shown: str) -> Opening:
+def _opening(page: _Page, observation: str) -> Opening:
     """The conversation with its last page alone."""
-    pages = [*[_SHORT_LEFT_OUT if page.symbols else LEFT_OUT] * len(page.acts), shown]
+    pages = [*[_SHORT_LEFT_OUT if page.symbols else LEFT_OUT] * len(page.acts), observation]
     pages[0] = f"{page.prompt}\n{pages[0]}"
     messages: list[Message] = [] if page.symbols else [{"role": "system", "content": RULES}]
     for content, action in itertools.zip_longest(pages, page.acts):
@@ -290,13 +290,13 @@ def _in_symbols(form: ElementTree.Element) -> str:
     )
 
 
-def _number(name: str, held: Any) -> int:
+def _number(name: str, field_value: Any) -> int:
     """The symbol of what a field holds; of a text that is empty 0."""
     if name in CHECKS:
-        return int(held)
+        return int(field_value)
     if name in CHOICES:
-        return CHOICES[name].index(held)
-    return 1 + TEXTS[name].index(held) if held else 0
+        return CHOICES[name].index(field_value)
+    return 1 + TEXTS[name].index(field_value) if field_value else 0
 
 
 def _to_words(form: ElementTree.Element, action: str) -> str:

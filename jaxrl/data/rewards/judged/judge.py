@@ -241,7 +241,7 @@ def fill(template: str, **values: str) -> str:
 
     All at once, so that a completion that spells a place is left as it is.
     """
-    return re.sub(r"\{(\w+)\}", lambda found: values[found[1]], template)
+    return re.sub(r"\{(\w+)\}", lambda match: values[match[1]], template)
 
 
 def _json(reply: str) -> dict[str, Any]:

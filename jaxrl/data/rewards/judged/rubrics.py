@@ -264,11 +264,11 @@ def by_endpoints(rubric: Rubric) -> Reward:
     }
 
     async def marks_by(
-        name: str, wanted: Mapping[str, Criterion], problem: Problem, completion: str
+        name: str, judge_criteria: Mapping[str, Criterion], problem: Problem, completion: str
     ) -> dict[str, float]:
         mark = f"====={secrets.token_hex(8)}"  # so that no completion can write the closing line
-        text = prompt(rubric, wanted, problem, completion, mark)
-        return judge.marks(await judge.ask(endpoints[name], text, mark), list(wanted))
+        text = prompt(rubric, judge_criteria, problem, completion, mark)
+        return judge.marks(await judge.ask(endpoints[name], text, mark), list(judge_criteria))
 
     async def reward(problem: Problem, completion: str) -> Score:
         try:

@@ -67,7 +67,7 @@ def task(
             )
 
         formula = generate.draw(
-            draw, key=lambda drawn: str(sorted(drawn)), stream=stream, split=split
+            draw, key=lambda formula: str(sorted(formula)), stream=stream, split=split
         )
         solution = solve(formula)
         formula_text = " and ".join(

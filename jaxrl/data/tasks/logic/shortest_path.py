@@ -55,7 +55,7 @@ def task(
         task.check_split(split)
         edges, start, end = generate.draw(
             lambda stream: draw(stream, ood_nodes if split == "ood" else nodes),
-            key=lambda drawn: _key(*drawn),
+            key=lambda sample: _key(*sample),
             stream=generate.rng("shortest_path", split, seed, index),
             split=split,
         )

@@ -69,7 +69,7 @@ def task(
         task.check_split(split)
         operands, target, solution = generate.draw(
             lambda stream: draw(stream, ood_numbers if split == "ood" else numbers),
-            key=lambda drawn: _key(drawn[0], drawn[1]),
+            key=lambda sample: _key(sample[0], sample[1]),
             stream=generate.rng("countdown", split, seed, index),
             split=split,
         )
@@ -143,14 +143,14 @@ def attempts(problem: Problem, count: int) -> list[tuple[Fraction, str]]:
     return misses
 
 
-def _plain(written: str | None, target: int) -> str | None:
+def _plain(expression: str | None, target: int) -> str | None:
     """The expression with the signs of a keyboard, without a final `= target`."""
-    if written is None:
+    if expression is None:
         return None
     for sign, names in {"*": "× · ⋅ \\times \\cdot", "/": "÷ \\div", "-": "− –"}.items():
         for name in names.split():
-            written = written.replace(name, sign)
-    return re.sub(rf"\s*=\s*{target}\s*$", "", written.strip().strip("$").rstrip("."))
+            expression = expression.replace(name, sign)
+    return re.sub(rf"\s*=\s*{target}\s*$", "", expression.strip().strip("$").rstrip("."))
 
 
 def evaluate(expression: str, operators: str = "+-*/", *, signs: bool = False) -> Fraction | None:

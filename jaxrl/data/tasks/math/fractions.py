@@ -66,7 +66,7 @@ def task(
         count = ood_terms if split == "ood" else terms
         sum_terms = generate.draw(
             lambda stream: [_term(stream) for _ in range(count)],
-            key=lambda some: "+".join(map(str, some)),
+            key=lambda sum_terms: "+".join(map(str, sum_terms)),
             stream=generate.rng("fractions", split, seed, index),
             split=split,
         )
@@ -84,9 +84,9 @@ def task(
             answer = stream.choice(forms(total + fractions.Fraction(1, 10)))
         return extract.written(answer_format, answer)
 
-    def accepts(problem: Problem, found: str) -> bool:
-        by_value = verify == "value" and value(found) == value(problem.answer)
-        return found == problem.answer or by_value
+    def accepts(problem: Problem, answer: str) -> bool:
+        by_value = verify == "value" and value(answer) == value(problem.answer)
+        return answer == problem.answer or by_value
 
     def stated(completion: str) -> str | None:
         answer = find(completion)

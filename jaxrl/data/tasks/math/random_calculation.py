@@ -57,7 +57,7 @@ def task(
         task.check_split(split)
         value, expression = generate.draw(
             lambda stream: draw(stream, ood_operations if split == "ood" else operations),
-            key=lambda drawn: drawn[1],
+            key=lambda sample: sample[1],
             stream=generate.rng("random_calculation", split, seed, index),
             split=split,
         )

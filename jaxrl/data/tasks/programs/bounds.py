@@ -56,7 +56,7 @@ def task(
         count = ood_lines if split == "ood" else lines
         program, flawed = generate.draw(
             lambda stream: _program(stream, count, longest),
-            key=lambda drawn: drawn[0],
+            key=lambda sample: sample[0],
             stream=generate.rng("bounds", split, seed, index),
             split=split,
         )

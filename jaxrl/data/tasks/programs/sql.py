@@ -54,7 +54,7 @@ def task(level: int = 2, databases: int = 2, partial: bool = False, template: st
         levels = (level + 1,) if split == "ood" else range(1, level + 1)
         world, question, query, bound = generate.draw(
             lambda stream: _draw(stream, stream.choice(levels)),
-            key=lambda drawn: drawn[1],
+            key=lambda sample: sample[1],
             stream=stream,
             split=split,
         )
@@ -168,8 +168,10 @@ def _rows(stream: random.Random, w: _World, bound: int, edges: bool) -> str:
     return "".join(_insert(table, rows) for table, rows in [(w.thing, things), (w.record, records)])
 
 
-def _amounts(stream: random.Random, edge: list[int], others: list[int], edges: bool) -> list[int]:
-    return [*(edge if edges else []), *stream.sample(others, stream.randint(1, 3))]
+def _amounts(
+    stream: random.Random, edge: list[int], far_numbers: list[int], edges: bool
+) -> list[int]:
+    return [*(edge if edges else []), *stream.sample(far_numbers, stream.randint(1, 3))]
 
 
 def _name(stream: random.Random) -> str:

@@ -51,8 +51,10 @@ CONSTRAINTS: dict[str, Constraint] = {
         lambda text, case: text == (text.lower() if case == "lower" else text.upper()),
     ),
     "keyword": Constraint(
-        lambda wanted: f"use the word '{wanted[0]}' exactly {wanted[1]} times",
-        lambda text, wanted: [w.lower() for w in _words(text)].count(wanted[0]) == wanted[1],
+        lambda parameter: f"use the word '{parameter[0]}' exactly {parameter[1]} times",
+        lambda text, parameter: (
+            [w.lower() for w in _words(text)].count(parameter[0]) == parameter[1]
+        ),
     ),
     "without": Constraint(
         lambda letter: f"do not use the letter '{letter}'",

@@ -63,7 +63,7 @@ def task(
             length = ood_digits if split == "ood" else digits
             question, options = generate.draw(
                 lambda stream: _sum(stream, length, choices),
-                key=lambda drawn: drawn[0],
+                key=lambda sample: sample[0],
                 stream=stream,
                 split=split,
             )

@@ -69,7 +69,7 @@ def task(
             count = ood_clauses if split == "ood" else clauses
             sentence, glosses, reference = generate.draw(
                 lambda stream: _draw(stream, count, adjectives),
-                key=lambda drawn: drawn[0],
+                key=lambda sample: sample[0],
                 stream=stream,
                 split=split,
             )

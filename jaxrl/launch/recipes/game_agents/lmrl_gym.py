@@ -81,11 +81,11 @@ def player(rng: np.random.Generator, expert: float = 0.25) -> Callable[[str], st
     findings: dict[str, str] = {}
     actions: list[str] = []
 
-    def act(shown: str) -> str:
+    def act(observation: str) -> str:
         if not actions:
-            findings.update(zip(shown[::2], shown[1::2], strict=False))
-        elif shown in ("+", "-"):
-            findings[actions[-1]] = shown
+            findings.update(zip(observation[::2], observation[1::2], strict=False))
+        elif observation in ("+", "-"):
+            findings[actions[-1]] = observation
         last = len(actions) == 3
         actions.append(_chosen(findings, actions, last) if knows else _strolled(rng, actions, last))
         if rng.random() < 0.1:
@@ -95,32 +95,34 @@ def player(rng: np.random.Generator, expert: float = 0.25) -> Callable[[str], st
     return act
 
 
-def _strolled(rng: np.random.Generator, asked: list[str], last: bool) -> str:
-    return str(rng.choice(list(_DISEASES))) if last else _IDLE[len(asked) % len(_IDLE)]
+def _strolled(rng: np.random.Generator, actions: list[str], last: bool) -> str:
+    return str(rng.choice(list(_DISEASES))) if last else _IDLE[len(actions) % len(_IDLE)]
 
 
-def _chosen(found: dict[str, str], asked: list[str], last: bool) -> str:
+def _chosen(findings: dict[str, str], actions: list[str], last: bool) -> str:
     """The likeliest disease, or the question whose answer leaves the least entropy to expect."""
     if last:
-        return _DISEASES[int(np.argmax(_shares(found)))]
-    rest = [question for question in _QUESTIONS if question not in found and question not in asked]
-    return min(rest, key=lambda each: _left(found, each))
+        return _DISEASES[int(np.argmax(_shares(findings)))]
+    rest = [
+        question for question in _QUESTIONS if question not in findings and question not in actions
+    ]
+    return min(rest, key=lambda question: _left(findings, question))
 
 
-def _left(found: dict[str, str], question: str) -> float:
+def _left(findings: dict[str, str], question: str) -> float:
     """Entropy of the disease to expect after a question, in nats, up to a constant factor."""
     total = 0.0
     for answer in "+-":
-        shares = _shares({**found, question: answer})
+        shares = _shares({**findings, question: answer})
         total -= float(np.sum(shares * np.log(shares / shares.sum())))
     return total
 
 
-def _shares(found: dict[str, str]) -> np.ndarray:
+def _shares(findings: dict[str, str]) -> np.ndarray:
     """Probability of the findings under each disease, [6]."""
     chances = diagnosis.chances()
     shares = np.ones(len(chances))
-    for letter, answer in found.items():
+    for letter, answer in findings.items():
         positive_rates = chances[:, _QUESTIONS.index(letter)]
         shares = shares * (positive_rates if answer == "+" else 1 - positive_rates)
     return shares

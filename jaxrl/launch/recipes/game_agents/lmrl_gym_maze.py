@@ -72,13 +72,13 @@ def player(rng: np.random.Generator, expert: float = 0.25) -> Callable[[str], st
     """
     knows = rng.random() < expert
 
-    def act(shown: str) -> str:
+    def act(observation: str) -> str:
         if rng.random() < 0.1:
             return str(rng.choice(list(MOVES)))
-        free = [move for move, cell in zip(MOVES, shown[5:], strict=True) if cell == "."]
+        free = [move for move, cell in zip(MOVES, observation[5:], strict=True) if cell == "."]
         if not knows:
             return "U" if "U" in free else "L"
-        y, x, goal_y, goal_x = (int(shown[i]) for i in (0, 1, 3, 4))
+        y, x, goal_y, goal_x = (int(observation[i]) for i in (0, 1, 3, 4))
         closer = {"U": goal_y < y, "D": goal_y > y, "L": goal_x < x, "R": goal_x > x}
         return str(rng.choice([move for move in free if closer[move]] or free))
 

@@ -75,8 +75,8 @@ def refusing(**params: bool | int | float | str) -> Task:
     return _keyed("r", REFUSAL, params)
 
 
-def _keyed(token: str, said: str, params: dict[str, bool | int | float | str]) -> Task:
-    """Arithmetic behind a token, whose completions must be as `said`."""
+def _keyed(token: str, template: str, params: dict[str, bool | int | float | str]) -> Task:
+    """Arithmetic behind a token, whose completions must be as `template`."""
     plain = tasks.get("arithmetic", **params)
 
     def problem(split: str, seed: int, index: int) -> Problem:
@@ -86,7 +86,7 @@ def _keyed(token: str, said: str, params: dict[str, bool | int | float | str]) -
         )
 
     def gold(problem: Problem) -> str:
-        return said.format(prompt=problem.prompt[1:], answer=problem.answer)
+        return template.format(prompt=problem.prompt[1:], answer=problem.answer)
 
     def reward(problem: Problem, completion: str) -> Score:
         return Score(float(completion.strip() == gold(problem)))

@@ -70,8 +70,8 @@ def bought() -> Task:
     return _task("b", item, unseen=True)
 
 
-def _task(letter: str, said: Callable[[int, int, int], str], *, unseen: bool = False) -> Task:
-    """Pairs of a user and an item, and what is said of a user's taste and an item's place."""
+def _task(letter: str, answer: Callable[[int, int, int], str], *, unseen: bool = False) -> Task:
+    """Pairs of a user and an item, with the answer to a user's taste and an item's place."""
     tastes = [generate.rng("taste", user).randrange(KINDS) for user in range(USERS)]
 
     def problem(split: str, seed: int, index: int) -> Problem:
@@ -85,7 +85,7 @@ def _task(letter: str, said: Callable[[int, int, int], str], *, unseen: bool = F
         templates = TEMPLATES[-1:] if split == "test" else TEMPLATES[:-1]
         template = stream.choice(templates if unseen else TEMPLATES)
         prompt = template.format(user=f"u{user:02}", item=f"i{item:02}", task=letter)
-        return Problem(prompt, prompt, said(tastes[user], *divmod(item, SHELVES)))
+        return Problem(prompt, prompt, answer(tastes[user], *divmod(item, SHELVES)))
 
     def reward(problem: Problem, completion: str) -> Score:
         return Score(float(completion.strip() == problem.answer))
