@@ -43,7 +43,7 @@ def marks(batch: Sampled) -> dict[str, jax.Array]:
 
 def anchored(batch: Sampled) -> jax.Array:
     """The reward of the rubric, by the function that serves every run."""
-    rubric = rubrics.of(ANSWER)
+    rubric = rubrics.parse(ANSWER)
 
     def score(given: dict[str, Any]) -> np.ndarray:
         rows = zip(*(np.ravel(given[name]).tolist() for name in ANSWER["criteria"]), strict=True)

@@ -81,7 +81,7 @@ def collect(
     group_ids = np.broadcast_to(np.arange(shape[1], dtype=np.int32) // group, shape)
     if arm.latents:
         given = (written.tokens != 0) & ~written.actions
-        imitated = [latents.drawn(arm.latents, [int(s), step], count) for s in numbers]
+        imitated = [latents.imitated_groups(arm.latents, [int(s), step], count) for s in numbers]
         experts = experts | (given.any(axis=-1) & np.repeat(imitated, group, axis=1))
     if arm.rewards is not None:
         steps = np.full(seeds, step)

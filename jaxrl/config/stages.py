@@ -41,7 +41,7 @@ _FUNCTIONS = ("objective.policy", "objective.shaping", "objective.advantage", "o
 """Fields that name functions, whose arguments are in a field of their own."""
 
 
-def begun(config: Config, done: int) -> list[tuple[int, int]]:
+def begun_stages(config: Config, done: int) -> list[tuple[int, int]]:
     """The stages that have begun after `done` steps, in the order in which they take effect.
 
     Returns:
@@ -61,7 +61,7 @@ def at(config: Config, done: int) -> Config:
       ValueError: a field that no stage may set, or that does not exist, or a value that it cannot
         have.
     """
-    for _, key in begun(config, done):
+    for _, key in begun_stages(config, done):
         changes = {k: v for k, v in config.stages[key].items() if k != PERIOD}
         for name in changes:
             if name in _FUNCTIONS:
@@ -126,7 +126,7 @@ def of_stage(config: Config, done: int) -> Iterator[None]:
 
 def start(config: Config, done: int) -> int:
     """The number of steps done where the stage in force after `done` steps began."""
-    return max((first for first, _ in begun(config, done)), default=0)
+    return max((first for first, _ in begun_stages(config, done)), default=0)
 
 
 def first(config: Config, done: int) -> int:
@@ -140,7 +140,7 @@ def first(config: Config, done: int) -> int:
 
 def _order(config: Config, done: int) -> tuple[int, ...]:
     """Keys of the stages in force after `done` steps, the last one to begin last."""
-    return tuple(key for _, key in begun(config, done))
+    return tuple(key for _, key in begun_stages(config, done))
 
 
 def _period(changes: Mapping[str, Any]) -> int:

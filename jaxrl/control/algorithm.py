@@ -85,13 +85,15 @@ def standardised(inner: Algorithm, space: Space) -> Algorithm:
         return (observation - params["moments"]["mean"]) / params["moments"]["std"]
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        def seen(part: Transitions) -> Transitions:
+        def normalise_part(part: Transitions) -> Transitions:
             observations, next_observations = (
                 normal(state.params, x) for x in (part.observations, part.next_observations)
             )
             return part._replace(observations=observations, next_observations=next_observations)
 
-        return inner.update(key, state, {name: seen(part) for name, part in batch.items()})
+        return inner.update(
+            key, state, {name: normalise_part(part) for name, part in batch.items()}
+        )
 
     def sees(policy: Act) -> Act:
         return lambda key, params, observation: policy(key, params, normal(params, observation))

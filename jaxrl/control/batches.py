@@ -36,7 +36,7 @@ def mixed(batch: Batch) -> Transitions:
     return jax.tree.map(lambda *xs: jnp.concatenate(xs), *parts)
 
 
-def settled(part: Any) -> Any:
+def with_own_terminals(part: Any) -> Any:
     """Rows of a data set whose terminal rows have their own state for the next one.
 
     Nothing follows a terminal, and many files hold the first state of the next trajectory there.

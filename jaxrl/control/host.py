@@ -164,11 +164,13 @@ def hash_seed(*numbers: int) -> int:
 def _policy(act: Act) -> Callable[..., jax.Array]:
     """Compiled: parameters [S, ...], keys [S], t, observations [S, W, O] -> actions [S, W, ...]."""
 
-    def one(params: Any, key: jax.Array, t: jax.Array, observations: jax.Array) -> jax.Array:
+    def act_in_worlds(
+        params: Any, key: jax.Array, t: jax.Array, observations: jax.Array
+    ) -> jax.Array:
         keys = jax.random.split(jax.random.fold_in(key, t), len(observations))
         return jax.vmap(act, (0, None, 0))(keys, params, observations)
 
-    return jax.jit(jax.vmap(one, (0, 0, None, 0)))
+    return jax.jit(jax.vmap(act_in_worlds, (0, 0, None, 0)))
 
 
 def evaluation(

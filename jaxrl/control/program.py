@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxrl.control import replay
 from jaxrl.control.algorithm import Algorithm, Metrics
-from jaxrl.control.batches import Batch, settled
+from jaxrl.control.batches import Batch, with_own_terminals
 from jaxrl.control.environment import Environment, Space, begin, play, random_action
 from jaxrl.control.rollout import Act, play_all
 from jaxrl.data.offline.transitions import Transitions
@@ -93,19 +93,19 @@ def draw(
     old = round(share * algorithm.batch_size)
     new = algorithm.batch_size - old
 
-    def one(key: jax.Array) -> Batch:
+    def sample_batch(key: jax.Array) -> Batch:
         old_key, new_key = jax.random.split(key)
         batch: dict[str, Any] = {}
         if old:
             parts = algorithm.sample(old_key, data, old)
-            batch |= {name: settled(part) for name, part in parts.items()}
+            batch |= {name: with_own_terminals(part) for name, part in parts.items()}
         if new:
             batch |= algorithm.recall(new_key, ring, new)
         return batch
 
     if not algorithm.minibatches:
-        return one(key)
-    return jax.vmap(one)(jax.random.split(key, algorithm.minibatches))
+        return sample_batch(key)
+    return jax.vmap(sample_batch)(jax.random.split(key, algorithm.minibatches))
 
 
 def offline(algorithm: Algorithm, *, steps: int) -> Program:
@@ -180,7 +180,7 @@ def online(
         ring = replay.credit(ring, clock, discount=returns, horizon=sees.horizon)
         return carry._replace(replay=ring)
 
-    def known(part: Any) -> Any:
+    def finished_rows(part: Any) -> Any:
         """Rows of the replay buffer with the return to go of episodes that have ended."""
         extra = dict(part.extra)
         over = extra.pop("finished") > 0
@@ -192,7 +192,7 @@ def online(
         batch = draw(algorithm, key, data=data, ring=carry.replay, share=prior)
         if returns is None:
             return batch
-        return {n: known(p) if "finished" in p.extra else p for n, p in batch.items()}
+        return {n: finished_rows(p) if "finished" in p.extra else p for n, p in batch.items()}
 
     def learn(carry: Carry, key: jax.Array, data: Any) -> tuple[Carry, Metrics]:
         def update(learner: TrainState, keys: jax.Array) -> tuple[TrainState, Metrics]:

@@ -143,7 +143,7 @@ def _start(
 ) -> Carry:
     """The carries of all seeds at the beginning of a phase."""
 
-    def one(key: jax.Array, before: Any, data: Any) -> Carry:
+    def start(key: jax.Array, before: Any, data: Any) -> Carry:
         init_key, start_key = jax.random.split(key)
         learner = program.algorithm.init(init_key)
         if before is not None:
@@ -152,7 +152,7 @@ def _start(
 
     learner = None if before is None else before.learner
     axes = (0, None if learner is None else 0, None)
-    return _each(one, mesh, axes)(keys, learner, data)
+    return _each(start, mesh, axes)(keys, learner, data)
 
 
 def _advance(program: Program, mesh: Mesh | None) -> Callable[..., tuple[Carry, Any]]:
@@ -161,7 +161,7 @@ def _advance(program: Program, mesh: Mesh | None) -> Callable[..., tuple[Carry, 
     The length is an argument of the compiled program, so that a shorter last stretch reuses it.
     """
 
-    def one(carry: Carry, data: Any, length: jax.Array) -> tuple[Carry, Any]:
+    def run_steps(carry: Carry, data: Any, length: jax.Array) -> tuple[Carry, Any]:
         _, metrics = jax.eval_shape(program.step, carry, data)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
 
@@ -172,7 +172,7 @@ def _advance(program: Program, mesh: Mesh | None) -> Callable[..., tuple[Carry, 
         carry, sums = jax.lax.fori_loop(0, length, step, (carry, zeros))
         return carry, jax.tree.map(lambda x: x / length, sums)
 
-    return _each(one, mesh, (0, None, None))
+    return _each(run_steps, mesh, (0, None, None))
 
 
 def _evaluation(
@@ -182,12 +182,12 @@ def _evaluation(
     algorithm = program.algorithm
     sees = algorithm.observe(env)
 
-    def one(params: Any, key: jax.Array, step: int) -> tuple[jax.Array, jax.Array]:
+    def evaluate_seed(params: Any, key: jax.Array, step: int) -> tuple[jax.Array, jax.Array]:
         key = jax.random.fold_in(key, step)
         out = evaluate(sees, algorithm.best, params, key, episodes=episodes)
         return jnp.mean(out.returns), jnp.mean(out.costs)
 
-    return _each(one, mesh, (0, 0, None))
+    return _each(evaluate_seed, mesh, (0, 0, None))
 
 
 def _on_host(

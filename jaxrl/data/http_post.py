@@ -99,7 +99,7 @@ def split(address: str) -> urllib.parse.SplitResult:
     plain = address.isascii() and not any(c <= " " or c in "\\\x7f" for c in address)
     if not plain or url.scheme not in ("http", "https") or not url.hostname or "@" in url.netloc:
         raise ValueError(
-            f"url={shown(address)!r} must be an http or https address without a name or "
+            f"url={without_secrets(address)!r} must be an http or https address without a name or "
             "password, spaces and control characters"
         )
     if url.geturl() != address:
@@ -107,7 +107,7 @@ def split(address: str) -> urllib.parse.SplitResult:
     return url
 
 
-def shown(url: str) -> str:
+def without_secrets(url: str) -> str:
     """The address without name, password and query, which may be secret."""
     try:
         parts = urllib.parse.urlsplit(url)

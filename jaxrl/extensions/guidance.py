@@ -38,7 +38,7 @@ def guidance(settings: GuidanceConfig) -> Extension:
 
     def check(config: Config) -> None:
         guide = functions.resolve(settings.guide, settings.args, GIVEN)
-        task = tasks.named(config)
+        task = tasks.of_config(config)
         if task.gold is None and not functions.takes(guide, "tokens"):  # which helps by own rows
             raise ValueError(
                 f"guidance.guide={settings.guide!r}, but task {task.name!r} has no solutions to "
@@ -110,7 +110,7 @@ def hinted(
     if hint.expert:
         return (yield from programs.graded(ctx, problem, programs.written_by_expert(request, gold)))
     hinted_request = _with_hint(ctx, config, request, problem, hint, gold)
-    completion = for_training((yield from programs.written(ctx, hinted_request)))
+    completion = for_training((yield from programs.write(ctx, hinted_request)))
     if hint.shown:  # the policy's tokens, but not its choice under the plain prompt
         marks = np.full(len(completion.tokens), Source.EXPERT, np.int8)
         completion = dataclasses.replace(completion, source=marks)

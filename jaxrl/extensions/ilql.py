@@ -176,7 +176,7 @@ def make_update(
         def known(index: jax.Array, total: tuple[jax.Array, jax.Array]) -> Any:
             q, _ = outputs(model, own.target, packed, index, "none")
             _, v = outputs(model, own.params, packed, index, "none")
-            lowest = jnp.min(taken(q, packed.target[index].reshape(-1)), axis=0)
+            lowest = jnp.min(of_actions(q, packed.target[index].reshape(-1)), axis=0)
             *estimates, _ = spread(packed, index, lowest, v)
             return jax.tree.map(jnp.add, total, tuple(estimates))
 
@@ -192,7 +192,7 @@ def make_update(
             valid = arrays.pop("counted") & (sequence >= 0)
             actions = packed.target[index].reshape(-1)
             action_losses = losses(settings, q, v, actions, **arrays)
-            mean = masked_mean(jnp.mean(taken(q, actions), axis=0), valid, tokens)
+            mean = masked_mean(jnp.mean(of_actions(q, actions), axis=0), valid, tokens)
             return masked_mean(action_losses, valid, tokens), mean
 
         def accumulate(index: jax.Array, carry: Any) -> Any:
@@ -225,7 +225,7 @@ def outputs(
     return q, value.outputs(params["value"], states)[..., 0] if "value" in params else None
 
 
-def taken(q: jax.Array, actions: jax.Array) -> jax.Array:
+def of_actions(q: jax.Array, actions: jax.Array) -> jax.Array:
     """[H, S]: of Q [H, S, V], that of the actions [S]."""
     return jnp.take_along_axis(q, actions[None, :, None], axis=-1)[..., 0]
 
@@ -270,7 +270,7 @@ def losses(
       expected: [S], the slow copy's `min_h Qbar_h(a)`.
     """
     every = jnp.broadcast_to(actions, q.shape[:-1])
-    head_losses = loss.squared_error(taken(q, actions), backed)
+    head_losses = loss.squared_error(of_actions(q, actions), backed)
     head_losses += settings.conservatism * loss.cql_term(q, every)
     total = jnp.sum(head_losses, axis=0)
     if settings.targets == "returns":

@@ -84,7 +84,9 @@ def judge(settings: JudgeConfig) -> Extension:
             raise ValueError("judge.rubric is empty; name a rubric with --judge.rubric FILE.yaml")
         configured_rubric = _rubric(settings)
         if settings.model:
-            policy.require_text(policy.describe(policy.named(settings.model))[0], settings.model)
+            policy.require_text(
+                policy.describe(policy.config_of(settings.model))[0], settings.model
+            )
         tasks.require_sampling(config, "judge")
         tasks.require_no_selection(config, "judge")
         if settings.anchor and not settings.pairwise:
@@ -118,7 +120,7 @@ def judge(settings: JudgeConfig) -> Extension:
             opened.append(_open(ctx, settings.model, state))
         judge_model = opened[0] if settings.model else opened[0]._replace(params=state.params)
         if settings.anchor:
-            task = tasks.named(ctx.config)
+            task = tasks.of_config(ctx.config)
             answers = [_gold(task.of(problem), problem) for problem in experience.problems]
             return anchored(ctx.config, judge_model, rubric[0], experience, answers)
         if settings.pairwise:
@@ -166,7 +168,7 @@ def marked(config: Config, by: Opened, rubric: Rubric, experience: Experience) -
     ]
     probabilities = iter(preferences(config, by, questions, ("Yes", "No")))
 
-    def of(criteria: dict[str, Criterion] | Score) -> Score:
+    def score_of(criteria: dict[str, Criterion] | Score) -> Score:
         if isinstance(criteria, Score):
             return criteria
         marks = {name: float(next(probabilities)) for name in criteria}
@@ -174,7 +176,7 @@ def marked(config: Config, by: Opened, rubric: Rubric, experience: Experience) -
             return _UNREADABLE
         return rubrics.total(rubric, criteria, marks)
 
-    return [of(criteria) for criteria in row_criteria]
+    return [score_of(criteria) for criteria in row_criteria]
 
 
 def compared(
@@ -249,13 +251,13 @@ def anchored(
     mark = _mark(config, [*texts, *(anchor for _, anchor in anchors)])
     wins = iter(_wins(config, by, experience, row_criteria, anchors, mark))
 
-    def of(criteria: dict[str, Criterion] | Score) -> Score:
+    def score_of(criteria: dict[str, Criterion] | Score) -> Score:
         if isinstance(criteria, Score):
             return criteria
         win = float(next(wins))
         return _UNREADABLE if np.isnan(win) else Score(win)
 
-    return [of(criteria) for criteria in row_criteria]
+    return [score_of(criteria) for criteria in row_criteria]
 
 
 def _wins(
@@ -322,7 +324,7 @@ _UNREADABLE = Score(None, error="judge: it cannot read the completion, by length
 def _rubric(settings: JudgeConfig) -> Rubric | None:
     if not settings.rubric:
         return None
-    return rubrics.of(rubrics.load(settings.rubric), settings.rubric)
+    return rubrics.parse(rubrics.load(settings.rubric), settings.rubric)
 
 
 def _gold(task: Task, problem: Problem) -> str | None:
@@ -344,7 +346,7 @@ def _criteria(rubric: Rubric | None, problem: Problem) -> dict[str, Criterion] |
 
 def _encoded(by: Opened, text: str) -> Sequence[int] | None:
     try:
-        ids = comparisons.asked(by.tokenizer, text)
+        ids = comparisons.encode_question(by.tokenizer, text)
     except ValueError:  # characters outside an alphabet
         return None
     return ids if len(ids) < by.longest else None
@@ -357,7 +359,7 @@ def _open(ctx: Context, model: str, state: TrainState) -> Opened:
             state.params, tokenizer, make_score(shape, temperature=1.0), shape.max_positions
         )
     config = dataclasses.replace(
-        policy.named(model), compute_dtype=ctx.config.compute_dtype, mesh=ctx.config.mesh
+        policy.config_of(model), compute_dtype=ctx.config.compute_dtype, mesh=ctx.config.mesh
     )
     shape, tokenizer = policy.describe(config)
     params = policy.first_params(config, shape, jax.sharding.get_mesh())

@@ -69,7 +69,7 @@ def latents(settings: LatentsConfig) -> Extension:
     )
 
 
-def drawn(settings: LatentsConfig, seed: Sequence[int], count: int) -> np.ndarray:
+def imitated_groups(settings: LatentsConfig, seed: Sequence[int], count: int) -> np.ndarray:
     """Which of `count` groups are imitated, bool [count]; equal for equal seeds."""
     return np.random.default_rng([*seed, 17]).random(count) < settings.imitated
 
@@ -119,7 +119,7 @@ def planned(settings: LatentsConfig, inner: Program) -> Program:
     ) -> Generator[Wanted, Any, list[Row]]:
         if problem.domain != settings.domain:
             return (yield from inner(ctx, problem, first_id))
-        imitated = bool(drawn(settings, [ctx.seed, first_id], 1)[0])
+        imitated = bool(imitated_groups(settings, [ctx.seed, first_id], 1)[0])
         requests = programs.requests(ctx, problem, first_id)
         return (
             yield Fork([texts(ctx, settings, problem, request, imitated) for request in requests])

@@ -97,7 +97,7 @@ def rewarded(
         bare_probabilities = np.repeat(_probabilities(config, score, params, bare), size)
         values[rows] = group.debiased_probability(reasoned_probabilities, bare_probabilities)
 
-    def one(n: int, task: Score) -> Score:
+    def score_row(n: int, task: Score) -> Score:
         if task.error:
             return task
         if not answers[n // size]:
@@ -105,7 +105,9 @@ def rewarded(
             return Score(None, error=_NO_ANSWER.format(problem.id, problem.answer))
         return Score(float(values[n]), {**task.parts, "task": task.value})
 
-    return experience._replace(scores=[one(n, task) for n, task in enumerate(experience.scores)])
+    return experience._replace(
+        scores=[score_row(n, task) for n, task in enumerate(experience.scores)]
+    )
 
 
 def _answer(tokenizer: Tokenizer, problem: Problem) -> list[int]:

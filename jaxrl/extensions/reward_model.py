@@ -27,7 +27,7 @@ from jaxrl.mesh import mesh
 from jaxrl.mesh.buckets import round_up
 from jaxrl.rollout import policy, tasks
 from jaxrl.rollout.experience import Experience
-from jaxrl.rollout.written import written
+from jaxrl.rollout.written import as_completion
 from jaxrl.run import placement
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training import packing
@@ -117,7 +117,7 @@ def open_model(config: Config, model: str) -> OpenModel:
       ValueError: it cannot be read.
     """
     model_config = dataclasses.replace(
-        policy.named(model), compute_dtype=config.compute_dtype, mesh=config.mesh
+        policy.config_of(model), compute_dtype=config.compute_dtype, mesh=config.mesh
     )
     decoder, tokenizer = policy.describe(model_config)
     params = policy.first_params(model_config, decoder, jax.sharding.get_mesh())
@@ -134,7 +134,7 @@ def rewarded(settings: RewardModelConfig, experience: Experience, scores: np.nda
     """
     mean, spread = scores.mean(axis=0), scores.std(axis=0)
 
-    def of(n: int, task: Score) -> Score:
+    def score_row(n: int, task: Score) -> Score:
         if task.error:
             return task
         if np.isnan(mean[n]):
@@ -145,7 +145,9 @@ def rewarded(settings: RewardModelConfig, experience: Experience, scores: np.nda
         value = mean[n] - settings.uncertainty * spread[n] + settings.task_weight * task.value
         return Score(float(value), parts)
 
-    return experience._replace(scores=[of(n, task) for n, task in enumerate(experience.scores)])
+    return experience._replace(
+        scores=[score_row(n, task) for n, task in enumerate(experience.scores)]
+    )
 
 
 def score(config: Config, model: OpenModel, experience: Experience, steps: str = "") -> np.ndarray:
@@ -161,7 +163,7 @@ def score(config: Config, model: OpenModel, experience: Experience, steps: str =
     problems = [problem for problem in experience.problems for _ in range(size)]
     read = functools.partial(_lines, model) if steps else functools.partial(_read, config, model)
     model_examples = [read(*pair) for pair in zip(problems, experience.texts, strict=True)]
-    completions = [written(example) for example in model_examples if example is not None]
+    completions = [as_completion(example) for example in model_examples if example is not None]
     completion_scores = np.full(len(model_examples), np.nan, np.float32)
     if not completions:
         return completion_scores

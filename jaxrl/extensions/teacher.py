@@ -147,7 +147,7 @@ def require_sft(config: Config, extension: str) -> None:
 
 def _named(config: Config, model: str) -> Config:
     return dataclasses.replace(
-        policy.named(model),
+        policy.config_of(model),
         compute_dtype=config.compute_dtype,
         attention=config.attention,
         mesh=config.mesh,
@@ -162,11 +162,13 @@ def read_states(model: DecoderConfig, params: Params, packed: Packed) -> Teachin
       packed: K micro-batches.
     """
 
-    def one(index: jax.Array) -> jax.Array:
+    def states_of(index: jax.Array) -> jax.Array:
         return micro_states(model, params, packed, index, "none")
 
     count = packed.tokens.shape[0]
-    states = one(jnp.int32(0))[None] if count == 1 else jax.lax.map(one, jnp.arange(count))
+    states = (
+        states_of(jnp.int32(0))[None] if count == 1 else jax.lax.map(states_of, jnp.arange(count))
+    )
     return Teaching(states, decoder.unembedding(params), model.logit_softcap)
 
 

@@ -115,7 +115,7 @@ def train(
     if callbacks is not None or quiet:
         summary = loop.train(config, callbacks or Callbacks())
     else:
-        with progress.shown(PlainConsole(), lambda: None, dtype=config.compute_dtype) as watch:
+        with progress.on_console(PlainConsole(), lambda: None, dtype=config.compute_dtype) as watch:
             summary = loop.train(config, watch)
     directory = loop.run_directory(config)
     return Result(directory, summary, runs.load_run(directory, texts=False).metrics)

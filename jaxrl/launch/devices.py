@@ -23,7 +23,7 @@ class Accelerators(NamedTuple):
     """Numbers of TPU chips."""
 
 
-def found(
+def find_accelerators(
     devices: Path = Path("/dev"),
     environment: Mapping[str, str] = os.environ,
     *,

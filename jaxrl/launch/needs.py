@@ -82,11 +82,11 @@ def _tasks(config: Config) -> set[str]:
 
 
 def _has_answer(config: Config) -> bool:
-    return tasks.named(config).problem("train", config.seed, 0).answer is not None
+    return tasks.of_config(config).problem("train", config.seed, 0).answer is not None
 
 
 def _has_column(config: Config) -> bool:
-    problem = tasks.named(config).problem("train", config.seed, 0)
+    problem = tasks.of_config(config).problem("train", config.seed, 0)
     column = config.wrapper_args.get("column", "")
     return not column or column in problem.metadata.get("row", problem.metadata)
 
@@ -101,13 +101,13 @@ def _has_rewards(config: Config) -> bool:
 
 
 def _has_turns(config: Config) -> bool:
-    task = tasks.named(config)
+    task = tasks.of_config(config)
     return all(part.turns is not None for part in task.parts.values() or [task])
 
 
 _HAS: dict[Need, Callable[[Config], bool]] = {
     "answer": _has_answer,
-    "solution": lambda config: tasks.named(config).gold is not None,
+    "solution": lambda config: tasks.of_config(config).gold is not None,
     "domains": lambda config: len(config.domains) > 1,
     "harmful": _has_column,
     "facts": _has_column,
@@ -120,7 +120,7 @@ _HAS: dict[Need, Callable[[Config], bool]] = {
 }
 
 
-def of(name: str) -> list[Need]:
+def needs_of(name: str) -> list[Need]:
     """What the method of a recipe needs."""
     method = getattr(recipes.module(name), "METHOD", None)
     return [] if method is None else list(method.needs)
@@ -162,7 +162,7 @@ def for_file(path: str) -> list[dict[str, Any]]:
         if method is None:
             continue
         config = recipes.load(str(row["name"]), "any")
-        task_args = {"path": path, "rewards": named.written([named.parse("none")])}
+        task_args = {"path": path, "rewards": named.to_json([named.parse("none")])}
         config = dataclasses.replace(config, task="file", task_args=task_args)
         absent = missing(config, method)
         out.append({"name": row["name"], "summary": row["summary"], "missing": absent})

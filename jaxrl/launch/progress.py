@@ -44,7 +44,7 @@ _LINES = 20  # progress lines of a whole run where there is no terminal to redra
 
 
 @contextmanager
-def shown(
+def on_console(
     console: Console,
     begin: Callable[[], None],
     *,

@@ -42,11 +42,13 @@ def main(argv: list[str]) -> int:
         count, argv = sweep.parallel(argv)
         arms = sweep.arms(argv)
         if arms:
-            return sweep.run(arms, sweep.side_by_side(count) if count > 1 else sweep.in_turn(one))
+            return sweep.run(
+                arms, sweep.side_by_side(count) if count > 1 else sweep.in_turn(train_run)
+            )
         if count > 1:
             raise ValueError(f"--parallel {count} is for several runs, as in --seed 0,1,2")
         config, options = configs.resolve(argv)
-        return one(config, options)
+        return train_run(config, options)
     except REFUSALS as error:
         return refused(error)
     except KeyboardInterrupt:
@@ -54,7 +56,7 @@ def main(argv: list[str]) -> int:
         return INTERRUPTED
 
 
-def one(config: Config, options: short.Options) -> int:
+def train_run(config: Config, options: short.Options) -> int:
     """Train one run, with progress on the console, which cannot end it; the exit status."""
     with streams.lasting():
         return _one(config, options)
@@ -85,7 +87,7 @@ def _one(config: Config, options: short.Options) -> int:
 
     display_options = {"every": options.show_every, "dtype": config.compute_dtype}
     try:
-        with progress.shown(console, begin, **display_options) as watch:
+        with progress.on_console(console, begin, **display_options) as watch:
             if options.profile:
                 watch = profile.profiled(watch, directory / "profile")
             watch = _stopping_when_full(_shielding(watch))

@@ -49,11 +49,11 @@ def entropy_chunked(hidden: jax.Array, kernel: jax.Array, *, chunk_size: int = 2
     """
 
     @jax.checkpoint
-    def one(h: jax.Array) -> jax.Array:
+    def entropy_of(h: jax.Array) -> jax.Array:
         return entropy(jnp.dot(h, kernel, preferred_element_type=jnp.float32))
 
     flat = hidden.reshape(-1, hidden.shape[-1])
-    return jax.lax.map(one, flat, batch_size=chunk_size).reshape(hidden.shape[:-1])
+    return jax.lax.map(entropy_of, flat, batch_size=chunk_size).reshape(hidden.shape[:-1])
 
 
 @checked

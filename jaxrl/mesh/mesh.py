@@ -247,11 +247,11 @@ def put(tree: Any, where: Any) -> Any:
 def fetch(tree: Any) -> Any:
     """Whole host copies of arrays, in every process; all processes must call."""
 
-    def whole(x: Any) -> Any:
+    def gather(x: Any) -> Any:
         is_local = not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated
         return x if is_local else _replicate(x, replicated(x.sharding.mesh))
 
-    return jax.device_get(jax.tree.map(whole, tree))
+    return jax.device_get(jax.tree.map(gather, tree))
 
 
 @functools.partial(jax.jit, static_argnums=1)

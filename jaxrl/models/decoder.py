@@ -215,7 +215,7 @@ def _forward(
         stack: str, x: jax.Array, xs: tuple[Params, jax.Array, jax.Array]
     ) -> tuple[jax.Array, Routing | None]:
         layer_params, kind, local = xs
-        layer_params, gated = gates.taken(layer_params, layout)
+        layer_params, gated = gates.take(layer_params, layout)
         block = _block(config, layout.weights(layer_params, stack))
         q, memory = block.look(x, table[kind], scale)
         layer_mask = mask
@@ -377,7 +377,7 @@ def extend(
     def one(
         x: jax.Array, layer_params: Params, layer: LayerCache, rotation: Any, local: bool
     ) -> tuple[jax.Array, LayerCache]:
-        layer_params, gated = gates.taken(layer_params, layout)
+        layer_params, gated = gates.take(layer_params, layout)
         block = _block(config, layer_params)
         q, new = block.look(x, rotation, scale)
         remembered = layout.cache(jax.tree.map(write, layer, new))

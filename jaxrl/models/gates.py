@@ -42,7 +42,7 @@ def gated(params: Params, gates: Gates) -> Params:
     return {**params, "layers": {**params["layers"], _NAME: gates}}
 
 
-def taken(params: Params, layout: Layout) -> tuple[Params, Layout]:
+def take(params: Params, layout: Layout) -> tuple[Params, Layout]:
     """A layer's parameters without its gates, and the layout whose attention obeys them."""
     if _NAME not in params:
         return params, layout

@@ -214,7 +214,7 @@ def replace(params: Params, adapters: Adapters) -> Params:
 def fold(params: Params) -> Params:
     """Parameters with each adapter added into its matrix, unless that is quantised."""
 
-    def whole(weight: linear.Weight) -> linear.Weight:
+    def merge_weight(weight: linear.Weight) -> linear.Weight:
         if not isinstance(weight, Adapted) or isinstance(weight.base, linear.Quantized):
             return weight
         add = functools.partial(linear.dense, dtype=weight.base.dtype)
@@ -222,7 +222,7 @@ def fold(params: Params) -> Params:
             add = jax.vmap(add)
         return add(weight)
 
-    return jax.tree.map(whole, params, is_leaf=lambda x: isinstance(x, Adapted))
+    return jax.tree.map(merge_weight, params, is_leaf=lambda x: isinstance(x, Adapted))
 
 
 def merge(model: DecoderConfig, params: Params, adapters: Adapters, config: LoraConfig) -> Params:

@@ -37,7 +37,7 @@ def quantize(config: DecoderConfig, params: Params, kind: Kind) -> Params:
     flat = nnx.traversals.flatten_mapping(params)
     for path, leaf in layout(config).items():
         if applies(leaf) and not isinstance(flat[path], Quantized):
-            flat[path] = one(flat[path], leaf, kind)
+            flat[path] = quantize_matrix(flat[path], leaf, kind)
     return nnx.traversals.unflatten_mapping(flat)
 
 
@@ -60,7 +60,7 @@ def abstract(config: DecoderConfig, kind: Kind) -> tuple[Params, Params]:
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def one(weight: jax.Array, leaf: Leaf, kind: Kind) -> Quantized:
+def quantize_matrix(weight: jax.Array, leaf: Leaf, kind: Kind) -> Quantized:
     """One matrix, or a stack of them, quantised."""
     batch, inputs = weight.shape[: leaf.batch], weight.shape[leaf.batch : leaf.batch + leaf.inputs]
     outputs = weight.shape[leaf.batch + leaf.inputs :]

@@ -50,7 +50,11 @@ def assemble(
     depth, layer_leaf = leaf.shape[0], leaf._replace(shape=leaf.shape[1:], batch=leaf.batch - 1)
 
     def finish(layer: jax.Array) -> Weight:
-        return quantize.one(layer, layer_leaf, kind) if kind and quantize.applies(leaf) else layer
+        return (
+            quantize.quantize_matrix(layer, layer_leaf, kind)
+            if kind and quantize.applies(leaf)
+            else layer
+        )
 
     def start() -> Weight:
         return jax.tree.map(lambda row: _bits(jnp.zeros((depth, *row.shape), row.dtype)), rows)

@@ -32,7 +32,7 @@ def config(run: str | Path, trusted: Collection[str] | None) -> Config:
       ValueError: it names other functions, files, addresses, keys or fields.
     """
     directory = storage.locate(run)
-    loaded, noted = configs.load(directory / "config.json"), known(directory)
+    loaded, noted = configs.load(directory / "config.json"), known_entries(directory)
     if loaded.sandbox.allow_weak and untrusted.WEAK not in noted:
         loaded = configs.replaced(loaded, "sandbox.allow_weak", False)
     if trusted is not None:
@@ -42,7 +42,7 @@ def config(run: str | Path, trusted: Collection[str] | None) -> Config:
 
 def remember(directory: Path, entries: Collection[str]) -> None:
     """Note the entries that a run was started with; without a place for the note, nothing."""
-    if not entries or set(entries) <= known(directory):
+    if not entries or set(entries) <= known_entries(directory):
         return
     with contextlib.suppress(OSError):
         _notes().parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def remember(directory: Path, entries: Collection[str]) -> None:
             file.write(json.dumps(note) + "\n")
 
 
-def known(directory: Path) -> set[str]:
+def known_entries(directory: Path) -> set[str]:
     """The entries that runs in this directory, or in one around it, were started with."""
     functions: set[str] = set()
     where = place(directory)

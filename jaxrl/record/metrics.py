@@ -45,7 +45,7 @@ class MetricsLog:
           directory: of the run.
           resume_step: the last step whose lines stay.
           note: called with each failure.
-          wanted: from `trackers.wanted`.
+          wanted: from `trackers.openers`.
           start: the step after which each should have a row, up to `resume_step`; None: unknown.
         """
         self._note = note

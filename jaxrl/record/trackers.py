@@ -31,7 +31,7 @@ class Tracker(NamedTuple):
     close: Callable[[], object]
 
 
-def wanted(config: Config) -> dict[str, Callable[[Path], Tracker]]:
+def openers(config: Config) -> dict[str, Callable[[Path], Tracker]]:
     """What opens each tracker that a config asks for, given the run directory."""
     makers = {"wandb": wandb, "trackio": trackio, "mlflow": mlflow}
     return {

@@ -37,7 +37,7 @@ _MEASURING_S = 1800
 """How long process 0 waits for the others to hash what they have written."""
 
 
-def kept(scores: Mapping[int, float | None], config: CheckpointConfig) -> set[int]:
+def kept_steps(scores: Mapping[int, float | None], config: CheckpointConfig) -> set[int]:
     """The committed steps that are kept: the last, every `keep_every`-th, and the best.
 
     Args:
@@ -303,7 +303,7 @@ def retain(directory: Path, config: CheckpointConfig) -> None:
             scores[step] = manifest.read(path(directory, step))["score"]
         except (ValueError, KeyError, TypeError):
             scores[step] = None
-    for step in scores.keys() - kept(scores, config):
+    for step in scores.keys() - kept_steps(scores, config):
         old = path(directory, step)
         if not (old / manifest.PINNED).exists():
             (old / manifest.NAME).unlink()  # first: a half-removed checkpoint must not look whole

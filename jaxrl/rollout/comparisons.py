@@ -18,7 +18,7 @@ from jaxrl.data.types import Problem
 LETTERS = ("A", "B")
 
 
-def asked(tokenizer: Tokenizer, text: str) -> Sequence[int]:
+def encode_question(tokenizer: Tokenizer, text: str) -> Sequence[int]:
     """Token ids of a question: a user's message where the model has a chat template.
 
     Raises:
@@ -69,7 +69,7 @@ def examples(tokenizer: Tokenizer, row: Row, seed: int) -> list[list[Example]]:
     """
     letters = first_tokens(tokenizer, LETTERS)
     return [
-        [Example(tuple(asked(tokenizer, text)), (letter,), (True,)) for letter in right]
+        [Example(tuple(encode_question(tokenizer, text)), (letter,), (True,)) for letter in right]
         for text, right in zip(questions(row, seed), (letters, letters[::-1]), strict=True)
     ]
 

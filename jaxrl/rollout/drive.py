@@ -256,12 +256,12 @@ def results(futures: Mapping[int, Future[Answer]]) -> dict[int, Answer]:
     local_answers = {n: future.result() for n, future in futures.items()}
     return (
         functools.reduce(operator.or_, distributed.gathered(local_answers))
-        if local_answers or several()
+        if local_answers or is_distributed()
         else {}
     )
 
 
-def several() -> bool:
+def is_distributed() -> bool:
     """Whether the run has several processes."""
     return jax.process_count() > 1
 

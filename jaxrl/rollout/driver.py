@@ -24,7 +24,7 @@ from typing import Any
 from jaxrl.data.scoring.pool import Pool
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import state
-from jaxrl.rollout.drive import Answer, Asked, Chunk, Drive, Group, several
+from jaxrl.rollout.drive import Answer, Asked, Chunk, Drive, Group, is_distributed
 from jaxrl.rollout.engine import Engine
 from jaxrl.rollout.programs import Context, Program, Row
 from jaxrl.rollout.selection import Drawn
@@ -132,21 +132,21 @@ def advance(
       ValueError: `rollout.replies` is "arrival" in a run of several processes.
     """
     early = ctx.rollout.replies == "arrival"
-    if early and several():
+    if early and is_distributed():
         raise ValueError(
             "rollout.replies='arrival' needs one process, as processes must agree on an order; "
             "use together"
         )
     drive = Drive(program, ctx, engine, pool, open_groups.asked)
 
-    def whole() -> int:
+    def count_finished() -> int:
         return sum(group.rows is not None for group in open_groups.groups)
 
     with timer("sample"):
         drive.begin(open_groups.groups)
     while True:
         with timer("sample"):
-            while drive.work and (whole() if early else drive.still()) < enough:
+            while drive.work and (count_finished() if early else drive.still()) < enough:
                 numbers = list[int]()
                 if early:
                     numbers = drive.ready()
@@ -161,7 +161,7 @@ def advance(
             answers = drive.answers(drive.ready() if early else None)
         with timer("sample"):
             drive.receive(answers)
-        if whole() >= enough or not (drive.work or drive.asked):
+        if count_finished() >= enough or not (drive.work or drive.asked):
             break
     drive.save_partial()
     open_groups.asked = dict(drive.asked.values())

@@ -80,7 +80,7 @@ class Local:
 
     def put(self, requests: Sequence[Request]) -> None:
         """Begin requests, or continue the held sequences of the same ids and draws."""
-        setup, work, waiting = self._setup, self.work, sampler.held(self.work)
+        setup, work, waiting = self._setup, self.work, sampler.held_slots(self.work)
         draws = {s.request.id: s.request.draw for s in work.seats if s is not None and s.held}
         redrawn_ids = [r.id for r in requests if draws.get(r.id, r.draw) != r.draw]
         sampler.release(work, redrawn_ids)  # those continue in another context
@@ -92,7 +92,7 @@ class Local:
 
     def keep(self, ids: Collection[int]) -> None:
         """Release all held sequences but these."""
-        held_slots = sampler.held(self.work)
+        held_slots = sampler.held_slots(self.work)
         sampler.release(self.work, [name for name in held_slots if name not in ids])
 
     def chunk(self, version: int) -> Decoded:

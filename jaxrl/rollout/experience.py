@@ -74,7 +74,7 @@ def reconcile_turn_rewards(before: Experience, after: Experience) -> Experience:
     if after.scores == before.scores:
         return after
 
-    def one(completion: Completion, old: Score, new: Score) -> Completion:
+    def shift_reward(completion: Completion, old: Score, new: Score) -> Completion:
         rewards = list(completion.turn_rewards)
         agents = completion.turn_agents or (0,) * len(rewards)
         if 0 not in agents or old.value is None or new.value is None:
@@ -83,7 +83,7 @@ def reconcile_turn_rewards(before: Experience, after: Experience) -> Experience:
         return dataclasses.replace(completion, turn_rewards=tuple(rewards))
 
     rows = zip(after.completions, before.scores, after.scores, strict=True)
-    return after._replace(completions=[one(*row) for row in rows])
+    return after._replace(completions=[shift_reward(*row) for row in rows])
 
 
 def table(experience: Experience, count: int) -> list[dict[str, str | float | None]]:

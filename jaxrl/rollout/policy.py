@@ -119,7 +119,7 @@ def alphabet(config: Config) -> str:
     """
     if config.data.kinds:
         return files.alphabet(config.data)
-    task = tasks.named(config)
+    task = tasks.of_config(config)
     if task.alphabet is None:
         raise ValueError(
             f"task {task.name!r} has no alphabet of its own, so a fresh model has no "
@@ -204,7 +204,7 @@ def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
         return make(jax.random.fold_in(jax.random.key(config.seed), 0))
     base, shapes = _base(config, model, mesh)
     where = jax.tree.map(lambda s: s.sharding, shapes)
-    # what adapters are trained on stays frozen, see `trainable.held`
+    # what adapters are trained on stays frozen, see `trainable.in_compute_dtype`
     dtype = model.dtype if base.rank else "float32"
     return weights.load(config.model, shardings=lambda _: where, dtype=dtype, quantized=base.kind)[
         1
@@ -264,7 +264,7 @@ def restored(
     return params, adapters, saved_step
 
 
-def named(model: str) -> Config:
+def config_of(model: str) -> Config:
     """The config that opens a packaged model, a model directory or a run.
 
     Raises:

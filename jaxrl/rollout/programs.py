@@ -96,7 +96,7 @@ def single_turn(ctx: Context, problem: Problem, first_id: int) -> Generator[Want
     """Each row is an answer to the problem's prompt."""
     row_requests = requests(ctx, problem, first_id)
     if ctx.task.of(problem).grouped:
-        answers = yield Fork([written(ctx, request) for request in row_requests])
+        answers = yield Fork([write(ctx, request) for request in row_requests])
         return (yield from graded_together(ctx, problem, list(map(for_training, answers))))
     return (yield Fork([answered(ctx, problem, request) for request in row_requests]))
 
@@ -158,7 +158,7 @@ def budget(problem: Problem, rollout: RolloutConfig) -> int:
 
 def answered(ctx: Context, problem: Problem, request: Request) -> Part:
     """Sample a completion of the request and score it as an answer to the problem."""
-    completion = yield from written(ctx, request)
+    completion = yield from write(ctx, request)
     return (yield from graded(ctx, problem, for_training(completion)))
 
 
@@ -188,7 +188,7 @@ def _texts(ctx: Context, completion: Completion) -> tuple[str, str]:
     return text, extract.thinking(prompt, text)
 
 
-def written(ctx: Context, request: Request) -> Generator[Wanted, Any, Completion]:
+def write(ctx: Context, request: Request) -> Generator[Wanted, Any, Completion]:
     """The completion of a request, in chunks of bounded context where the config has chunks.
 
     Each chunk reads the prompt, the request's prefix and the end of the chunk before ("The

@@ -18,7 +18,7 @@ from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.data.types import Task
 
 
-def named(config: Config) -> Task:
+def of_config(config: Config) -> Task:
     """What makes a run's problems and scores them.
 
     Raises:
@@ -59,7 +59,7 @@ def require_turns(config: Config, asked_by: str, *, of_all: bool = True, or_else
     Raises:
       ValueError: it is answered in one turn.
     """
-    task = named(config)
+    task = of_config(config)
     parts = task.parts.values() or [task]
     single = [part.name for part in parts if part.turns is None]
     if single and (of_all or len(single) == len(parts)):
@@ -79,7 +79,7 @@ def require_one_turn(config: Config, asked_by: str) -> None:
     Raises:
       ValueError: it has turns, or a part of it.
     """
-    task = named(config)
+    task = of_config(config)
     played = [part.name for part in task.parts.values() or [task] if part.turns is not None]
     if played:
         raise ValueError(
@@ -138,7 +138,7 @@ def require_one_agent(config: Config, asked_by: str) -> None:
     Raises:
       ValueError: they have several.
     """
-    task = named(config)
+    task = of_config(config)
     parts = list(task.parts.values()) or [task]
     agents = max(1 if part.turns is None else part.turns.agents for part in parts)
     if agents > 1:
@@ -190,4 +190,4 @@ def dialogue(task: Task, tokenizer: Tokenizer, rollout: RolloutConfig) -> Dialog
         return None
     roles = tuple(sorted({role for world in worlds for role in world.roles}))
     offered = any(world.tools for world in worlds)
-    return dialogues.of(tokenizer, roles, chat=rollout.chat, tools=offered)
+    return dialogues.of_model(tokenizer, roles, chat=rollout.chat, tools=offered)

@@ -107,7 +107,7 @@ def of_row(tokenizer: Tokenizer, config: Config, row: rows.Row) -> list[Group]:
         return []
     if row.stepwise:
         (example,) = fitted
-        answer = with_labels(written(example), row.rewards)
+        answer = with_labels(as_completion(example), row.rewards)
         score = Score(float(np.mean(answer.turn_rewards)))
         text, prompt = (tokenizer.decode(list(ids)) for ids in (example.tokens, example.prompt))
         return [(Problem(row.id, prompt, None), [Row(answer, text, score)])]
@@ -132,13 +132,13 @@ def _group(
 ) -> Group:
     decode = tokenizer.decode
     answers = [
-        Row(written(example), decode(list(example.tokens)), Score(reward))
+        Row(as_completion(example), decode(list(example.tokens)), Score(reward))
         for example, reward in zip(fitted, rewards, strict=True)
     ]
     return Problem(name, decode(list(fitted[0].prompt)), None), answers
 
 
-def written(example: examples.Example) -> Completion:
+def as_completion(example: examples.Example) -> Completion:
     """A written answer: the tokens to learn are an expert's, the others are given."""
     zeros = np.zeros(len(example.tokens), np.float32)
     marks = np.where(example.learned, Source.EXPERT, Source.OBSERVATION).astype(np.int8)

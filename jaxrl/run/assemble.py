@@ -142,7 +142,9 @@ def machine(run: RunContext) -> Machine:
 
     @functools.lru_cache(maxsize=_PROGRAMS)
     def program(first: int) -> Update:
-        return placement.settled(stage.program(context(first), run.extensions, optimize), like)
+        return placement.with_fixed_layout(
+            stage.program(context(first), run.extensions, optimize), like
+        )
 
     def open_stage(done: int, position: dict[str, Any] | None) -> Stage:
         assert recorder is not None  # `begin` comes first

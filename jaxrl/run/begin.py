@@ -103,7 +103,7 @@ def fresh(
     params = warm_start(run, params)
     key = jax.random.fold_in(jax.random.key(config.seed), _ADAPTERS)
     params = trainable.attach(run.policy.model, params, config.lora, key)
-    params = trainable.held(run.policy.model, params, part)
+    params = trainable.in_compute_dtype(run.policy.model, params, part)
     state = placement.fresh_state(params, optimize, like, part, complete)
     if reference.stored(config, run.extensions):
         references.save(run.directory, state.params)

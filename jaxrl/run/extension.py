@@ -204,7 +204,7 @@ def open_extensions(config: Config) -> dict[str, Extension]:
     return opened
 
 
-def taught(ctx: Context, extensions: Iterable[Extension], packed: Packed) -> Packed:
+def teach(ctx: Context, extensions: Iterable[Extension], packed: Packed) -> Packed:
     """Packed rows with what extensions teach of them."""
     for extension in extensions:
         packed = extension.teach(ctx, packed)

@@ -126,7 +126,7 @@ def _run(
     stage_start = -1
     already = host["seconds"]
 
-    makers = trackers.wanted(config)
+    makers = trackers.openers(config)
     log = MetricsLog(run.directory, host["step"], note, makers, start=fork_step)
     timer, tripped, began = Timer(), list[Trip](), perf_counter()
     try:

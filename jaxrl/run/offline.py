@@ -25,7 +25,7 @@ from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.written import Group, gathered, groups
 from jaxrl.run import placement, prepare, reference
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
-from jaxrl.run.extension import Context, taught
+from jaxrl.run.extension import Context, teach
 from jaxrl.run.reference import Scored, reference_logp
 from jaxrl.training.train_step import make_measure
 from jaxrl.types import TrainState, Trajectory
@@ -200,7 +200,7 @@ def figures(
     """
     batch = prepare.prepared(ctx, run.extensions.values(), state, batch)
     packed, _ = placement.pack(batch, ctx.config)
-    packed = taught(ctx, run.extensions.values(), packed)
+    packed = teach(ctx, run.extensions.values(), packed)
     ref_logp = reference_logp(ctx, state, batch, packed)
     placed = mesh.put(batch, placement.of_batch(batch))
     metrics = jax.device_get(measure(state, placed, packed, ref_logp))

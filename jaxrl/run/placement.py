@@ -106,7 +106,7 @@ def abstract_state(
     Raises:
       ValueError: there is no such memory.
     """
-    params = trainable.held(model, trainable.abstract(model, adapters), part)
+    params = trainable.in_compute_dtype(model, trainable.abstract(model, adapters), part)
     shapes = jax.eval_shape(lambda p: complete(init_state(p, optimize, part)), params)
     everywhere = mesh.replicated(jax.sharding.get_mesh())
     flat = jax.tree_util.tree_leaves_with_path((params, part.split(params)[0]))
@@ -160,7 +160,7 @@ def fresh_state(
     return jax.device_put(complete(init_state(params, optimize, part)), shardings(like))
 
 
-def settled(update: Callable[..., Any], like: TrainState) -> Callable[..., Any]:
+def with_fixed_layout(update: Callable[..., Any], like: TrainState) -> Callable[..., Any]:
     """`update`, with its new state laid out as `like` again; moments on the host are fetched.
 
     The batch is put on the mesh as `of_batch` says: no device holds all of it.

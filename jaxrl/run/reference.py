@@ -119,7 +119,7 @@ class Reference:
         return lora.detach(state.params)[1] if self._params is None else self._params
 
     def _shapes(self, like: TrainState) -> Params:
-        return trainable.held(self._model, like.params)
+        return trainable.in_compute_dtype(self._model, like.params)
 
     def load(self, like: TrainState, step: int) -> None:
         """Read the parameters that hold from `step` on.

@@ -37,7 +37,7 @@ def origin(config: Config, actor: Policy) -> Origin:
     """
     for _, staged in stages.all_of(config):
         check_prompts(staged, actor)
-    task = tasks.named(config)
+    task = tasks.of_config(config)
     keep = policy.keeps(actor.tokenizer, config.rollout, task)
     warm_start.check(config, task)
     held_out = evaluate.problems(task, config.eval.split, config.eval.problems, keep=keep)
@@ -88,7 +88,7 @@ def open_batches(
     dtype = config.sampling.dtype or config.compute_dtype
     model = dataclasses.replace(run.policy.model, dtype=dtype)
     run = run._replace(policy=run.policy._replace(model=model))
-    task = tasks.named(config)
+    task = tasks.of_config(config)
     for note in task.notes:
         run.callbacks.note(note)
     rollout = episodes.group
@@ -137,7 +137,7 @@ def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:
     played = [
         task.name
         for _, staged in stages.all_of(config)
-        for root_task in [tasks.named(staged)]
+        for root_task in [tasks.of_config(staged)]
         for task in (root_task, *root_task.parts.values())
         if task.turns is not None
     ]
@@ -177,9 +177,9 @@ def check_prompts(config: Config, actor: Policy) -> None:
     """
     selection.check(config)
     examples.end(actor.tokenizer)  # else no completion would end
-    tasks.dialogue(tasks.named(config), actor.tokenizer, config.rollout)
-    tasks.arrays(tasks.named(config), actor.tokenizer, config.rollout)
-    root_task = tasks.named(config)
+    tasks.dialogue(tasks.of_config(config), actor.tokenizer, config.rollout)
+    tasks.arrays(tasks.of_config(config), actor.tokenizer, config.rollout)
+    root_task = tasks.of_config(config)
     curricula = [domain.curriculum for domain in config.domains.values()] or [config.curriculum]
     for curriculum, task in zip(curricula, root_task.parts.values() or [root_task], strict=True):
         if curriculum.history:

@@ -117,7 +117,7 @@ def open_pools(config: Config, callbacks: Callbacks) -> Iterator[dict[int | None
     by_task: dict[str, Pool] = {}
     with contextlib.ExitStack() as stack:
         for first, staged in () if config.data.kinds else ((None, config), *stages.all_of(config)):
-            task = tasks.named(staged)
+            task = tasks.of_config(staged)
             key = json.dumps([task.name, task.params], sort_keys=True)
             if key not in by_task:
                 pool = open_pool(

@@ -13,7 +13,7 @@ from jaxrl.rollout import experience as experiences
 from jaxrl.rollout.experience import Experience
 from jaxrl.run import guards, placement
 from jaxrl.run.context import RunContext
-from jaxrl.run.extension import taught
+from jaxrl.run.extension import teach
 from jaxrl.run.placement import transfers
 from jaxrl.run.prepare import prepared
 from jaxrl.run.reference import reference_logp
@@ -83,7 +83,7 @@ def step(
                 )
             packed, cost = placement.pack(part, config, keep)
             with transfers():
-                packed = taught(ctx, extensions, packed)
+                packed = teach(ctx, extensions, packed)
                 ref_logp = reference_logp(ctx, state, part, packed)
             state, metrics = stage.update(state, part, packed, ref_logp)
             update_metrics.append(metrics)

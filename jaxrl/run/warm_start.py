@@ -65,10 +65,10 @@ def warm_start(run: RunContext, params: Params) -> Params:
         rates={} if config.lora.rank else config.optimizer.rates,  # which name adapters
     )
     part = trainable.part(run.policy.model, LoraConfig(rank=0), config.train)
-    params = trainable.held(run.policy.model, params, part)
+    params = trainable.in_compute_dtype(run.policy.model, params, part)
     optimize = optimizer.make(settings, warm.steps, run.policy.model)
     like = placement.abstract_state(run.policy.model, optimize, part=part)
-    update = placement.settled(
+    update = placement.with_fixed_layout(
         make_update(
             run.policy.model,
             imitate,

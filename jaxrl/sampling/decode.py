@@ -77,13 +77,13 @@ def append(
     real = index < count[:, None]
     cut = parts(models, slots.length.shape[0], target.shape[0])
 
-    def of(a: jax.Array) -> jax.Array:
+    def take(a: jax.Array) -> jax.Array:
         return pick_rows(a, target, cut)
 
     def put(old: jax.Array, new: jax.Array) -> jax.Array:
         return put_rows(old, target, new, cut)
 
-    length, before = of(slots.length), of(slots.tokens)
+    length, before = take(slots.length), take(slots.tokens)
     last = _at(before, length - 1)
     # The last token so far has not been read: `decode` reads a token when it samples the next.
     unread = jnp.concatenate([last[:, None], tokens[:, :-1]], axis=1)
@@ -93,7 +93,7 @@ def append(
         params,
         unread,
         jnp.where(real, at - 1, capacity),
-        jax.tree.map(of, slots.caches),
+        jax.tree.map(take, slots.caches),
     )
     state = slots.replace(
         caches=jax.tree.map(put, slots.caches, caches),
@@ -173,7 +173,7 @@ def decode(
         if features.biases:
             scores = processors.add_bias(scores, s.settings.bias_ids, s.settings.bias)
         if features.penalize:
-            occurred = processors.seen(s.tokens, s.length, scores.shape[1])
+            occurred = processors.occurring(s.tokens, s.length, scores.shape[1])
             scores = processors.penalize(scores, occurred, s.settings.repetition_penalty)
         keys = jax.vmap(jax.random.fold_in)(stream, s.length)
         sample = sampling.sample(

@@ -108,7 +108,7 @@ def add_bias(logits: jax.Array, ids: jax.Array, bias: jax.Array) -> jax.Array:
     )
 
 
-def seen(tokens: jax.Array, length: jax.Array, vocab_size: int) -> jax.Array:
+def occurring(tokens: jax.Array, length: jax.Array, vocab_size: int) -> jax.Array:
     """Which tokens [S, V] bool occur in the first `length` [S] of `tokens` [S, M]."""
     real = jnp.arange(tokens.shape[1]) < length[:, None]
     none = jnp.zeros(vocab_size, bool)

@@ -166,8 +166,8 @@ def advance(
     if not active and work.queue:
         raise SlotsHeld(
             f"{len(work.queue)} requests wait, and all slots ({len(work.seats)}) are held, by "
-            f"requests {sorted(held(work))}; extend or release one of them before advance, or "
-            f"raise sampler.slots={setup.sampler.slots}"
+            f"requests {sorted(held_slots(work))}; extend or release one of them before advance, "
+            f"or raise sampler.slots={setup.sampler.slots}"
         )
     if not active:
         return []
@@ -214,7 +214,7 @@ def advance(
 
 def blocked(setup: Setup, work: Work) -> bool:
     """Whether requests wait for slots that are all held, so that `advance` would raise."""
-    return bool(work.queue) and len(held(work)) == setup.sizes[-1]
+    return bool(work.queue) and len(held_slots(work)) == setup.sizes[-1]
 
 
 def unfinished(setup: Setup, work: Work) -> list[Completion]:
@@ -261,7 +261,7 @@ def extend(
     Raises:
       ValueError: an unknown id, an empty observation, or one that leaves no room for a token.
     """
-    seats = held(work)
+    seats = held_slots(work)
     for name, tokens in observations.items():
         if name not in seats:
             raise ValueError(
@@ -288,7 +288,7 @@ def continue_held(setup: Setup, params: Params, work: Work, requests: Sequence[R
       ValueError: nothing of that id is held, the request begins in another way, or it differs in
         more than its prefix and stop strings.
     """
-    seats, rest = held(work), dict[int, Sequence[int]]()
+    seats, rest = held_slots(work), dict[int, Sequence[int]]()
     for r in requests:
         seat = work.seats[seats[r.id]] if r.id in seats else None
         if seat is None:
@@ -318,21 +318,21 @@ def release_for_queue(setup: Setup, work: Work) -> None:
     To continue one of them, `submit` it with what it held as its prefix; that is read again.
     """
     if count := held_for_queue(setup, work):
-        ended = [work.seats[i] for i in held(work).values()]
+        ended = [work.seats[i] for i in held_slots(work).values()]
         ended.sort(key=lambda seat: (seat.length, seat.request.id))
         release(work, [s.request.id for s in ended[:count]])
 
 
 def held_for_queue(setup: Setup, work: Work) -> int:
     """How many held sequences `release_for_queue` would release."""
-    count = len(held(work))
+    count = len(held_slots(work))
     if not (count and work.queue):
         return 0
     free = setup.sizes[-1] - sum(s is not None for s in work.seats)
     return min(count, max(0, len(work.queue) - free))
 
 
-def held(work: Work) -> dict[int, int]:
+def held_slots(work: Work) -> dict[int, int]:
     """The slots of held sequences, by request id."""
     return {s.request.id: i for i, s in enumerate(work.seats) if s is not None and s.held}
 

@@ -296,11 +296,11 @@ def peek(models: Models, arrays: Any, rows: jax.Array, start: jax.Array, *, widt
     """
 
     def span(a: jax.Array) -> jax.Array:
-        def one(row: jax.Array, first: jax.Array) -> jax.Array:
+        def read_span(row: jax.Array, first: jax.Array) -> jax.Array:
             at = (row, first, *[0] * (a.ndim - 2))
             return jax.lax.dynamic_slice(a, at, (1, width, *a.shape[2:]))[0]
 
-        spans = jax.vmap(one)(rows, start)
+        spans = jax.vmap(read_span)(rows, start)
         return mesh.constrain(spans, *[None] * spans.ndim, rules=models[0].rules)
 
     return jax.tree.map(span, arrays)

@@ -243,12 +243,12 @@ def at_actions(tree: Any, sequence: jax.Array, time: jax.Array) -> Any:
     """
     row = jnp.maximum(sequence, 0)
 
-    def of(x: jax.Array) -> jax.Array:
+    def pick(x: jax.Array) -> jax.Array:
         if x.ndim < 2:
             return x[row] if x.ndim else x
         return x[row, jnp.minimum(time, x.shape[1] - 1)][:, None]
 
-    return jax.tree.map(of, tree)
+    return jax.tree.map(pick, tree)
 
 
 def shaped(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) -> Trajectory:

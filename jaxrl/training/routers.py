@@ -88,11 +88,11 @@ def members(packed: Packed, index: jax.Array, ended: jax.Array) -> jax.Array:
 def totals(packed: Packed, counted: jax.Array) -> Totals:
     """Denominators of all micro-batches; those that hold no data add nothing."""
 
-    def of(index: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def totals_of(index: jax.Array) -> tuple[jax.Array, jax.Array]:
         ended = ends(packed, index, counted)
         return jnp.sum(token_weights(packed, index, ended)), jnp.sum(ended >= 0)
 
-    tokens, sequences = jax.lax.map(of, jnp.arange(packed.tokens.shape[0]))
+    tokens, sequences = jax.lax.map(totals_of, jnp.arange(packed.tokens.shape[0]))
     return Totals(jnp.maximum(jnp.sum(tokens), 1.0), jnp.maximum(jnp.sum(sequences), 1.0))
 
 

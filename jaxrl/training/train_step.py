@@ -279,14 +279,14 @@ def _load(
 ) -> jax.Array:
     """Tokens [L, E] for each expert of a whole batch, as its load-balancing loss counts them."""
 
-    def of(index: jax.Array) -> jax.Array:
+    def load_of(index: jax.Array) -> jax.Array:
         _, routing = micro_routing(model, params, packed, index, "none", noise)
         weights = routers.token_weights(packed, index, routers.ends(packed, index, counted))
         chosen = routers.preferred(model, routing)[1]
         return expert_load(chosen, weights, num_experts=model.experts.num_experts)
 
-    zero = jnp.zeros(jax.eval_shape(of, jnp.int32(0)).shape, jnp.float32)
-    return jax.lax.fori_loop(0, packed.micro_batches, lambda i, load: load + of(i), zero)
+    zero = jnp.zeros(jax.eval_shape(load_of, jnp.int32(0)).shape, jnp.float32)
+    return jax.lax.fori_loop(0, packed.micro_batches, lambda i, load: load + load_of(i), zero)
 
 
 def lag(batch: Trajectory, step: jax.Array) -> dict[str, jax.Array]:

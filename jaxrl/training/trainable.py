@@ -99,7 +99,7 @@ def attach(model: DecoderConfig, params: Params, adapters: LoraConfig, key: jax.
     return jax.jit(make, out_shardings=where, donate_argnums=0)(params)
 
 
-def held(model: DecoderConfig, params: Any, part: Part = FROZEN) -> Any:
+def in_compute_dtype(model: DecoderConfig, params: Any, part: Part = FROZEN) -> Any:
     """Parameters with the frozen part cast to the compute dtype, once instead of in every pass.
 
     Norms and routers compute in float32 and stay so, as does the trained part.

@@ -74,7 +74,7 @@ def tools(turns: int, mean: float, spread: float, said: int) -> Task:
 
     return Task(
         "tools",
-        lambda split, seed, index: generate.asked("tools", str(index), f"{index:04d}", None),
+        lambda split, seed, index: generate.user_problem("tools", str(index), f"{index:04d}", None),
         unscored,
         alphabet=ALPHABET,
         pure=True,
@@ -96,7 +96,7 @@ class ReadAgain(engine.Local):
 
     def put(self, requests: Sequence[Request]) -> None:
         """Begin requests, each from its prefix."""
-        sampler.release(self.work, list(sampler.held(self.work)))
+        sampler.release(self.work, list(sampler.held_slots(self.work)))
         super().put(requests)
 
 

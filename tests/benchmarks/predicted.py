@@ -40,7 +40,7 @@ RUNS = {
 def measured(directory: Path, first: int) -> float:
     """Mean seconds a step after the first ones, but for checkpoints and evaluations, and for steps
     in which something is compiled."""
-    rows = [row for row in costs.settled(directory) if row["step"] > first]
+    rows = [row for row in costs.compiled_steps(directory) if row["step"] > first]
     spent = [r["time/step"] - r.get("time/save", 0.0) - r.get("time/eval", 0.0) for r in rows]
     return float(np.mean(spent))
 

@@ -16,7 +16,9 @@ def _problem(split: str, seed: int, index: int, longest: int, sigma: float) -> P
     drawn = round(16 * generate.rng(split, seed, index).lognormvariate(0.0, sigma))
     budget = max(1, min(longest, drawn))
     key = f"{split}/{seed}/{index}"
-    return generate.asked("sleeping", key, f"{index % 1000:03d}", None, max_new_tokens=budget)
+    return generate.user_problem(
+        "sleeping", key, f"{index % 1000:03d}", None, max_new_tokens=budget
+    )
 
 
 def scored(seconds: float = 0.0, longest: int = 256, sigma: float = 1.0) -> Task:

@@ -16,7 +16,7 @@ import pytest
 from jaxrl.data import tasks
 from jaxrl.data.environments import Environment, Opening, Reply, Turn, play
 from jaxrl.data.environments.bridges import adapters
-from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.environments.tools.formats import Call, write_call
 from jaxrl.data.scoring import pool as scoring
 from jaxrl.data.types import Problem, Score
 from tests.data.test_bundled_environments import played
@@ -284,7 +284,7 @@ def nemo_gym(tmp_path):
 
 def test_a_resources_server_of_nemo_gym(nemo_gym):
     problem, answer = nemo_gym.problem("train", 0, 0), play.Player(nemo_gym).answer
-    one, two = (written(Call("increment_counter", {"count": n})) for n in (1, 2))
+    one, two = (write_call(Call("increment_counter", {"count": n})) for n in (1, 2))
     opening, first, _, end = played(answer, problem, one, two, "It is 6.")
     assert opening.messages == ({"role": "user", "content": "add 1 and 2"},)
     assert opening.tools[0]["function"]["name"] == "increment_counter"
@@ -304,7 +304,7 @@ def test_a_policy_reaches_the_tools_of_a_resources_server_and_nothing_else(name,
     problem, answer = nemo_gym.problem("train", 0, 0), play.Player(nemo_gym).answer
     verified = len(Counter.verified)
     given = {"initial_count": 6, "expected_count": 3, "response": {}, "count": 3}
-    _, none, end = played(answer, problem, written(Call(name, given)), "done")
+    _, none, end = played(answer, problem, write_call(Call(name, given)), "done")
     assert none.messages[0]["content"] == f"error: there is no tool {name!r}"
     assert end.reward == 0 and len(Counter.verified) == verified + 1
 
@@ -312,8 +312,8 @@ def test_a_policy_reaches_the_tools_of_a_resources_server_and_nothing_else(name,
 def test_calls_that_cannot_be_made_stand_where_they_were_written(nemo_gym):
     """And reach no server, which may fail for one of a wrong type."""
     problem, answer = nemo_gym.problem("train", 0, 0), play.Player(nemo_gym).answer
-    good = written(Call("increment_counter", {"count": 3}))
-    wrong = [written(Call("increment_counter", each)) for each in ({"count": "3"}, {})]
+    good = write_call(Call("increment_counter", {"count": 3}))
+    wrong = [write_call(Call("increment_counter", each)) for each in ({"count": "3"}, {})]
     bad = "<tool_call>\nincrement 3\n</tool_call>"
     _, reply, end = played(answer, problem, "\n".join([wrong[0], bad, good, wrong[1]]), "6")
     said = reply.messages[0]["content"].split("\n")

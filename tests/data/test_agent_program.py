@@ -266,7 +266,7 @@ def played(pool, *actions, episode=0, tokens=TOKENS):
 
 
 def test_a_program_plays_an_episode_and_another_process_plays_it_again(program):
-    call = formats.written(CALL)
+    call = formats.write_call(CALL)
     with pool_of(program(LOOP)) as pool:
         opening, result, end = played(pool, call, "It is 5.")
         assert opening.messages == ({"role": "user", "content": PROBLEM.prompt},)
@@ -379,7 +379,7 @@ def test_a_request_has_the_tools_that_it_names_and_no_others(kind, program):
     """Those of an earlier request are not shown again, and without tools no call is read."""
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
     begun = f"tools = [{tool}]\nsaid = [{{'role': 'user', 'content': sys.stdin.read()}}]\n"
-    call = formats.written(CALL)
+    call = formats.write_call(CALL)
     with pool_of(program(begun + FEWER[kind])) as pool:
         opening, other, end = played(pool, call, call)
     names = [[t["function"]["name"] for t in each.tools] for each in (opening, other.opening)]
@@ -415,7 +415,7 @@ def test_a_response_that_continues_another_has_its_own_tools_and_instructions(ki
     (tmp_path / "agent.py").write_text(HEAD + AFTER)
     command = [sys.executable, "-S", str(tmp_path / "agent.py"), json.dumps(given)]
     with pool_of(agent_program.environment(command, 20.0)) as pool:
-        opening, result, end = played(pool, formats.written(CALL), "5")
+        opening, result, end = played(pool, formats.write_call(CALL), "5")
     assert opening.messages[0] == {"role": "system", "content": "Be brief."}
     assert end.answer == "resp_2\n"
     if other is None:
@@ -464,7 +464,7 @@ def test_a_program_may_begin_with_turns_that_the_policy_did_not_write(program):
         opening, end = played(pool, "5")
     roles = [message["role"] for message in opening.messages]
     assert roles == ["user", "assistant", "tool", "assistant", "user"] and end.answer == "5\n"
-    call = formats.written(Call("add", {"a": 1, "b": 1}))
+    call = formats.write_call(Call("add", {"a": 1, "b": 1}))
     assert opening.messages[1]["content"] == call
 
 

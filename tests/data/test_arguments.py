@@ -8,14 +8,14 @@ import pytest
 
 from jaxrl.data.environments.tools import definition
 from jaxrl.data.environments.tools.definition import Tool
-from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.environments.tools.formats import Call, write_call
 
 
 def answer(parameters, arguments):
     """What the policy reads after a call of a tool with such a schema."""
     made = Tool("t", "a tool", parameters, lambda **given: "ran")
     assert made.schema["function"]["parameters"]["type"] == "object"
-    return definition.results([made], written(Call("t", arguments)))[0]
+    return definition.results([made], write_call(Call("t", arguments)))[0]
 
 
 def of(schema, **more):
@@ -143,6 +143,6 @@ def test_nothing_outside_the_schema_is_read(tmp_path):
             assert answer(of({"$ref": "a"}, **{"$id": place}), {"x": 1}) == "ran"
             assert answer(of({"$dynamicRef": place}), {"x": 1}) == "ran"
             other = Tool("t", "", of({}, **{"$schema": place}), lambda **given: "ran")
-            assert definition.results([other], written(Call("t", {"x": 1}))) == ["ran"]
+            assert definition.results([other], write_call(Call("t", {"x": 1}))) == ["ran"]
         server.shutdown()
     assert not asked

@@ -6,7 +6,7 @@ import pytest
 
 from jaxrl.data import tasks
 from jaxrl.data.rewards import boolean
-from jaxrl.data.tasks.logic.boolean import described, written
+from jaxrl.data.tasks.logic.boolean import described, write_expression
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_too_many_variables_are_refused():
 
 def test_any_equivalent_expression_is_right():
     tree = ("^", ("&", "a", "b"), ("~", "c"))
-    assert described(tree) == "XAabNc" and written(tree) == "(a&b)^~c"
-    assert written(("~", ("|", "a", ("~", ("&", "a", "b"))))) == "~(a|~(a&b))"
+    assert described(tree) == "XAabNc" and write_expression(tree) == "(a&b)^~c"
+    assert write_expression(("~", ("|", "a", ("~", ("&", "a", "b"))))) == "~(a|~(a&b))"
     task = tasks.get("boolean")
     problem = next(
         p for i in range(500) for p in [task.problem("train", 0, i)] if p.prompt == "Xab="

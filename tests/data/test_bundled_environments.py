@@ -11,7 +11,7 @@ import pytest
 from jaxrl.data import tasks
 from jaxrl.data.environments import Turn, play
 from jaxrl.data.environments.games import board_game, game24, rules, twenty_questions
-from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.environments.tools.formats import Call, write_call
 from jaxrl.data.environments.work import html_form, repository
 from jaxrl.data.rewards.judged import reflection
 from jaxrl.data.scoring import pool as scoring
@@ -79,8 +79,8 @@ SEARCHED = {"geography": {}, "retrieval": {"instructions": True}}
 """Those whose engine needs the package bm25s."""
 OFTEN = (
     "<tool_call>\n2+3\n</tool_call>\n",
-    written(Call("n" * 80, {})),
-    "".join(written(Call(name, {"x": "y" * 30})) for name in ("search", "sql", "run", "read")),
+    write_call(Call("n" * 80, {})),
+    "".join(write_call(Call(name, {"x": "y" * 30})) for name in ("search", "sql", "run", "read")),
     "bad action\n",
 )
 
@@ -510,8 +510,8 @@ def test_a_repair_that_breaks_something_else_earns_nothing():
     (repair, done), answer = task.turns.gold(problem, 0), play.Player(task).answer
     other = "text.py" if '"text.py"' not in repair else "lists.py"
     source = problem.metadata["files"][other]
-    spoil = written(Call("edit", {"path": other, "old": source, "new": source + "\n1 / 0\n"}))
-    faked = written(Call("edit", {
+    spoil = write_call(Call("edit", {"path": other, "old": source, "new": source + "\n1 / 0\n"}))
+    faked = write_call(Call("edit", {
         "path": other, "old": source, "new": "import os\nprint('ok', flush=True)\nos._exit(0)\n",
     }))  # fmt: skip
     idle = played(answer, problem, done)[-1]
@@ -519,9 +519,9 @@ def test_a_repair_that_breaks_something_else_earns_nothing():
     for i, bad in enumerate((spoil, faked)):
         last = played(answer, problem, repair, bad, done, episode=i + 1)[-1]
         assert last.reward == 0 and last.parts["pass_to_pass"] < 1
-    look = [written(Call("run", {"expression": problem.metadata["cases"][0]}))]
-    look.append(written(Call("read", {"path": other})))
-    look.append(written(Call("run", {"expression": "text.nothing()"})))
+    look = [write_call(Call("run", {"expression": problem.metadata["cases"][0]}))]
+    look.append(write_call(Call("read", {"path": other})))
+    look.append(write_call(Call("run", {"expression": "text.nothing()"})))
     _, value, text, error = played(answer, problem, *look, episode=9)
     assert value.messages[0]["content"] and text.messages[0]["content"] == source
     assert "AttributeError" in error.messages[0]["content"]

@@ -96,7 +96,7 @@ def test_all_processes_of_a_group_end_with_it(above):
         "        os._exit(0)\n"
         "    os.wait()\n"
     )
-    with cgroups.made(above, {}) as group:
+    with cgroups.new_group(above, {}) as group:
         command = cgroups.entering(group, [sys.executable, "-I", "-S", "-c", detach])
         subprocess.run(command, check=True)
         left = [int(pid) for pid in (group / "cgroup.procs").read_text().split()]
@@ -122,7 +122,7 @@ def test_what_a_killed_process_left_is_swept(above):
     left.mkdir()
     cgroups.sweep(above)
     assert not left.exists()
-    with pytest.raises(OSError), cgroups.made(above, {"no.such.limit": 1}):
+    with pytest.raises(OSError), cgroups.new_group(above, {"no.such.limit": 1}):
         pass
     assert not list(above.glob(f"{cgroups._PREFIX}*"))
 

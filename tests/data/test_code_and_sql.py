@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl.data import tasks
 from jaxrl.data.environments import Turn
-from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.environments.tools.formats import Call, write_call
 from jaxrl.data.rewards.programs import code, queries, sql
 from jaxrl.data.sandbox import bubblewrap
 from jaxrl.data.sandbox.runner import Limits
@@ -372,7 +372,7 @@ def test_a_query_that_takes_too_much_is_an_error_that_the_policy_reads(tmp_path)
     file.write_text("CREATE TABLE t (a);")
     task = tasks.get("with_tools", tools="sql", database=str(file))
     problem = task.problem("train", 0, 0)
-    call = written(Call("sql", {"query": LONG["steps that take long"]}))
+    call = write_call(Call("sql", {"query": LONG["steps that take long"]}))
     with scoring.Pool(task, 1, 1.0, None, None) as pool:
         said = [pool.act(Turn(0, problem, 0)).result()]
         reply = pool.act(Turn(0, problem, 0, (call,), tuple(said))).result()

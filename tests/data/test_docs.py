@@ -14,7 +14,7 @@ from jaxrl.data.selection import curriculum
 from jaxrl.launch import recipes
 from jaxrl.launch.settings import flags
 from jaxrl.rollout import selection
-from jaxrl.rollout.tasks import named
+from jaxrl.rollout.tasks import of_config
 
 DOC = Path(__file__).parents[2] / "docs" / "data.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)
@@ -71,7 +71,7 @@ def test_the_mixture_example_passes_its_checks():
     scope = {}
     exec(source.replace("Config(\n", "made = Config(\n"), scope)
     selection.check(scope["made"])
-    assert set(named(scope["made"]).parts) == {"sums", "mazes"}
+    assert set(of_config(scope["made"]).parts) == {"sums", "mazes"}
 
 
 def environments(text):

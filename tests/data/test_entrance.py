@@ -132,7 +132,7 @@ def test_every_format_gives_the_same_rows_to_every_kind_of_run(tmp_path):
     names = [p.name for p in tmp_path.iterdir() if p.is_file()]
     paths = [tmp_path / n for n in names] + [tmp_path / "shards", tmp_path / "shards/data/train*"]
     assert len(paths) > 18
-    rewards = named.written([named.parse("exact")])
+    rewards = named.to_json([named.parse("exact")])
     for path in map(str, paths):
         found = rows.read(path)
         assert [(r.prompt, r.answers[0]) for r in (found[i] for i in range(4))] == [

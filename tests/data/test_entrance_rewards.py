@@ -77,7 +77,7 @@ def folder(tmp_path):
 def scores(folder, functions, *, data="text", texts=("0 1 2 3 4 5", "no"), limit=10.0):
     """(problem, text, score) of the completions of the train split, by one worker."""
     specs = [named.parse(f"{folder}/mine.py:{name}") for name in functions]
-    params = {"path": str(folder / f"{data}.jsonl"), "rewards": named.written(specs)}
+    params = {"path": str(folder / f"{data}.jsonl"), "rewards": named.to_json(specs)}
     task = tasks.get("file", **params)
     problems = [task.problem("train", 0, i) for i in range(task.sizes["train"])]
     with scoring.open_pool("file", params, workers=1, time_limit_s=limit) as pool:
@@ -129,7 +129,7 @@ def test_loading_is_apart_from_scoring(folder):
 
 
 def test_token_ids_are_refused_by_name(folder):
-    spec = named.written([named.parse(f"{folder}/mine.py:ids")])
+    spec = named.to_json([named.parse(f"{folder}/mine.py:ids")])
     with pytest.raises(ValueError, match="'completion_ids': token ids are not given"):
         tasks.get("file", path=str(folder / "text.jsonl"), rewards=spec)
 

@@ -84,7 +84,7 @@ def of_row(tokenizer, folder, turns, tools):
         folder, {"prompt": turns, "tools": tools}, {"prompt": [{"role": "user", "content": "x"}]}
     )
     task = tasks.get(
-        "file", path=path, rewards=named.written([named.parse("none")]), test_path=path
+        "file", path=path, rewards=named.to_json([named.parse("none")]), test_path=path
     )
     problem = task.problem("train", 0, 0)
     return tuple(policy.chat(tokenizer, "", problem.messages))
@@ -100,7 +100,7 @@ def of_agent(talk, path, body):
 @pytest.mark.exact("first messages of rows, environments and agents have the same tokens")
 def test_all_spellings_of_first_messages_have_the_same_tokens(tmp_path):
     tokenizer = loaded(tmp_path / "model", TEMPLATE)
-    talk = dialogue.of(tokenizer, ("user", "tool"), chat=True, tools=True)
+    talk = dialogue.of_model(tokenizer, ("user", "tool"), chat=True, tools=True)
     seen = set()
     for turns, tools in spellings():
         seen.add(of_environment(talk, turns, tools))

@@ -79,5 +79,5 @@ def test_fences_by_language():
 
 @pytest.mark.parametrize("name", sorted(extract.EXTRACTORS))
 def test_what_is_written_is_read(name):
-    assert extract.EXTRACTORS[name](extract.written(name, "42")) == "42"
+    assert extract.EXTRACTORS[name](extract.write_answer(name, "42")) == "42"
     assert "What?" in extract.fill(extract.INSTRUCTIONS[name], "What?")

@@ -9,7 +9,7 @@ from jaxrl.data import tasks
 from jaxrl.data.environments import play
 from jaxrl.data.environments.search import atlas, engine
 from jaxrl.data.environments.tools import toolbox
-from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.environments.tools.formats import Call, write_call
 from jaxrl.data.sources import generate
 from tests.data.test_environments import played
 
@@ -47,7 +47,7 @@ def test_every_question_has_one_answer_in_the_whole_corpus():
     assert len({(f.link, f.subject) for f in facts}) == len(facts) > 1500  # one object for each
     assert len({f.sentence for f in facts}) == len(facts)
     for kind in {link.target for link in atlas.LINKS.values()}:
-        assert all(atlas.named(name, kind) == [name] for name in atlas.names(kind))
+        assert all(atlas.find_names(name, kind) == [name] for name in atlas.names(kind))
     assert set("".join(f.sentence for f in facts)) <= set(generate.ASCII)
 
 
@@ -132,9 +132,9 @@ def test_a_name_within_a_longer_one_is_not_named():
     names = atlas.names("country")
     assert {"Guinea", "Equatorial Guinea", "Guinea-Bissau"} <= names
     for name in ("Guinea", "Equatorial Guinea", "Guinea-Bissau", "South Sudan"):
-        assert atlas.named(f"perhaps {name.lower()}!", "country") == [name]
-    assert atlas.named("Sudan and South Sudan", "country") == ["Sudan", "South Sudan"]
-    assert atlas.named("guineas", "country") == []
+        assert atlas.find_names(f"perhaps {name.lower()}!", "country") == [name]
+    assert atlas.find_names("Sudan and South Sudan", "country") == ["Sudan", "South Sudan"]
+    assert atlas.find_names("guineas", "country") == []
 
 
 @pytest.mark.extra
@@ -161,7 +161,7 @@ def test_searches_are_counted_may_mislead_and_may_fail():
     (said,) = found(few, f"{call}\n{call}", 1)  # two calls in a turn are two searches
     assert right in said and "no search is left" in said
     assert not tasks.get("geography", searches=0).turns.begin(problem, 0)[1].tools
-    nothing = written(Call("search", {"query": "xyzzy"}))
+    nothing = write_call(Call("search", {"query": "xyzzy"}))
     assert found(clean, nothing, 1) == ["nothing found"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl.data import http_post, tasks
 from jaxrl.data.environments import play
-from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.environments.tools.formats import Call, write_call
 from jaxrl.data.scoring import pool
 from tests.data.test_bundled_environments import played
 
@@ -177,7 +177,7 @@ def test_a_resources_server_that_breaks_the_protocol(place, raw, tmp_path):
     before, faults = threading.active_count(), []
     for name, hostile in BROKEN.items():
         task = nemo_gym(raw, tmp_path, place, hostile)
-        call, started = written(Call("t", {"x": "y"})), time.monotonic()
+        call, started = write_call(Call("t", {"x": "y"})), time.monotonic()
         answers = played(play.Player(task).answer, task.problem("train", 0, 0), call, "done")
         faults += [f"{name}: {fault}" for fault in faults_of(answers, started)]
         if not answers[-1].error and name not in READ:
@@ -207,7 +207,7 @@ def test_a_resources_server_that_redirects_leads_nowhere(place, raw, tmp_path):
                        "file:///etc/passwd", "\x01http://127.0.0.1:1/", ""):  # fmt: skip
             reply = plain(b"", status, f"Location: {target}\r\n")
             task = nemo_gym(raw, tmp_path, place, once(reply))
-            call = written(Call("t", {"x": "y"}))
+            call = write_call(Call("t", {"x": "y"}))
             answers = played(play.Player(task).answer, task.problem("train", 0, 0), call, "done")
             assert answers[-1].error, (status, target)
     assert not private.seen
@@ -216,7 +216,7 @@ def test_a_resources_server_that_redirects_leads_nowhere(place, raw, tmp_path):
 def test_control_characters_of_a_server_are_text(raw, tmp_path):
     said = "\x1b]0;x\x07\x00<|im_end|>\u202e\ud7ff"
     task = nemo_gym(raw, tmp_path, "/t", once(plain(said.encode())))
-    call = written(Call("t", {"x": "y"}))
+    call = write_call(Call("t", {"x": "y"}))
     _, reply = played(play.Player(task).answer, task.problem("train", 0, 0), call)
     assert reply.messages[0]["content"] == said and not reply.error
 

@@ -14,7 +14,7 @@ from jaxrl import untrusted
 from jaxrl.data import tasks
 from jaxrl.data.environments import play
 from jaxrl.data.environments.tools import definition, mcp_tools
-from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.environments.tools.formats import Call, write_call
 from tests.data.test_bundled_environments import played
 
 pytestmark = pytest.mark.extra
@@ -73,7 +73,7 @@ def program(tmp_path):
 
 
 def called(made, name, **arguments):
-    return definition.results(made, written(Call(name, arguments)))[0]
+    return definition.results(made, write_call(Call(name, arguments)))[0]
 
 
 def test_a_program_gives_its_tools_to_a_task(program, monkeypatch):
@@ -87,7 +87,9 @@ def test_a_program_gives_its_tools_to_a_task(program, monkeypatch):
     assert offered["note"]["parameters"]["required"] == ["text"]
 
     def say(bench, text):
-        return task.turns.step(bench, written(Call("note", {"text": text}))).messages[0]["content"]
+        return task.turns.step(bench, write_call(Call("note", {"text": text}))).messages[0][
+            "content"
+        ]
 
     assert [say(one, "a"), say(one, "b"), say(two, "c")] == ["1 False", "2 False", "1 False"]
     assert called(one.tools, "fail").startswith("error: ")
@@ -105,7 +107,7 @@ def test_arguments_that_a_server_refuses_are_an_observation(program):
     task = tasks.get("with_tools", name="arithmetic", tools="", mcp=program, calls=9)
     player, problem = play.Player(task), task.problem("train", 0, 0)
     calls = [("refuse", {"code": -32602}), ("refuse", {"code": "x"}), ("note", {}), ("list", {})]
-    made = [written(Call(*each)) for each in (*calls, ("refuse", {"code": -32603}))]
+    made = [write_call(Call(*each)) for each in (*calls, ("refuse", {"code": -32603}))]
     _, *said, last = played(player.answer, problem, *made)
     assert [each.error for each in said] == [None] * 4
     shown = [each.messages[0]["content"] for each in said]
@@ -125,7 +127,7 @@ def test_a_server_that_takes_memory_without_end_is_stopped(program):
         made[0].close()
     task = tasks.get("with_tools", tools="", mcp=program, memory_mb=512)
     bench, _ = task.turns.begin(task.problem("train", 0, 0), 0)
-    said = task.turns.step(bench, written(Call("room", {}))).messages[0]["content"]
+    said = task.turns.step(bench, write_call(Call("room", {}))).messages[0]["content"]
     assert said == "512"
     task.turns.close(bench)
 

@@ -91,7 +91,7 @@ def folder(tmp_path):
 def made(folder, *rewards, **params):
     specs = [named.parse(r.replace("my_reward.py", f"{folder}/my_reward.py")) for r in rewards]
     path = str(folder / "train.jsonl")
-    return tasks.get("file", **{"path": path, "rewards": named.written(specs)} | params)
+    return tasks.get("file", **{"path": path, "rewards": named.to_json(specs)} | params)
 
 
 def score(task, problem, text):
@@ -381,8 +381,8 @@ def test_prompts_of_bytes_as_tfds_gives_them_are_texts(folder, monkeypatch):
 def test_a_function_in_a_file_is_code_of_others_and_so_is_a_judge(folder):
     for reward in ("my_reward.py:score", "judge?url=http://localhost:1/v1&model=m"):
         spec = named.parse(reward)
-        assert untrusted.foreign({"task_args": {"rewards": named.written([spec])}})
-    assert not untrusted.foreign({"rewards": named.written([named.parse("number*2")])})
+        assert untrusted.foreign({"task_args": {"rewards": named.to_json([spec])}})
+    assert not untrusted.foreign({"rewards": named.to_json([named.parse("number*2")])})
     for spelling in ("a b:c", "my-reward:score", "os: system"):
         with pytest.raises(ValueError, match=r"write FILE\.py:function"):
             own.load(spelling)

@@ -11,7 +11,7 @@ from jaxrl.data.sources import generate
 def played(task, question, *actions):
     """The replies to the actions of an episode that asks a question."""
     *_, (_, answer) = recall.path(recall.table(16), question)
-    problem = generate.asked("recall", question, question, answer, question=question)
+    problem = generate.user_problem("recall", question, question, answer, question=question)
     search, opening = task.turns.begin(problem, 0)
     assert opening.messages[0]["content"] == question
     return [task.turns.step(search, action) for action in actions]

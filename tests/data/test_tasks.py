@@ -12,9 +12,10 @@ from fractions import Fraction
 import pytest
 
 from jaxrl.data import tasks
+from jaxrl.data.rewards import math as math_rewards
 from jaxrl.data.scoring.pool import score_completion
 from jaxrl.data.tasks.logic import maze, sat, shortest_path
-from jaxrl.data.tasks.math import countdown, fractions, random_calculation
+from jaxrl.data.tasks.math import countdown, fractions
 from jaxrl.data.tasks.writing import format_following, guarded
 
 GSM8K = [
@@ -369,10 +370,10 @@ def test_known_facts_pays_wrong_answers_by_their_facts():
 
 def test_random_calculation_rewards_nearness():
     """By hand: 12.5 for 10 is off by more than 1 and by a quarter; -0.4 for -0.5 by 0.1 and 0.2."""
-    assert random_calculation.nearness(12.5, 10.0) == pytest.approx(0.5 - 0.125)
-    assert random_calculation.nearness(-0.4, -0.5) == pytest.approx(1 - 0.05 - 0.1, abs=1e-5)
-    assert random_calculation.nearness(0.0, 0.0) == 1.0
-    assert random_calculation.nearness(50.0, 1.0) == 0.0
+    assert math_rewards.nearness(12.5, 10.0) == pytest.approx(0.5 - 0.125)
+    assert math_rewards.nearness(-0.4, -0.5) == pytest.approx(1 - 0.05 - 0.1, abs=1e-5)
+    assert math_rewards.nearness(0.0, 0.0) == 1.0
+    assert math_rewards.nearness(50.0, 1.0) == 0.0
     task = tasks.get(
         "random_calculation", answer_format="text", template="{question}=", operations=3
     )

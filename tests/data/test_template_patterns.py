@@ -158,11 +158,11 @@ def test_a_pattern_is_exact_or_refused(case, backend):
     made, (expected, refused) = with_template(backend, TEMPLATES[name]), TABLE[case]
     if refused is None:
         with pytest.raises(ValueError, match=expected) as error:
-            dialogue.of(made, (role,), chat=True, tools=offered)
+            dialogue.of_model(made, (role,), chat=True, tools=offered)
         assert "cannot be continued" in str(error.value)
         assert ("another role" in str(error.value)) == (role == "tool")
         return
-    talk = dialogue.of(made, (role,), chat=True, tools=offered)
+    talk = dialogue.of_model(made, (role,), chat=True, tools=offered)
     given = [calculator.CALCULATOR.schema] if offered else None
     assert talk.anew == (expected == ANEW)
     for pattern in (template_check.PLAIN, SYSTEM, ROW):
@@ -183,7 +183,7 @@ def test_a_pattern_is_exact_or_refused(case, backend):
 
 
 def test_what_is_refused_when_it_occurs_has_a_remedy(backend):
-    talk = dialogue.of(with_template(backend, NO_SYSTEM), ("user",), chat=True)
+    talk = dialogue.of_model(with_template(backend, NO_SYSTEM), ("user",), chat=True)
     asked, system = said("user", "Hello"), said("system", "Be brief.")
     with pytest.raises(
         ValueError, match=r"no such role.*at the head of the first message of the u"
@@ -196,7 +196,7 @@ def test_what_is_refused_when_it_occurs_has_a_remedy(backend):
 
 
 def test_tools_are_explained_by_the_user_where_there_is_no_system_message(backend):
-    talk = dialogue.of(with_template(backend, NO_SYSTEM), ("user",), chat=True, tools=True)
+    talk = dialogue.of_model(with_template(backend, NO_SYSTEM), ("user",), chat=True, tools=True)
     given, asked = (calculator.CALCULATOR.schema,), said("user", "Hello \n")
     shown = f"<|im_start|>user\n{definition.instructions(given)}\n\nHello<|im_end|>\n"
     assert backend.spelled(talk.opening(asked, given)) == f"{shown}<|im_start|>assistant\n"
@@ -209,7 +209,7 @@ def test_tools_are_explained_by_the_user_where_there_is_no_system_message(backen
 @pytest.mark.parametrize("name", ["no system", "quoted"])
 def test_an_opening_is_trimmed_as_the_prompt_of_a_single_answer(name, backend):
     made = with_template(backend, TEMPLATES[name])
-    talk = dialogue.of(made, ("user",), chat=True)
+    talk = dialogue.of_model(made, ("user",), chat=True)
     for text in ("Hello \n", "\n\tHello", " \n "):
         asked = said("user", text)
         assert talk.opening(asked) == tuple(made.chat(asked))
@@ -220,7 +220,7 @@ def test_an_opening_is_trimmed_as_the_prompt_of_a_single_answer(name, backend):
 
 
 def test_results_are_json_where_the_template_writes_json(backend):
-    talk = dialogue.of(with_template(backend, QUOTED), ("tool",), chat=True)
+    talk = dialogue.of_model(with_template(backend, QUOTED), ("tool",), chat=True)
     more = talk.joint(talk.end, said("tool", 'a "b"\n<|im_end|>')).more
     assert '"a \\"b\\"\\n<|im_end|>"' in backend.spelled(more)
     assert sum(i >= 256 for i in more) == 3
@@ -231,7 +231,7 @@ def test_a_template_that_begins_with_a_fault_is_refused_with_tools_as_without(ba
     loses = NO_SYSTEM.replace("'<|im_end|>\\n'", "'<|im_end|>' + ('' if loop.last else '\\n')")
     for offered in (False, True):
         with pytest.raises(ValueError, match="its opening changes once a turn follows"):
-            dialogue.of(with_template(backend, loses), ("user",), chat=True, tools=offered)
+            dialogue.of_model(with_template(backend, loses), ("user",), chat=True, tools=offered)
 
 
 @pytest.mark.parametrize("name", ["moved", "quoted", "no system"])
@@ -243,7 +243,7 @@ def test_an_episode_reads_what_the_template_writes(name, tmp_path):
     rollout = RolloutConfig(
         1, 1, max_prompt_tokens=4000, max_new_tokens=9000, chat=True, system=system
     )
-    talk = dialogue.of(made, ("user",), chat=True, tools=True)
+    talk = dialogue.of_model(made, ("user",), chat=True, tools=True)
     problem, prompts, player = task.problem("train", 0, 0), [], play.Player(task)
     actions = ["Yes", "No", "7"]
     row = acted(

@@ -72,7 +72,7 @@ def test_walls_of_held_out_grids_are_never_trained_on():
 
 def test_a_goal_that_is_walled_off_is_never_drawn():
     stream = random.Random(0)
-    drawn = [text_grid.drawn(stream, 3, 4, 4) for _ in range(200)]
+    drawn = [text_grid.draw_grid(stream, 3, 4, 4) for _ in range(200)]
     assert all(0 < len(maze.solve(each)) <= 4 and each.count("#") == 16 + 4 for each in drawn)
 
 

@@ -112,7 +112,7 @@ def test_a_template_chooses_its_format(name, marks):
 def test_what_a_turn_says_beside_its_calls():
     text = 'Let me see. [TOOL_CALLS][{"name": "now", "arguments": {}}]'
     said = formats.canonical(FORMATS["mistral"], text)
-    assert said == f"Let me see.\n{formats.written(TWO)}"
+    assert said == f"Let me see.\n{formats.write_call(TWO)}"
     final = "<|channel|>analysis<|message|>2+2<|end|><|start|>assistant<|channel|>final<|message|>4"
     assert formats.canonical(FORMATS["harmony"], final) == "4"
 
@@ -307,7 +307,7 @@ def test_a_function_is_a_tool():
     assert made.parameters["required"] == ["a", "b"]
 
     def call(**arguments):
-        return definition.results([made], formats.written(Call("add", arguments)))[0]
+        return definition.results([made], formats.write_call(Call("add", arguments)))[0]
 
     assert call(a=1, b=[2, 3.5]) == "6.5"
     assert call(a="1", b=[]).startswith("error: '1' is not of type 'integer'")
@@ -319,7 +319,7 @@ def test_a_function_is_a_tool():
 
 
 def called(tool, **arguments):
-    return definition.results([tool], formats.written(Call(tool.name, arguments)))[0]
+    return definition.results([tool], formats.write_call(Call(tool.name, arguments)))[0]
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_malformed_calls_are_counted():
     turn = (
         "".join(
             map(
-                formats.written,
+                formats.write_call,
                 [
                     Call("say", {"what": "error"}),
                     Call("say", {"what": "no"}),
@@ -446,11 +446,11 @@ JSON = st.recursive(
 def test_a_call_is_written_as_it_is_read(form, template, value, said, both):
     """It is refused where the format has no way to write it."""
     calls = [Call("f", {"x": value})] + [Call("g.h", {})] * both
-    given = "\n".join([*filter(None, [said]), *map(formats.written, calls)])
+    given = "\n".join([*filter(None, [said]), *map(formats.write_call, calls)])
     kind = {"type": "string"} if isinstance(value, str) else {}
     shown = [schema({"x": kind})]
     try:
-        turn = formats.taught(form, given, shown, template)
+        turn = formats.to_template_form(form, given, shown, template)
     except ValueError as error:
         assert form.name in str(error) and form.name in ("qwen_coder", "function_gemma", "gemma")
         assert any(each in repr(value) for each in ("<", "e", "[", "{", "\\"))
@@ -458,10 +458,10 @@ def test_a_call_is_written_as_it_is_read(form, template, value, said, both):
     assert form.read(turn, shown)[1] == calls
     read = formats.canonical(form, turn, shown)
     assert read == given or (form.name == "harmony" and said)
-    assert formats.taught(form, "<tool_call>{", (), template) == "<tool_call>{"
+    assert formats.to_template_form(form, "<tool_call>{", (), template) == "<tool_call>{"
 
 
 @pytest.mark.parametrize(("form", "template"), SPELLINGS)
 def test_what_a_solution_says_is_read_again(form, template):
     for said in ("42", "two\n\nlines"):
-        assert form.read(formats.taught(form, said, (), template))[0] == said
+        assert form.read(formats.to_template_form(form, said, (), template))[0] == said

@@ -21,7 +21,7 @@ from tests.data.test_bundled_environments import SEARCHED, installed, optional
 
 
 def called(tool, **arguments):
-    return definition.results([tool], formats.written(Call(tool.name, arguments)))[0]
+    return definition.results([tool], formats.write_call(Call(tool.name, arguments)))[0]
 
 
 def test_python_keeps_its_variables():
@@ -113,7 +113,7 @@ def test_a_call_that_ends_the_interpreter_is_undone(status):
 def test_the_seed_of_an_episode_is_that_of_its_tools():
     task = tasks.get("with_tools", name="arithmetic", tools="python")
     problem = task.problem("train", 0, 0)
-    drawn = formats.written(Call("python", {"code": "import random\nrandom.random()"}))
+    drawn = formats.write_call(Call("python", {"code": "import random\nrandom.random()"}))
 
     def said(seed):
         bench, _ = task.turns.begin(problem, seed)
@@ -132,8 +132,8 @@ def test_a_result_is_an_error_where_its_tool_says_so():
         return text
 
     made = [definition.tool(echo)]
-    asked = [formats.written(Call("echo", {"text": t})) for t in ("error: none", "raise", "a")]
-    asked += [formats.written(Call("no", {})), "<tool_call>2+3"]
+    asked = [formats.write_call(Call("echo", {"text": t})) for t in ("error: none", "raise", "a")]
+    asked += [formats.write_call(Call("no", {})), "<tool_call>2+3"]
     found = definition.outcomes(made, "\n".join(asked))
     assert [each.failed for each in found] == [False, True, False, True, True]
     assert [each.text for each in found] == definition.results(made, "\n".join(asked))
@@ -150,14 +150,14 @@ def test_many_and_long_results_are_cut_off_and_void_no_episode(call):
     task = dataclasses.replace(tasks.get("arithmetic"), turns=world)
     player, problem = play.Player(task), task.problem("train", 0, 0)
     opening = player.answer(Turn(0, problem, 0))
-    several = formats.written(call) * 2000
+    several = formats.write_call(call) * 2000
     reply = player.answer(Turn(0, problem, 0, (several,), (opening,)))
     (said,) = reply.messages
     assert reply.error is None and reply.calls == 2000
     assert len(said["content"]) <= play.LONGEST
     if call.name != "short":
         assert said["content"].endswith(" more characters]")
-    (one,) = definition.results(made, formats.written(Call("long", {})))
+    (one,) = definition.results(made, formats.write_call(Call("long", {})))
     assert one == "x" * 4000 + "\n[1000 more characters]"
 
 
@@ -171,7 +171,7 @@ def test_a_turn_makes_some_calls_and_the_policy_is_told_of_the_others():
 
     made = [definition.tool(run)]
     texts = definition.results(
-        made, "\n".join(formats.written(Call("run", {"n": n})) for n in range(1000))
+        made, "\n".join(formats.write_call(Call("run", {"n": n})) for n in range(1000))
     )
     assert ran == [*range(definition.MOST_CALLS)] and len(texts) == 1000
     assert set(texts[: len(ran)]) == {"ran"}
@@ -195,7 +195,7 @@ def test_the_limit_of_a_turn_is_bounded_however_many_calls_it_has(name):
     task = tasks.get(name, **LIMITED[name])
     installed(task)
     problem = task.problem("train", 0, 0)
-    call = formats.written(Call("run", {}))
+    call = formats.write_call(Call("run", {}))
     one, some, many = (task.turns.seconds(problem, call * n) for n in (1, 5, 1000))
     assert 0 < one <= some <= many <= max(definition.MOST_CALLS * one, 20)
 
@@ -291,7 +291,7 @@ def test_what_a_router_spent_is_in_the_episode(tmp_path, price):
         )  # fmt: skip
         problem = task.problem("train", 0, 0)
         inner = tasks.get("arithmetic")
-        call = formats.written(Call("router", {"model": "small", "question": "1+1"}))
+        call = formats.write_call(Call("router", {"model": "small", "question": "1+1"}))
         with scoring.Pool(task, 0, 1.0, None, None) as pool:
             for episode, answer in enumerate((inner.gold(problem), "no idea")):
                 said = [pool.act(Turn(episode, problem, 0)).result()]
@@ -321,7 +321,7 @@ def test_a_task_with_tools():
     problem = made.problem("train", 0, 0)
     inner = tasks.get("arithmetic", digits=2)
     player = play.Player(made)
-    call = formats.written(Call("calculator", {"expression": "2+3"}))
+    call = formats.write_call(Call("calculator", {"expression": "2+3"}))
     broken = "<tool_call>2+3"
 
     def played(*actions):

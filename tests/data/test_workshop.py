@@ -65,7 +65,9 @@ def test_curiosity_takes_what_was_used_least_and_then_what_works():
 
 def test_curious_exploration_finds_more_and_deeper_goals():
     for seed in range(3):
-        curious, chance = (workshop.found(seed, 400, 12, curious=each) for each in (True, False))
+        curious, chance = (
+            workshop.explored_goals(seed, 400, 12, curious=each) for each in (True, False)
+        )
         deep = [sum(len(goal.steps) >= 3 for goal in goals) for goals in (curious, chance)]
         assert len(curious) > len(chance) and deep[0] > 2 * deep[1]
         assert not any(generate.held_out(goal.prompt, 0.25) for goal in (*curious, *chance))
@@ -85,7 +87,7 @@ def test_training_goals_come_from_exploration_and_others_from_the_world(explorer
     train = {task.problem("train", 0, i).prompt for i in range(800)}
     assert train < known
     if explorer != "none":
-        found = workshop.found(0, 400, 12, curious=explorer == "curious")
+        found = workshop.explored_goals(0, 400, 12, curious=explorer == "curious")
         assert train == {goal.prompt for goal in found}
     test = {task.problem("test", 0, i).prompt for i in range(800)}
     assert test == {prompt for prompt in known if generate.held_out(prompt, 0.25)}

@@ -84,7 +84,7 @@ def adder(rng):
         if numbers is None:
             return shown
         a, b = map(int, numbers.groups())
-        return formats.written(Call("add", {"a": a, "b": b}))
+        return formats.write_call(Call("add", {"a": a, "b": b}))
 
     return turn
 

@@ -15,7 +15,9 @@ TEXT = architecture.PAGE.read_text()
 
 
 def test_the_figures_are_up_to_date():
-    assert architecture.drawn(TEXT) == TEXT, "run `python -m jaxrl.launch.listing.architecture`"
+    assert architecture.with_figures(TEXT) == TEXT, (
+        "run `python -m jaxrl.launch.listing.architecture`"
+    )
 
 
 def test_links_lead_to_files_that_define_what_they_name():

@@ -35,9 +35,11 @@ GPUS = ("nvidia0", "nvidia2", "nvidia10", "nvidiactl", "nvidia-uvm")
 )
 def test_what_is_there(names, environment, expected, tmp_path):
     there = having(tmp_path, *names)
-    assert devices.found(there, environment, libtpu=True) == expected
+    assert devices.find_accelerators(there, environment, libtpu=True) == expected
     none = Accelerators()
-    assert devices.found(there, environment, libtpu=False) == (expected if expected.gpus else none)
+    assert devices.find_accelerators(there, environment, libtpu=False) == (
+        expected if expected.gpus else none
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ SIZES = [(2, 1, 1), (4, 4, 2), (5, 2, 3), (7, 7, 1), (9, 4, 2), (12, 8, 2), (13,
 
 def drawn(config):
     """How often each problem is used in the steps of a run."""
-    task = tasks.named(config)
+    task = tasks.of_config(config)
     keep = policy.keeps(policy.describe(config)[1], config.rollout, task)
     problems = stream.prompts(task, seed=config.seed, batch_size=config.rollout.prompts, keep=keep)
     steps = [next(problems) for _ in range(config.steps)]

@@ -61,8 +61,8 @@ def test_a_fresh_run(run, tmp_path, capsys):
         "tokenizer.json", "tokenizer_config.json",
     }  # fmt: skip
     opened = mesh.make(Config().mesh)
-    theirs = policy.create(policy.named(str(run)), opened)
-    ours = policy.create(policy.named(str(out)), opened)
+    theirs = policy.create(policy.config_of(str(run)), opened)
+    ours = policy.create(policy.config_of(str(out)), opened)
     jax.tree.map(np.testing.assert_array_equal, ours.params, theirs.params)
     for text in ("1+2=", "9+9=18"):
         ids = theirs.tokenizer.encode(text)
@@ -88,7 +88,7 @@ def test_a_fresh_run(run, tmp_path, capsys):
 def test_a_fresh_run_in_transformers(run, tmp_path):
     transformers = pytest.importorskip("transformers")
     export.export(str(run), export.ExportConfig(out=str(tmp_path / "out")))
-    actor = policy.create(policy.named(str(run)), mesh.make(Config().mesh))
+    actor = policy.create(policy.config_of(str(run)), mesh.make(Config().mesh))
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer("12+3=").input_ids == actor.tokenizer.encode("12+3=")
     assert tokenizer.decode([*actor.tokenizer.encode("12"), 0], skip_special_tokens=True) == "12"
@@ -390,7 +390,7 @@ def test_a_run_with_adapters(hugging_face, how, tmp_path):
     }  # fmt: skip
     config = dataclasses.replace(tiny_run.config(run, **changes), lora=how)
     loop.train(config)
-    actor = policy.create(policy.named(str(run)), mesh.make(Config().mesh))
+    actor = policy.create(policy.config_of(str(run)), mesh.make(Config().mesh))
     expected = _logits(actor.model, actor.params)
     whole, parts = tmp_path / "hf", tmp_path / "peft"
     export.export(str(run), export.ExportConfig(out=str(whole)))

@@ -158,7 +158,7 @@ def test_dynamic_control_reads_a_row_of_the_rewards(monkeypatch):
 def test_the_toy_of_dynamic_control_states_its_weights():
     """In three styles, by hand: two plain letters, a capital and a turned one."""
     task = dynamic.task()
-    problem = generate.asked("tradeoffs", "1:bdak=", "1:bdak=", "bdak")
+    problem = generate.user_problem("tradeoffs", "1:bdak=", "1:bdak=", "bdak")
     score = task.reward(problem, "bdAx")
     assert score.parts == {"plain": 0.5, "capital": 0.25, "turned": 0.25}
     assert score.value == pytest.approx(0.1 * 0.5 + 0.7 * 0.25 + 0.2 * 0.25)

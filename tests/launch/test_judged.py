@@ -40,7 +40,7 @@ def file(path, rows):
 def verdicts(count):
     """Questions that a pairwise judge is asked, with the right letter."""
     rng, rows, prompts = random.Random(0), [], words.WORDS[5:]
-    (criterion,) = rubrics.of(RUBRIC).criteria.values()
+    (criterion,) = rubrics.parse(RUBRIC).criteria.values()
     while len(rows) < count:
         one, two = (" ".join(rng.choices(KNOWN, k=rng.randint(1, 4))) for _ in range(2))
         gap = one.split().count("nine") - two.split().count("nine")

@@ -207,7 +207,7 @@ def test_a_method_reward_is_put_around_the_users(rows):
     config = resolved("rlcr", rows)
     from jaxrl.rollout import tasks as named
 
-    task = named.named(config)
+    task = named.of_config(config)
     problem = task.problem("train", 0, 0)
     assert "<confidence>" in problem.prompt
     right = f"{problem.answer}<confidence>0.9</confidence>"

@@ -593,7 +593,7 @@ def test_the_time_left_is_seen_at_every_width():
     )
     for width in (60, 80, 150):
         console = Console(width=width, file=io.StringIO(), force_terminal=True, color_system=None)
-        with progress.shown(console, lambda: None) as watch:
+        with progress.on_console(console, lambda: None) as watch:
             for step in (1, 2):
                 watch.step(step, figures)
                 watch.stage("train", step, 100)
@@ -606,7 +606,7 @@ def test_the_first_completions_are_shown_as_soon_as_they_are_scored(early):
     problems = [Problem(str(n), f"question {n}", n) for n in range(4)]
     texts, scores = [f"text {n}" for n in range(4)], [Score(n / 4, {}) for n in range(4)]
     console = Console(width=100, file=io.StringIO())
-    with progress.shown(console, lambda: None) as watch:
+    with progress.on_console(console, lambda: None) as watch:
         for each in list(zip(problems, texts, scores, strict=True))[:early]:
             watch.scored(*each)
         before = console.file.getvalue()

@@ -76,12 +76,12 @@ def test_what_a_run_holds_is_counted_to_the_byte(changes):
         params = trainable.attach(
             model, decoder.init(model, jax.random.key(0)), config.lora, jax.random.key(1)
         )
-        params = trainable.held(model, params, part)
+        params = trainable.in_compute_dtype(model, params, part)
         optimize = optimizer.make(config.optimizer, 10, model)
         ctx = context(config, Policy(model, {}, None), part, extensions)
         complete = completion(ctx, extensions)
         state = placement.fresh_state(params, optimize, like, part, complete)
-        reference = trainable.held(model, params)
+        reference = trainable.in_compute_dtype(model, params)
         found = command.totals(config, model, like, extensions)
     arrays = {
         "parameters": state.params,
@@ -124,7 +124,7 @@ def test_a_run_on_a_file_is_planned_by_its_rows_and_samples_nothing(kind, answer
 @pytest.mark.parametrize("advantage", ["group_advantages", "gdpo", "remax"])
 def test_a_plan_has_the_arrays_that_an_advantage_takes(advantage):
     config = dataclasses.replace(CONFIG, objective=ObjectiveConfig(advantage=advantage))
-    batch = plan_batch.made(config, {}).trajectory
+    batch = plan_batch.input_of(config, {}).trajectory
     validate.check(config.objective)
     call = functools.partial(whole_batch, config.objective, max_new_tokens=1, step=0)
     assert jax.eval_shape(call, batch).advantages.shape[0] == len(batch.tokens)

@@ -37,7 +37,7 @@ def judged() -> Task:
     opening = Opening(({"role": "user", "content": "Say it."},))
     return Task(
         "judged",
-        lambda split, seed, index: generate.asked("judged", str(index), "Say it.", None),
+        lambda split, seed, index: generate.user_problem("judged", str(index), "Say it.", None),
         reward,
         turns=Environment(lambda problem, seed: (None, opening), step),
     )
@@ -97,7 +97,7 @@ def episode(capsys, monkeypatch):
     """`(*flags) -> episode` of a random policy in `keydoor`."""
     args = {"level": 1, "turns": 4}
     drawn = tiny.config("unused", task="keydoor", task_args=args)
-    monkeypatch.setattr(policy, "named", lambda name: drawn)
+    monkeypatch.setattr(policy, "config_of", lambda name: drawn)
     given = [f"--env-args.{name}={json.dumps(value)}" for name, value in args.items()]
     given += ["--env", "keydoor", "--max-new-tokens", "60", "--turn-tokens", "2", "--json"]
 

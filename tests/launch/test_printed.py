@@ -121,7 +121,7 @@ def closed(console, text: str, directory: Path) -> None:
 
 def trained(console, text: str, directory: Path) -> None:
     """All that a training run shows on its way."""
-    with progress.shown(console, lambda: None, every=1) as shown:
+    with progress.on_console(console, lambda: None, every=1) as shown:
         shown.note(text)
         shown.stage(text, 1, 1)
         shown.step(1, METRICS)
@@ -212,7 +212,7 @@ def hostile_world():
     opening = Opening(({"role": "user", "content": text},))
     return Task(
         "hostile",
-        lambda split, seed, index: generate.asked("hostile", str(index), text, None),
+        lambda split, seed, index: generate.user_problem("hostile", str(index), text, None),
         lambda problem, completion: Score(1.0),
         turns=Environment(
             lambda problem, seed: (None, opening),

@@ -46,9 +46,11 @@ def test_the_bound_is_the_gain_less_the_divergence_from_the_prior():
 
 
 def test_drawing_the_texts_to_imitate():
-    drawn = latents.drawn(LatentsConfig(imitated=0.25), [1, 2], 4000)
+    drawn = latents.imitated_groups(LatentsConfig(imitated=0.25), [1, 2], 4000)
     assert 0.22 < drawn.mean() < 0.28
-    np.testing.assert_array_equal(drawn, latents.drawn(LatentsConfig(imitated=0.25), [1, 2], 4000))
+    np.testing.assert_array_equal(
+        drawn, latents.imitated_groups(LatentsConfig(imitated=0.25), [1, 2], 4000)
+    )
 
 
 def test_lines_and_the_plans_before_them():
@@ -172,7 +174,7 @@ def test_the_labs_texts():
     ids = np.array([[0, 1, 2, len(task.train.domain[0]) - 1]])
     arm = Arm(latents=LatentsConfig(imitated=0.5), rewards=macros.read, group_size=2)
     batch, rewards = collect(task, model, params, arm, ids, 0, versions=np.zeros(1, int))
-    imitated = latents.drawn(arm.latents, [0, 0], 4)
+    imitated = latents.imitated_groups(arm.latents, [0, 0], 4)
     plans = np.arange(macros.BUDGET) % (macros.WIDTH + 1) == 0
     plans[-1] = False
     for n in range(6):

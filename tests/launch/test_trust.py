@@ -75,7 +75,7 @@ def test_a_run_that_comes_from_such_a_run_is_refused_too(tmp_path):
     )
     second = hostile(tmp_path / "second", model=str(first))
     with pytest.raises(ValueError, match=r"subprocess:getoutput.*--trust"):
-        policy.describe(policy.named(str(second)))
+        policy.describe(policy.config_of(str(second)))
     assert not marker.exists()
 
 
@@ -97,7 +97,7 @@ def test_what_the_user_names_or_trusts_is_run(tmp_path):
     assert resolve(str(run), EvaluateConfig(trust=True)).task == own
     assert resolve(str(run), EvaluateConfig(task=own)).task == own
     made = [
-        policy.describe(policy.named(str(run)), trust=True)[0],
+        policy.describe(policy.config_of(str(run)), trust=True)[0],
         policy.describe(Config(model=str(run), task=own))[0],  # a training run of the same task
         policy.create(Config(task=own), mesh.make(Config().mesh)).model,
     ]

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxrl.models import attention, decoder
 from jaxrl.models.config import DecoderConfig
-from jaxrl.models.gates import Gates, cache_share, gated, most, taken
+from jaxrl.models.gates import Gates, cache_share, gated, most, take
 
 MODEL = DecoderConfig(11, 16, 24, 2, 4, 2, 8)
 TOKENS = jnp.array([[3, 1, 4, 1, 5, 9, 2, 6]])
@@ -25,7 +25,7 @@ def test_a_gate_mixes_all_keys_with_the_first_and_the_last():
     rng, alpha = np.random.default_rng(0), np.array([0.25, 0.8])
     q, k, v = (rng.normal(size=(1, 8, n, 4)).astype(np.float32) for n in (4, 2, 2))
     held = Gates(jnp.asarray(alpha), sink=1, recent=2)
-    rest, layout = taken({"attention": 1, "gates": held}, decoder.Layout())
+    rest, layout = take({"attention": 1, "gates": held}, decoder.Layout())
     got = layout.attend(q, k, v, attention.tree_mask(jnp.full((1, 8), 8), PLACE), scale=0.3)
     place = np.arange(8)
     causal = place[None] <= place[:, None]
@@ -62,7 +62,7 @@ def test_gates_in_training_and_decoding():
 def test_without_gates_the_program_is_the_same():
     params = {"attention": 1}
     layout = decoder.Layout()
-    assert taken(params, layout) == (params, layout)
+    assert take(params, layout) == (params, layout)
 
 
 def test_choosing_heads_and_what_they_keep():

@@ -32,7 +32,7 @@ def make(name: str = "CartPole-v1", horizon: int = 1000, **kwargs: Any) -> Envir
     )
 
 
-def own(reference: str, horizon: int = 1000, **kwargs: Any) -> Environment:
+def from_function(reference: str, horizon: int = 1000, **kwargs: Any) -> Environment:
     """The environment of your function `module:function`.
 
     Args:

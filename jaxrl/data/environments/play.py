@@ -277,7 +277,7 @@ def _message(message: Any, roles: tuple[str, ...]) -> dict[str, str]:
         f"<think>\n{thought}\n</think>\n\n{fields['content']}" if thought else fields["content"]
     )
     calls = [
-        formats.written(formats.Call(call["function"]["name"], call["function"]["arguments"]))
+        formats.write_call(formats.Call(call["function"]["name"], call["function"]["arguments"]))
         for call in fields.get("tool_calls", ())
     ]
     return {
@@ -296,7 +296,7 @@ def _number(value: Any, name: str) -> float:
     return float(value)
 
 
-def written(answer: Opening | Reply, number: int) -> dict[str, Any]:
+def as_json(answer: Opening | Reply, number: int) -> dict[str, Any]:
     """An answer as JSON values; `number` is that of the message that it answers."""
     fields = answer._asdict()
     if fields.get("opening") is not None:

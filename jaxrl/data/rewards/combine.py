@@ -182,7 +182,7 @@ async def score_all(
     """
     turn = asyncio.Semaphore(concurrency)
 
-    async def one(problem: Problem, completion: str) -> Score:
+    async def score_completion(problem: Problem, completion: str) -> Score:
         async with turn:
             try:
                 score = reward(problem, completion)
@@ -190,7 +190,7 @@ async def score_all(
             except Exception as error:
                 return Score(None, error=f"exception: {type(error).__name__}: {error}")
 
-    return list(await asyncio.gather(*(one(*item) for item in items)))
+    return list(await asyncio.gather(*(score_completion(*item) for item in items)))
 
 
 def _parts(names: Sequence[str], scores: Sequence[Score]) -> dict[str, float]:

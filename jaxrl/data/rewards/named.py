@@ -173,7 +173,7 @@ def by_rubric(rubric: Mapping[str, Any]) -> Reward:
     Args:
       rubric: plain values, see `rubrics.load`; on the command line, `rubric:FILE.yaml` reads them.
     """
-    return rubrics.by_endpoints(rubrics.of(rubric))
+    return rubrics.by_endpoints(rubrics.parse(rubric))
 
 
 BUNDLED: dict[str, Callable[..., Reward]] = {
@@ -240,7 +240,7 @@ def parse(text: str) -> Spec:
     return Spec(name, user_functions.absolute(function), weight, args, column, value)
 
 
-def written(specs: Sequence[Spec]) -> str:
+def to_json(specs: Sequence[Spec]) -> str:
     """Specifications as one text, for a parameter of a task."""
     plain = [[s.name, s.function, s.weight, dict(s.args)] for s in specs]
     conditions = [[s.column, s.value] if s.column else [] for s in specs]

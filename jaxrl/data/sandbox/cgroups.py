@@ -73,7 +73,7 @@ def _missing(listing: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def made(inside: Path, limits: Mapping[str, int]) -> Iterator[Path]:
+def new_group(inside: Path, limits: Mapping[str, int]) -> Iterator[Path]:
     """A new group; at the end, all processes in it are killed and it is removed.
 
     Args:

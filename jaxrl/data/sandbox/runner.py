@@ -326,7 +326,7 @@ def _group(isolation: Isolation, limits: Limits) -> Iterator[Path | None]:
     }
     with contextlib.ExitStack() as stack:
         try:
-            group = stack.enter_context(cgroups.made(above, most))
+            group = stack.enter_context(cgroups.new_group(above, most))
         except OSError as error:
             raise StartError(f"no control group could be made in {above}: {error}") from error
         yield group

@@ -103,7 +103,7 @@ def serve(fd: int) -> None:
                 player.forget(request)
                 answer(written_score(Score(0.0), number))
             elif isinstance(request, Turn):
-                answer(play.written(player.answer(request), number))
+                answer(play.as_json(player.answer(request), number))
             else:
                 answer(written_score(score_completion(task, *request, loop), number))
         player.close()

@@ -181,7 +181,7 @@ def scorer(
     grouped, text_name, names = _parameters(reference, function, columns, args)
     as_trl = grouped and names is None
 
-    def given(problem: Problem, texts: Sequence[str]) -> dict[str, Any]:
+    def arguments_of(problem: Problem, texts: Sequence[str]) -> dict[str, Any]:
         row = problem.metadata.get("row", {})
         values = {
             **row,
@@ -227,12 +227,12 @@ def scorer(
 
     def ask(problem: Problem, texts: Sequence[str]) -> Scores:
         try:
-            value = function(**given(problem, texts))
+            value = function(**arguments_of(problem, texts))
             return later(texts, value) if inspect.isawaitable(value) else scored(texts, value)
         except (Exception, SystemExit) as error:
             return failed(texts, error)
 
-    return ask if grouped else each(ask)
+    return ask if grouped else one_by_one(ask)
 
 
 def _turn(text: str) -> list[dict[str, str]]:
@@ -240,7 +240,7 @@ def _turn(text: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": text}]
 
 
-def each(ask: Scorer) -> Scorer:
+def one_by_one(ask: Scorer) -> Scorer:
     """A scorer of single completions as one of several."""
 
     def scores(problem: Problem, texts: Sequence[str]) -> Scores:
@@ -267,7 +267,7 @@ def of_reward(reward: Reward) -> Scorer:
         value = reward(problem, texts[0])
         return later(value) if inspect.isawaitable(value) else [value]
 
-    return each(ask)
+    return one_by_one(ask)
 
 
 async def awaited(value: Any) -> Any:

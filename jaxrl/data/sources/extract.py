@@ -184,7 +184,7 @@ def extractor(answer_format: str) -> Callable[[str], str | None]:
     return EXTRACTORS[checked(answer_format)]
 
 
-def written(answer_format: str, answer: str) -> str:
+def write_answer(answer_format: str, answer: str) -> str:
     """An answer in the format that its extractor reads."""
     return _WRITTEN.get(answer_format, "{}").format(answer)
 

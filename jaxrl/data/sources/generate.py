@@ -56,7 +56,7 @@ def draw(
     )
 
 
-def asked(task: str, key: str, prompt: str, answer: Any, **metadata: Any) -> Problem:
+def user_problem(task: str, key: str, prompt: str, answer: Any, **metadata: Any) -> Problem:
     """A problem that is one user turn; `key` names what makes two problems the same."""
     return Problem(
         id=f"{task}/{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}",

@@ -51,7 +51,7 @@ def task(
 
     Args:
       path: rows of the train split, see `jaxrl.data.sources.records`.
-      rewards: from `jaxrl.data.rewards.named.written`; on the command line, --reward writes it.
+      rewards: from `jaxrl.data.rewards.named.to_json`; on the command line, --reward writes it.
       test_path: rows of the test split; empty holds out a share of `path`, by a hash of the prompt.
       prompt_column: column of the prompt, a text or a list of chat messages; empty: the first of
         prompt, question, problem, instruction, messages, conversations and input that is there. A
@@ -345,7 +345,7 @@ def _problem(rows: _Rows, index: int, template: str) -> Problem:
     context = [_plain(record.get(name)) for name in rows.beside]
     key = json.dumps([raw, answer, *context], default=str)
     question = prompt if text else "\n\n".join(turn["content"] for turn in prompt)
-    problem = generate.asked("file", key, question, answer, **metadata)
+    problem = generate.user_problem("file", key, question, answer, **metadata)
     if not text:
         problem = dataclasses.replace(problem, messages=prompt)
     return templates.apply(problem, template) if template else problem

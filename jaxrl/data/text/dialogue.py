@@ -56,7 +56,7 @@ class Dialogue(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4)
-def of(
+def of_model(
     tokenizer: Tokenizer, roles: tuple[str, ...], *, chat: bool, tools: bool = False
 ) -> Dialogue:
     """The dialogue of a model.
@@ -184,7 +184,7 @@ def _turn_ids(
     harmony = rendering.led(tokenizer) == rendering.FINAL
     if harmony or (tools and _shown(tokenizer, tools)):
         form = formats.of_template(tokenizer.template)
-        action = formats.taught(form, action, tools, tokenizer.template)
+        action = formats.to_template_form(form, action, tools, tokenizer.template)
     turn_ids = tokenizer.encode(_thoughtless(tokenizer, before, action))
     ended = bool(turn_ids) and turn_ids[-1] in tokenizer.eos_ids
     return tuple(turn_ids) if ended else (*turn_ids, rendering.end(tokenizer))

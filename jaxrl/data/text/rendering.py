@@ -54,13 +54,13 @@ def opening(
       ValueError: the template refuses it, leaves a message out, or changes what one says.
     """
     guarded_tools, guard = guarded(tokenizer, tools, messages)
-    conversation, template_tools = told(tokenizer, messages, guarded_tools)
-    turns = taught(tokenizer, conversation, tools if template_tools else ())
+    conversation, template_tools = with_tools(tokenizer, messages, guarded_tools)
+    turns = in_template_form(tokenizer, conversation, tools if template_tools else ())
     call_turns = {i for i, (a, b) in enumerate(zip(conversation, turns, strict=True)) if a is not b}
     return tuple(_ids(tokenizer, (), turns, template_tools, guard, call_turns))
 
 
-def told(
+def with_tools(
     tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
 ) -> tuple[Sequence[Message], Sequence[Mapping[str, Any]]]:
     """A conversation and its tools; these in a message where the template does not show them."""
@@ -80,7 +80,7 @@ def _takes_system(tokenizer: Tokenizer) -> bool:
         return False
 
 
-def taught(
+def in_template_form(
     tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
 ) -> list[Message]:
     """The messages, with calls in the policy's turns as a template that shows tools has them."""
@@ -88,18 +88,18 @@ def taught(
     if not tools or form is formats.HERMES:
         return list(messages)
 
-    def said(message: Message) -> Message:
+    def rewrite(message: Message) -> Message:
         if message["role"] != "assistant" or not formats.HERMES.read(message["content"])[1]:
             return message
         try:
-            content = formats.taught(form, message["content"], tools, tokenizer.template)
+            content = formats.to_template_form(form, message["content"], tools, tokenizer.template)
         except ValueError:  # it is shown as environments read it
             return message
         for end in tokenizer.eos_ids:
             content = content.removesuffix(tokenizer.spelled([end]))
         return {**message, "content": content}
 
-    return [said(message) for message in messages]
+    return [rewrite(message) for message in messages]
 
 
 def kept(

@@ -49,7 +49,7 @@ _TOOL: Mapping[str, Any] = {
     },
 }
 """The tool that a template is tried on."""
-_CALL = formats.written(formats.Call("look_up", {"word": "tree"}))
+_CALL = formats.write_call(formats.Call("look_up", {"word": "tree"}))
 _REASONING = "<think>\nHm.\n</think>\n\n"
 
 
@@ -217,8 +217,8 @@ def _whole(
     tokenizer: Tokenizer, turns: Sequence[Message], tools: Sequence[Mapping[str, Any]]
 ) -> tuple[int, ...]:
     """Ids of a conversation that is encoded at once."""
-    conversation, template_tools = rendering.told(tokenizer, turns, tools)
-    taught_turns = rendering.taught(tokenizer, conversation, template_tools)
+    conversation, template_tools = rendering.with_tools(tokenizer, turns, tools)
+    taught_turns = rendering.in_template_form(tokenizer, conversation, template_tools)
     return tuple(tokenizer.encode(untrusted_text.rendered(tokenizer, taught_turns, template_tools)))
 
 

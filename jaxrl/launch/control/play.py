@@ -83,7 +83,7 @@ def environment(loaded: policy.Policy, flags: argparse.Namespace) -> Environment
     saved = loaded.description
     name, args = flags.env or saved["env"], {} if flags.env else dict(saved["env_args"])
     imported = not flags.env and ":" in name.partition("/")[0]
-    if imported and not flags.trust and name not in account.known(flags.run):
+    if imported and not flags.trust and name not in account.known_entries(flags.run):
         raise ValueError(
             f"the run plays env={name!r}, a function that is imported, and this account has not "
             "started the run; accept it with --trust, or name it yourself with --env"

@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     """Print Krippendorff's alpha of all raters and Cohen's kappa of each pair."""
     usage, what = "jaxrl agreement FILE", "a file of rows, one column for each rater"
     try:
-        path, config = flags.named(AgreementConfig(), argv, usage=usage, what=what)
+        path, config = flags.name_and_settings(AgreementConfig(), argv, usage=usage, what=what)
         report = figures(path, [n.strip() for n in config.raters.split(",") if n], config.level)
     except REFUSALS as error:
         return refused(error)

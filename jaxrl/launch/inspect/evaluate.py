@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
     """Evaluate a packaged model, a model directory or a run."""
     usage, what = "jaxrl eval RUN_OR_MODEL", "a run, a model or its directory"
     try:
-        name, settings = flags.named(EvaluateConfig(), argv, usage=usage, what=what)
+        name, settings = flags.name_and_settings(EvaluateConfig(), argv, usage=usage, what=what)
         figures = measure(name, settings)
     except REFUSALS as error:
         return refused(error)
@@ -108,10 +108,10 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
     if settings.search != 1:
         _check_search(config, name, temperature)
         config = _with_rollout(config, on_device=False)
-    task = tasks.named(config)
+    task = tasks.of_config(config)
     task.check_split(settings.split)
     source = dataclasses.replace(
-        policy.named(name),
+        policy.config_of(name),
         compute_dtype=config.compute_dtype,
         task=settings.task,
         task_args=settings.task_args,

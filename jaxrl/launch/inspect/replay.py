@@ -52,7 +52,9 @@ def main(argv: list[str]) -> int:
     """Replay a step and print its metrics; the exit status is 1 where any differs."""
     usage = "jaxrl replay RUN"
     try:
-        run, settings = flags.named(ReplayConfig(), argv, usage=usage, what="a run directory")
+        run, settings = flags.name_and_settings(
+            ReplayConfig(), argv, usage=usage, what="a run directory"
+        )
         comparison = replay(storage.locate(run), settings.step, print, trust=settings.trust)
     except REFUSALS as error:
         return refused(error)

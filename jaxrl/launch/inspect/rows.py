@@ -46,9 +46,9 @@ def main(argv: list[str]) -> int:
     """Show a file; the exit status is 0, or 2 where it cannot be read."""
     usage = "jaxrl data FILE"
     try:
-        path, view = flags.named(DataView(), argv, usage=usage, what="a file of rows")
+        path, view = flags.name_and_settings(DataView(), argv, usage=usage, what="a file of rows")
         file_rows = rows.read(path, view.columns, bad="skip", media=False, prompts=True)
-        tokenizer = policy.describe(policy.named(view.model))[1] if view.model else None
+        tokenizer = policy.describe(policy.config_of(view.model))[1] if view.model else None
         if tokenizer is not None:
             tokenizer = tokenizers.with_variables(tokenizer, view.template_args)
         report = summary(file_rows, view, tokenizer)

@@ -130,7 +130,7 @@ def main(argv: list[str]) -> int:
     """Print completions by a packaged model, a model directory or a run."""
     usage, what = "jaxrl sample MODEL_OR_RUN", "a model, its directory or a run"
     try:
-        name, config = flags.named(SampleConfig(), argv, usage=usage, what=what)
+        name, config = flags.name_and_settings(SampleConfig(), argv, usage=usage, what=what)
         check(config)
         if config.human or config.seat or config.env:
             from jaxrl.launch.inspect import play  # tasks and their data take a second to import
@@ -142,7 +142,7 @@ def main(argv: list[str]) -> int:
         if config.human and not config.seat:
             play.by_hand(config)
             return 0
-        opened = policy.named(name)
+        opened = policy.config_of(name)
         if config.env:
             actor = policy.create(opened, mesh.make(Config().mesh), trust=config.trust)
             tokenizer = tokenizers.with_variables(actor.tokenizer, config.template_args)

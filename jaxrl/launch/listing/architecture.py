@@ -138,7 +138,7 @@ def _short(name: str, package: str) -> str:
     return last if home == package else name
 
 
-def drawn(text: str, root: Path = ROOT) -> str:
+def with_figures(text: str, root: Path = ROOT) -> str:
     """The page with its figures drawn anew."""
     paths = files(root)
     graph = imports(paths)
@@ -154,4 +154,4 @@ def drawn(text: str, root: Path = ROOT) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(drawn(PAGE.read_text()))
+    PAGE.write_text(with_figures(PAGE.read_text()))

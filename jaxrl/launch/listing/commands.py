@@ -44,7 +44,7 @@ def recipes(argv: list[str]) -> int:
     `--for FILE` lists the methods that have what they need in a file of prompts, and what the
     others need.
     """
-    recipe_rows = [{**row, "needs": needs.of(str(row["name"]))} for row in library.rows()]
+    recipe_rows = [{**row, "needs": needs.needs_of(str(row["name"]))} for row in library.rows()]
     if argv[:1] == ["--for"]:
         return _for_file(argv[1:])
     if argv and not argv[0].startswith("-"):

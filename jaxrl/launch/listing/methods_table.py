@@ -107,7 +107,7 @@ def _configs(name: str, plain_file: str, rich_file: str) -> dict[str, list[Confi
 
 
 def _written(specs: list[str]) -> str:
-    return named.written([named.parse(text) for text in specs])
+    return named.to_json([named.parse(text) for text in specs])
 
 
 def _on_file(config: Config, args: dict[str, str]) -> Config:

@@ -99,7 +99,7 @@ def workload(config: Config, run: Path) -> Workload:
     """What a run samples: its logged groups, in order if they are all there, else drawn."""
     groups, prompts = groups_of(run), config.rollout.prompts
     complete = len(groups) == prompts * steps_of(run)
-    lengths = simulate.repeated(groups) if complete else simulate.drawn(groups)
+    lengths = simulate.repeated(groups) if complete else simulate.draw_lengths(groups)
     return Workload(lengths, config.sampler, prompt_of(run, prompts))
 
 

@@ -13,7 +13,7 @@ from jaxrl.data.types import Problem, Score
 from jaxrl.mesh.buckets import round_up
 from jaxrl.rollout import experience
 from jaxrl.rollout.programs import Row
-from jaxrl.rollout.written import answers, gathered, written
+from jaxrl.rollout.written import answers, as_completion, gathered
 from jaxrl.run import placement
 from jaxrl.run.extension import Extension
 from jaxrl.training import objective, packing
@@ -42,7 +42,7 @@ class Batch(NamedTuple):
         return self.packed.tokens.shape[1] * self.row
 
 
-def made(config: Config, extensions: Mapping[str, Extension]) -> Batch:
+def input_of(config: Config, extensions: Mapping[str, Extension]) -> Batch:
     """The input of an update of a run; extensions are by name, see `open_extensions`."""
     batch = _of_rows(config) if config.data.kinds else _sampled(config)
     if objective.needs_proximal(config.objective):
@@ -58,7 +58,7 @@ def _of_rows(config: Config) -> Trajectory:
     data = config.data
     length, count = data.max_tokens, data.batch_size // config.updates_per_batch
     example = Example((1,), (1,) * (length - 1), (True,) * (length - 1))
-    row = Row(written(example), "", Score(1.0))
+    row = Row(as_completion(example), "", Score(1.0))
     groups = [(Problem(str(n), "", None), [row] * answers(data)) for n in range(count)]
     return experience.as_trajectory(gathered(groups), config)
 

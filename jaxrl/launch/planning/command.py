@@ -146,7 +146,10 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
         where = str(tuple(leaf.sharding.spec))
         yield f"{parameter:<40} {leaf.shape!s:<24} {where:<32} {_mib(leaf):.1f}"
     yield from (f"warning: {line}" for line in warnings(config, model, the_mesh, state.params))
-    batch, shards = plan_batch.made(config, extensions), mesh.batch_shards(the_mesh, model.rules)
+    batch, shards = (
+        plan_batch.input_of(config, extensions),
+        mesh.batch_shards(the_mesh, model.rules),
+    )
     local = batch.micro_tokens / shards / the_mesh.shape["context"]
     tiled = model.attention == "auto" and topology.is_tpu(name)
     scores = model.attention in ("auto", "xla") and not tiled
@@ -215,7 +218,7 @@ def totals(
     """MiB a device of what a run holds from step to step, by name; what it lacks is left out."""
     sizes = {name: _sum(entry) for name, entry in state.extra.items()}
     if reference.stored(config, extensions):
-        sizes["reference"] = _sum(trainable.held(model, state.params))
+        sizes["reference"] = _sum(trainable.in_compute_dtype(model, state.params))
     always = {"parameters": _sum(state.params), "optimizer": _sum(state.opt_state)}
     return always | {name: mib for name, mib in sizes.items() if mib}
 

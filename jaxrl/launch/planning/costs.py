@@ -75,7 +75,7 @@ def costs_of(run: Path) -> Costs:
     Raises:
       ValueError: fewer than three steps remain, or their chunks are not logged.
     """
-    rows = settled(run)
+    rows = compiled_steps(run)
     if len(rows) < 3:
         raise ValueError(
             f"{run} has logged {len(rows)} steps in which nothing is compiled; costs are fitted to "
@@ -108,7 +108,7 @@ def width(slots: int, live: int) -> int:
     return next(size for size in slot_counts(slots) if size >= min(live, slots))
 
 
-def settled(run: Path) -> list[dict[str, Any]]:
+def compiled_steps(run: Path) -> list[dict[str, Any]]:
     """The metrics of steps in which nothing is compiled, the first one left out."""
     pairs = itertools.pairwise(metrics.read(run))
     return [row for last, row in pairs if row.get("compilations") == last.get("compilations")]

@@ -308,7 +308,7 @@ class _Run:
             self.wake()
 
 
-def drawn(groups: Sequence[np.ndarray], seed: int = 0) -> Callable[[int], np.ndarray]:
+def draw_lengths(groups: Sequence[np.ndarray], seed: int = 0) -> Callable[[int], np.ndarray]:
     """Lengths of groups, drawn whole from those that were seen; a group's are always the same."""
     return lambda number: groups[np.random.default_rng([seed, number]).integers(len(groups))]
 
@@ -336,7 +336,7 @@ def example() -> str:
     """The timelines of docs/asynchronous.md: long-tailed lengths, in turns and side by side."""
     lengths = np.random.default_rng(0).lognormal(5.5, 0.9, 4096).astype(int) + 1
     groups = np.minimum(lengths, 2048).reshape(-1, 8)
-    work = Workload(drawn(groups), SamplerConfig(slots=256, chunk=64))
+    work = Workload(draw_lengths(groups), SamplerConfig(slots=256, chunk=64))
     costs = Costs(decode_step=0.02, decode_slot=1e-5, update=1.0, update_token=2e-4, push=0.1)
     parts = []
     for staleness, overlap in ((0, False), (1, True), (2, True)):

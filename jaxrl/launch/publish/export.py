@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
     """Write a run or a model for other programs."""
     usage, what = "jaxrl export RUN_OR_MODEL", "a run, a model or its directory"
     try:
-        name, settings = flags.named(ExportConfig(), argv, usage=usage, what=what)
+        name, settings = flags.name_and_settings(ExportConfig(), argv, usage=usage, what=what)
         check_push(settings.push)
         directory = export(name, settings)
     except REFUSALS as error:
@@ -209,7 +209,7 @@ def open_source(name: str, step: int | None, *, trust: bool) -> Source:
             raise FileNotFoundError(f"{name} holds no checkpoint; has the run saved one yet?")
         if step is not None:
             raise ValueError(f"step={step}: {name!r} is a model, not a run; leave --step out")
-    opened, the_mesh = policy.named(name), mesh.make(Config().mesh)
+    opened, the_mesh = policy.config_of(name), mesh.make(Config().mesh)
     trusted: Collection[str] | None = None if trust else ()
     model, tokenizer = policy.describe(opened, trust=trust)
     origin = policy.origin(opened, trusted)

@@ -56,8 +56,8 @@ def main(argv: list[str]) -> int:
             "train]\ntrains the policy behind a program; else a model or run is served:\n"
         )
     try:
-        name, config = flags.named(ServeConfig(), argv, usage=usage, what=what)
-        actor = policy.create(policy.named(name), mesh.make(Config().mesh), trust=config.trust)
+        name, config = flags.name_and_settings(ServeConfig(), argv, usage=usage, what=what)
+        actor = policy.create(policy.config_of(name), mesh.make(Config().mesh), trust=config.trust)
         server = make_server(actor, config, name)
     except (*REFUSALS, OSError) as error:
         return refused(error)

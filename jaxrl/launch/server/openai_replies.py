@@ -37,7 +37,9 @@ def _without_partial(text: str, words: Sequence[str]) -> str:
     return text[: len(text) - max(starts, default=0)]
 
 
-def shown(call: Call, tokenizer: Tokenizer, completion: Completion) -> tuple[str, list[Json]]:
+def text_and_calls(
+    call: Call, tokenizer: Tokenizer, completion: Completion
+) -> tuple[str, list[Json]]:
     """The text so far, and the calls of tools that an ended completion makes, which it leaves out.
 
     Calls are read in the form of Hermes and Qwen: `<tool_call>{"name": ..., "arguments": {...}}
@@ -91,7 +93,7 @@ def choice(call: Call, tokenizer: Tokenizer, completion: Completion, scored: Sco
       completion: of one of its requests.
       scored: log-probabilities of the prompt, where they are asked for.
     """
-    text, calls = shown(call, tokenizer, completion)
+    text, calls = text_and_calls(call, tokenizer, completion)
     out: Json = {
         "index": _index(call, completion),
         "finish_reason": reason(completion, calls),
@@ -117,7 +119,7 @@ class Pieces:
     def next(self, completion: Completion, scored: Scored | None = None) -> Json | None:
         """The choice of the next chunk, of what is new; None where nothing is."""
         call, name = self._call, completion.request.id
-        text, calls = shown(call, self._tokenizer, completion)
+        text, calls = text_and_calls(call, self._tokenizer, completion)
         first = name not in self._sent
         characters, tokens = self._sent.get(name, (0, 0))
         if len(text) <= characters and not completion.finished:

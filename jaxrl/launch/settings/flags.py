@@ -153,7 +153,7 @@ def names(config: Any, prefix: str = "") -> list[str]:
     return flags
 
 
-def named(default: T, argv: list[str], *, usage: str, what: str) -> tuple[str, T]:
+def name_and_settings(default: T, argv: list[str], *, usage: str, what: str) -> tuple[str, T]:
     """The name that arguments begin with, and `default` with the values of the rest.
 
     Settings that have a field `trust` get it for a run that this account has started.

@@ -232,7 +232,7 @@ def _rows(config: Config, epochs: int) -> int:
 
 def _problems(config: Config, epochs: int) -> int:
     """The problems of the train split whose prompts are kept."""
-    task = tasks.named(config)
+    task = tasks.of_config(config)
     size = task.sizes.get("train")
     if not size:
         raise ValueError(f"--epochs {epochs}: task {config.task!r} has no end; give --steps")
@@ -351,7 +351,7 @@ def _with_data(config: Config, data_args: dict[str, str], rewards: Sequence[str]
     if "test_share" in data_args:
         args["test_share"] = float(data_args["test_share"])
     if rewards:
-        args["rewards"] = named.written([named.parse(text) for text in rewards])
+        args["rewards"] = named.to_json([named.parse(text) for text in rewards])
     if "rewards" not in args:
         raise ValueError(
             "--data needs a reward for its completions: --reward FILE.py:FUNCTION, or one of "

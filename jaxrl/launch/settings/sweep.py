@@ -114,10 +114,10 @@ def side_by_side(count: int) -> Callable[[Sequence[Arm]], list[int]]:
             "shared out; leave --parallel out, and each run takes them all"
         )
     free = queue.SimpleQueue[dict[str, str]]()
-    for share in devices.shares(count, devices.found()):
+    for share in devices.shares(count, devices.find_accelerators()):
         free.put(share)
 
-    def one(arm: Arm) -> int:
+    def train_arm(arm: Arm) -> int:
         share = free.get()
         log = Path(f"{arm.config.run_dir}.log")
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def side_by_side(count: int) -> Callable[[Sequence[Arm]], list[int]]:
     def train(found: Sequence[Arm]) -> list[int]:
         with ThreadPoolExecutor(count) as pool:
             statuses = []
-            for arm, status in zip(found, pool.map(one, found), strict=True):
+            for arm, status in zip(found, pool.map(train_arm, found), strict=True):
                 outcome = "done" if not status else f"exit status {status}"
                 print(f"{arm.name}: {outcome}, output in {arm.config.run_dir}.log", flush=True)
                 statuses.append(status)

@@ -35,6 +35,6 @@ def started(name: str, descendants: frozenset[str] = frozenset()) -> bool:
     if where in descendants:
         return False
     config = configs.load(saved)
-    if not untrusted.foreign(configs.to_dict(config)) <= account.known(directory):
+    if not untrusted.foreign(configs.to_dict(config)) <= account.known_entries(directory):
         return False
     return started(config.model, descendants | {where})

@@ -60,12 +60,12 @@ def open_fp8(path: Path) -> dict[str, Slice]:
         return {}
     mapped = np.memmap(path, np.uint8, "r", offset=8 + length)
 
-    def one(field: Raw) -> Slice:
+    def decode(field: Raw) -> Slice:
         start, stop = field["data_offsets"]
         values = mapped[start:stop].view(_FP8[field["dtype"]]).reshape(field["shape"])
         return Slice(tuple(field["shape"]), field["dtype"], lambda rows: np.asarray(values[rows]))
 
-    return {name: one(field) for name, field in fields.items()}
+    return {name: decode(field) for name, field in fields.items()}
 
 
 def check(quantization: Raw | None, path: Path) -> None:

@@ -44,7 +44,7 @@ def experience(texts=TEXTS):
 
 def test_marks_are_probabilities_of_yes(by):
     model, opened = by
-    rubric = rubrics.of(RUBRIC)
+    rubric = rubrics.parse(RUBRIC)
     config = tiny.config("unused")
     with jax.set_mesh(mesh.make(MeshConfig())):
         found = judge.marked(config, opened, rubric, experience([*TEXTS[:3], "\x00"]))
@@ -66,7 +66,7 @@ def test_marks_are_probabilities_of_yes(by):
 
 def test_comparisons_favour_no_order(by):
     _, opened = by
-    rubric, config = rubrics.of(RUBRIC), tiny.config("unused")
+    rubric, config = rubrics.parse(RUBRIC), tiny.config("unused")
     with jax.set_mesh(mesh.make(MeshConfig())):
         found = judge.compared(config, opened, rubric, experience(), 1)
         same = judge.compared(config, opened, rubric, experience(["7", "7", "8", "8"]), 1)

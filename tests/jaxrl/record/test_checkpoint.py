@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from jaxrl.config import CheckpointConfig
 from jaxrl.record import checkpoint, manifest, references
-from jaxrl.record.writer import Writer, kept
+from jaxrl.record.writer import Writer, kept_steps
 from jaxrl.types import TrainState
 
 DOCS = Path(__file__).parents[3] / "docs" / "checkpointing.md"
@@ -260,17 +260,17 @@ def test_frozen_parameters_in_bfloat16_are_restored_exactly(tmp_path):
 
 def test_kept_by_hand():
     scores = {10: 0.9, 20: None, 30: 0.2, 40: 0.9, 50: 0.1, 60: None}
-    assert kept(scores, CheckpointConfig(keep=1)) == {60}
-    assert kept(scores, CheckpointConfig(keep=2, keep_every=30)) == {30, 50, 60}
-    assert kept(scores, CheckpointConfig(keep=1, keep_best=1)) == {40, 60}  # the later
-    assert kept(scores, CheckpointConfig(keep=1, keep_best=3)) == {10, 30, 40, 60}
+    assert kept_steps(scores, CheckpointConfig(keep=1)) == {60}
+    assert kept_steps(scores, CheckpointConfig(keep=2, keep_every=30)) == {30, 50, 60}
+    assert kept_steps(scores, CheckpointConfig(keep=1, keep_best=1)) == {40, 60}  # the later
+    assert kept_steps(scores, CheckpointConfig(keep=1, keep_best=3)) == {10, 30, 40, 60}
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
 def test_a_score_that_is_not_finite_counts_as_none(odd):
     scores = {1: 0.9, 2: odd, 3: 0.5, 4: 0.4}
-    assert kept(scores, CheckpointConfig(keep=1, keep_best=1)) == {1, 4}
-    assert kept(scores, CheckpointConfig(keep=1, keep_best=4)) == {1, 3, 4}
+    assert kept_steps(scores, CheckpointConfig(keep=1, keep_best=1)) == {1, 4}
+    assert kept_steps(scores, CheckpointConfig(keep=1, keep_best=4)) == {1, 3, 4}
 
 
 @settings(max_examples=25, deadline=None)
@@ -282,9 +282,9 @@ def test_a_score_that_is_not_finite_counts_as_none(odd):
 )
 def test_the_newest_is_always_kept(scores, keep, every, best):
     config = CheckpointConfig(keep=keep, keep_every=every, keep_best=best)
-    left = kept(scores, config)
+    left = kept_steps(scores, config)
     assert max(scores) in left and left <= scores.keys()
-    assert kept({s: scores[s] for s in left}, config) == left  # nothing flaps
+    assert kept_steps({s: scores[s] for s in left}, config) == left  # nothing flaps
 
 
 def test_retention_on_disk(tmp_path):

@@ -58,7 +58,7 @@ def test_wandb_has_every_step_of_a_run_and_of_its_continuation(tmp_path, monkeyp
     monkeypatch.setenv("WANDB_SILENT", "true")
     directory, notes = run_directory(tmp_path), []
     for first in (0, 2):
-        log = MetricsLog(directory, first, notes.append, trackers.wanted(config))
+        log = MetricsLog(directory, first, notes.append, trackers.openers(config))
         for step in (1, 2):
             log.write(first + step, {"reward/mean": 0.25 * step, "kl": float("nan")})
         log.table(first + 1, ROWS)
@@ -91,7 +91,7 @@ def test_wandb_has_every_step_of_a_run_and_of_its_continuation(tmp_path, monkeyp
 def test_a_wandb_failure_is_reported_and_metrics_continue(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)  # importing it fails
     notes = []
-    wanted = trackers.wanted(Config(wandb="a-project"))
+    wanted = trackers.openers(Config(wandb="a-project"))
     log = MetricsLog(run_directory(tmp_path), 0, notes.append, wanted)
     log.write(1, {"loss": 1.0})
     log.write(2, {"loss": 2.0})
@@ -140,7 +140,7 @@ def test_mlflow_has_every_step_of_a_run_and_of_its_continuation(tmp_path, monkey
     config = Config(mlflow="a-project", track=TrackConfig(name="a-name", tags=("one",)))
     directory, notes = run_directory(tmp_path), []
     for first in (0, 2):
-        log = MetricsLog(directory, first, notes.append, trackers.wanted(config))
+        log = MetricsLog(directory, first, notes.append, trackers.openers(config))
         for step in (1, 2):
             values = {"reward/mean": 0.25 * step, "eval/pass@1": 0.5, "kl": float("nan")}
             log.write(first + step, values)
@@ -198,7 +198,7 @@ def tracked(request, tmp_path, monkeypatch):
     entities = types.ModuleType("mlflow.entities")
     entities.Metric = lambda *fields: fields
     monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
-    wanted = trackers.wanted(Config(**{request.param: "a-project"}))
+    wanted = trackers.openers(Config(**{request.param: "a-project"}))
     return MetricsLog(run_directory(tmp_path), 0, notes.append, wanted), client, notes
 
 

@@ -102,7 +102,7 @@ def play(monkeypatch):
     monkeypatch.setattr(engine.sampler, "unfinished", unfinished)
     monkeypatch.setattr(engine.sampler, "submit", lambda setup, work, new: work.queue.extend(new))
     task = digits()
-    talk = dialogue.of(TOKENIZER, ("user",), chat=False)
+    talk = dialogue.of_model(TOKENIZER, ("user",), chat=False)
     setup = SimpleNamespace(rows=8, piece=16)  # of the prefill, which is replaced
     rollout = RolloutConfig(8, SIZE, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)
 
@@ -366,7 +366,7 @@ def test_an_episode_counts_once_however_many_turns_it_has(play, tmp_path):
 def test_what_cannot_be_rewarded_or_read_voids_the_episode(reply, says):
     """Neither is ever a reward of 0."""
     task = digits()
-    talk = dialogue.of(TOKENIZER, ("user",), chat=False)
+    talk = dialogue.of_model(TOKENIZER, ("user",), chat=False)
     ctx = Context(
         RolloutConfig(1, 1, max_prompt_tokens=8, max_new_tokens=12), 0, TOKENIZER, task, talk
     )
@@ -378,7 +378,7 @@ def test_what_cannot_be_rewarded_or_read_voids_the_episode(reply, says):
 
 def test_turns_whose_rewards_come_to_1_are_an_episode_of_1():
     task = digits()
-    talk = dialogue.of(TOKENIZER, ("user",), chat=False)
+    talk = dialogue.of_model(TOKENIZER, ("user",), chat=False)
     rollout = RolloutConfig(1, 1, max_prompt_tokens=8, max_new_tokens=12)
     problem = task.problem("train", 0, 0)
     more = ({"role": "user", "content": "2"},)
@@ -397,7 +397,7 @@ def conversing(written):
     backend = test_environments.of_bytes("<|endoftext|>", "<|im_start|>", "<|im_end|>")
     template = test_environments.NO_THINKING if written == "anew" else test_environments.CHATML
     tokenizer = test_environments.with_template(backend, template)
-    talk = dialogue.of(tokenizer, ("user",), chat=True)
+    talk = dialogue.of_model(tokenizer, ("user",), chat=True)
     rollout = RolloutConfig(
         1, 1, max_prompt_tokens=900, max_new_tokens=4000, chat=True,
         strip_reasoning=written == "without reasoning",
@@ -500,7 +500,7 @@ def repaired(request, bytes_tokenizer):
     rollout = RolloutConfig(
         1, 1, max_prompt_tokens=4000, max_new_tokens=4000, chat=request.param == "chat"
     )
-    return Context(rollout, 0, made, task, dialogue.of(made, ("tool",), chat=rollout.chat))
+    return Context(rollout, 0, made, task, dialogue.of_model(made, ("tool",), chat=rollout.chat))
 
 
 def test_half_a_surrogate_pair_that_the_policy_writes_is_a_malformed_call(repaired):
@@ -514,7 +514,7 @@ def test_half_a_surrogate_pair_that_the_policy_writes_is_a_malformed_call(repair
         Call("read", {"path": path}),
     ]
     state, opening = repaired.task.turns.begin(problem, 0)
-    actions = [formats.written(call) for call in calls]
+    actions = [formats.write_call(call) for call in calls]
     replies = (repaired.task.turns.step(state, action) for action in actions)
     row = acted(
         repaired,
@@ -556,14 +556,14 @@ def thinking(request, tmp_path):
     task = dataclasses.replace(inner, turns=world)
     made = tokenizers.load(tmp_path)
     rollout = RolloutConfig(1, 1, max_prompt_tokens=4000, max_new_tokens=4000, chat=True)
-    return Context(rollout, 0, made, task, dialogue.of(made, ("user",), chat=True))
+    return Context(rollout, 0, made, task, dialogue.of_model(made, ("user",), chat=True))
 
 
 @pytest.mark.parametrize("lead", ["", "<think>"])
 def test_a_thought_calls_nothing_and_answers_nothing(thinking, lead):
     """Whether the template begins it or the policy: as in a task of one turn."""
     problem = thinking.task.problem("train", 0, 0)
-    call, gold = formats.written(Call("now", {})), tasks.get("arithmetic").gold(problem)
+    call, gold = formats.write_call(Call("now", {})), tasks.get("arithmetic").gold(problem)
     for text, value, calls in [
         (f"It is {gold}", 0.0, 0),
         (f"{call}{gold}", 0.0, 0),
@@ -592,10 +592,10 @@ def test_reasoning_that_the_template_leaves_out_leads_to_a_branch(layout, tmp_pa
     now = definition.tool(lambda: "noon", name="now", description="The time.")
     world = with_tools.environment(tasks.get("arithmetic"), lambda seed: [now])
     task = dataclasses.replace(tasks.get("arithmetic"), turns=world)
-    ctx = Context(rollout, 0, made, task, dialogue.of(made, ("tool",), chat=True, tools=True))
+    ctx = Context(rollout, 0, made, task, dialogue.of_model(made, ("tool",), chat=True, tools=True))
     problem, player = task.problem("train", 0, 0), play_module.Player(task)
-    call = formats.taught(
-        formats.of_template(template), formats.written(Call("now", {})), [now.schema], template
+    call = formats.to_template_form(
+        formats.of_template(template), formats.write_call(Call("now", {})), [now.schema], template
     )
     turn, prompts = f"<think>\nHm.\n</think>\n\n{call}", []
     row = acted(ctx, problem, itertools.repeat(player.answer), [turn, turn, call, "1"], prompts)
@@ -669,7 +669,7 @@ def test_of_an_episode_the_opening_alone_must_fit(opening, long_prompts):
         assert not policy.keeps(TOKENIZER, rollout, single)(problem)
     with pytest.raises(ValueError, match="its prompt has 100 tokens"):
         policy.check_prompt(TOKENIZER, rollout, single, problem)
-    ctx = Context(rollout, 0, TOKENIZER, task, dialogue.of(TOKENIZER, ("user",), chat=False))
+    ctx = Context(rollout, 0, TOKENIZER, task, dialogue.of_model(TOKENIZER, ("user",), chat=False))
     play, player = episodes.group(ctx, problem, 4), play_module.Player(task)
     (first, second), rows = next(play).programs, []
     for episode in (first, second):
@@ -717,7 +717,7 @@ def test_episodes_that_are_abandoned_are_closed_once(waits, answered):
         crowded=False, context=0, put=id, keep=id, unfinished=list
     )
     rollout = RolloutConfig(2, 2, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)
-    talk = dialogue.of(TOKENIZER, ("user",), chat=False)
+    talk = dialogue.of_model(TOKENIZER, ("user",), chat=False)
     flight = Flight(Limits(2, None, 2, "finished"), 2)
     flight.open.waiting = [Drawn(Problem(str(n), "1", None)) for n in range(2)]
     with scoring.Pool(task, 0, 20.0, None, None) as pool:

@@ -71,7 +71,7 @@ def opened(config):
     """A source, and how its batches are drawn."""
     selection.check(config)
     actor, params = policy_of()
-    source = selection.open_source(config, tasks.named(config), actor)
+    source = selection.open_source(config, tasks.of_config(config), actor)
     last = []
 
     def draw(count=BATCH):
@@ -143,7 +143,7 @@ def test_groups_of_one_prompt_in_a_batch_are_all_learned_from():
     """They were drawn at several times, as with `rollout.in_flight`."""
     actor, params = policy_of()
     made = config(curriculum=TARGETED)
-    source = selection.open_source(made, tasks.named(made), actor)
+    source = selection.open_source(made, tasks.of_config(made), actor)
     first = source.draw(BATCH, params)
     given = np.arange(2.0 * BATCH).repeat(4).reshape(-1, 4)
     source.learn([*first, *first[::-1]], given)
@@ -207,7 +207,7 @@ def test_the_hardest_prompts_are_retained():
 def test_gain_starts_with_the_most_concentrated_and_moves_on_as_they_are_solved():
     settings = config(curriculum=GAIN)
     actor, params = policy_of()
-    task = tasks.named(settings)
+    task = tasks.of_config(settings)
     everything = [task.problem("train", 3, i) for i in range(32)]
     signal = angles.concentrations(actor, settings.rollout, task, params, everything)
     assert signal.std() > 0
@@ -226,7 +226,7 @@ def test_gain_starts_with_the_most_concentrated_and_moves_on_as_they_are_solved(
 def test_angles_are_those_of_the_training_forward_pass():
     actor, params = policy_of()
     problems = [Problem("a", "1+2=", 3), Problem("b", "1+22+4=", 27)]
-    task = tasks.named(config())
+    task = tasks.of_config(config())
     got = angles.concentrations(actor, config().rollout, task, params, problems)
     for problem, value in zip(problems, got, strict=True):
         ids = np.array([policy.encode_prompt(actor.tokenizer, config().rollout, problem)])
@@ -247,7 +247,7 @@ def test_angles_are_those_of_the_training_forward_pass():
 def test_solutions_are_worth_what_their_gradients_say():
     """Each gradient made in full, from a forward pass of its own row."""
     actor, params = policy_of()
-    task = tasks.named(config())
+    task = tasks.of_config(config())
     problems = [task.problem("train", 3, n) for n in range(3)]
     table = np.asarray(decoder.unembedding(actor.params), np.float64)
     products = []
@@ -299,7 +299,7 @@ def test_episodes_are_chosen_whatever_the_length_of_their_problems_prompts(setti
     turns = Environment(
         lambda problem, seed: (None, Opening(())), lambda *_: Reply(reward=1.0, done=True)
     )
-    task = dataclasses.replace(tasks.named(made), turns=turns)
+    task = dataclasses.replace(tasks.of_config(made), turns=turns)
     source = selection.open_source(made, task, actor)
     drawn = [each.problem for _ in range(4) for each in source.draw(BATCH, params)]
     assert any(len(p.prompt) > 5 for p in drawn)
@@ -322,7 +322,7 @@ def test_a_curriculum_of_problems_none_of_which_fits_is_refused(budget):
 
 def test_solutions_are_needed_to_say_what_they_are_worth():
     actor, params = policy_of()
-    task = dataclasses.replace(tasks.named(config()), gold=None)
+    task = dataclasses.replace(tasks.of_config(config()), gold=None)
     with pytest.raises(ValueError, match="has none; choose a task"):
         pruning.closeness(actor, config().rollout, task, params, [])
 
@@ -337,7 +337,7 @@ def test_domains_have_their_shares_settings_and_exact_positions():
         for p in batch:
             drawn[p.domain].append(p)
     assert all(p.metadata["max_new_tokens"] == 4 for p in drawn["long"])
-    parts = tasks.named(config(domains=TWO)).parts
+    parts = tasks.of_config(config(domains=TWO)).parts
     for name, problems in drawn.items():
         assert problems == [parts[name].problem("train", 3, i) for i in range(len(problems))]
     places = [p.domain for _ in range(10) for p in draw()[:2]]
@@ -393,7 +393,7 @@ def test_rewards_of_a_domain_reach_its_own_curriculum():
 def earlier(path, curves, **changes):
     """A run's directory, in which prompt i had these mean rewards."""
     run = config(**changes)
-    task = tasks.named(run)
+    task = tasks.of_config(run)
     recorder = history.Recorder(path, print)
     problems = [task.problem("train", run.seed, i) for i in range(len(curves))]
     for visit in range(len(curves[0])):

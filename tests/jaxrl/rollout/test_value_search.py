@@ -154,7 +154,7 @@ def test_a_run_is_searched_by_the_values_that_it_has_saved(runs):
     assert evaluate.measure(runs[0], settings) == figures
 
     config = saved_configs.load(Path(runs[0]) / "config.json")
-    model, _ = policy.describe(policy.named(runs[0]))
+    model, _ = policy.describe(policy.config_of(runs[0]))
     the_mesh = mesh.make(config.mesh)
     with jax.set_mesh(the_mesh):
         params, _, _ = policy.restored(runs[0], model, the_mesh)
@@ -172,7 +172,7 @@ def test_a_run_is_searched_by_the_values_that_it_has_saved(runs):
 @pytest.mark.parametrize("case", ("entry", "leaf", "shape"))
 def test_what_a_checkpoint_does_not_hold_is_refused(runs, case):
     where = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    model, _ = policy.describe(policy.named(runs[0]))
+    model, _ = policy.describe(policy.config_of(runs[0]))
     sizes = (1, model.vocab_size, model.hidden_size)
     shape = jax.ShapeDtypeStruct((2, 3) if case == "shape" else sizes, jnp.float32, sharding=where)
     name, leaf = ("nobody" if case == "entry" else "ilql"), ("p" if case == "leaf" else "q")
@@ -211,14 +211,14 @@ def test_an_oracle_makes_the_policy_better(runs):
 
 def _parts(run):
     config = saved_configs.load(Path(run) / "config.json")
-    source = policy.named(run)
+    source = policy.config_of(run)
     model, tokenizer = policy.describe(source)
     the_mesh = mesh.make(config.mesh)
     with jax.set_mesh(the_mesh):
         params = policy.first_params(source, model, the_mesh)
     rollout = dataclasses.replace(config.rollout, group_size=1)
     actor = policy.Policy(model, params, tokenizer)
-    return actor, tasks.named(config), (rollout, config.sampler)
+    return actor, tasks.of_config(config), (rollout, config.sampler)
 
 
 def _finds(actor):

@@ -52,7 +52,9 @@ def branches():
 
     return Task(
         "branches",
-        lambda split, seed, index: generate.asked("branches", str(index), str(index % 10), None),
+        lambda split, seed, index: generate.user_problem(
+            "branches", str(index), str(index % 10), None
+        ),
         unscored,
         alphabet=ALPHABET,
         pure=True,
@@ -106,7 +108,7 @@ def test_an_episode_that_branches_is_trained_as_it_was_sampled(played):
 
 
 TOKENIZER = tokenizers.characters(generate.ASCII)
-TALK = dialogue.of(TOKENIZER, ("user",), chat=False)
+TALK = dialogue.of_model(TOKENIZER, ("user",), chat=False)
 
 
 def turn(sample, text):

@@ -80,7 +80,9 @@ def three_turns(offered=True, role="tool", replaced=False):
 
     return Task(
         "three_turns",
-        lambda split, seed, index: generate.asked("three_turns", str(index), f"{index}?", None),
+        lambda split, seed, index: generate.user_problem(
+            "three_turns", str(index), f"{index}?", None
+        ),
         unscored,
         pure=True,
         turns=Environment(

@@ -48,7 +48,9 @@ def digits():
 
     return Task(
         "digits",
-        lambda split, seed, index: generate.asked("digits", str(index), str(index % 10), None),
+        lambda split, seed, index: generate.user_problem(
+            "digits", str(index), str(index % 10), None
+        ),
         unscored,
         alphabet=ALPHABET,
         pure=True,
@@ -243,7 +245,7 @@ def test_episodes_vote_by_their_last_turns():
         return completion, Score(None if error else rewards[kind], error=error)
 
     def voted(*rows):
-        problem = generate.asked("digits", "0", "0", None)
+        problem = generate.user_problem("digits", "0", "0", None)
         texts = ["".join(map(chr, c.tokens)) for c, _ in rows]
         made = Experience([problem], [c for c, _ in rows], texts, [s for _, s in rows], [])
         votes = evaluate.answers(made, lambda ids: "".join(map(chr, ids)))
@@ -301,7 +303,7 @@ def test_a_person_plays_against_a_policy(seat, capsys, monkeypatch):
     """Through standard input; what is no move is asked for again, and the output stays JSON."""
     rules = {"instructions": False, "symbols": True, "mistakes": 99}
     drawn = tiny.config("unused", task="board_game", task_args=rules)
-    monkeypatch.setattr(policy, "named", lambda name: drawn)
+    monkeypatch.setattr(policy, "config_of", lambda name: drawn)
     moves = [f"{cell}\n" for cell in ("none", *range(1, 10))] * 9
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(moves)))
     given = [f"--env-args.{name}={json.dumps(value)}" for name, value in rules.items()]

@@ -85,8 +85,14 @@ def bidding(*replies, agents=2):
         lambda state, action: (state.append(action), replies[len(state) - 1])[1],
         agents=agents,
     )
-    return Task("bidding", lambda *where: generate.asked("bidding", "0", "1", None), unscored,
-                alphabet="0123456789\n", pure=True, turns=turns)  # fmt: skip
+    return Task(
+        "bidding",
+        lambda *where: generate.user_problem("bidding", "0", "1", None),
+        unscored,
+        alphabet="0123456789\n",
+        pure=True,
+        turns=turns,
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,7 +117,7 @@ def test_agents_that_there_are_not_are_an_error(reply, agents, says):
 def test_rewards_of_others_go_through_a_worker():
     turn = Turn(0, Problem("0", "1", None), 0, ("5",), (Opening(),))
     reply = Reply(reward=0.25, done=True, others={1: 0.75})
-    line = json.dumps(play.written(reply, 3)).encode()
+    line = json.dumps(play.as_json(reply, 3)).encode()
     assert play.read(line, 3, turn, Environment(None, None, agents=2)) == reply
 
 

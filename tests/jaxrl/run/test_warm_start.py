@@ -30,7 +30,7 @@ def test_the_warm_start_trains_what_the_run_does(changes, trained, tmp_path):
     with jax.set_mesh(mesh.make(MeshConfig())):
         first = policy.first_params(config, model, jax.sharding.get_mesh())
         part = trainable.part(model, config.lora, config.train)
-        like = trainable.held(model, trainable.abstract(model, config.lora), part)
+        like = trainable.in_compute_dtype(model, trainable.abstract(model, config.lora), part)
         found, _ = checkpoint.restore_params(tmp_path, like, step=0)
     flat = jax.tree_util.tree_leaves_with_path(first)
     after = {jax.tree_util.keystr(p, simple=True, separator="/"): a

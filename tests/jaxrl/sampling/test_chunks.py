@@ -50,7 +50,7 @@ def completed(request: Request) -> Completion:
 
 def run(request, size, carry):
     """What a response's program asks for, and what it returns."""
-    asked, program, value = [], programs.written(context(size, carry), request), None
+    asked, program, value = [], programs.write(context(size, carry), request), None
     while True:
         try:
             wanted = program.send(value)

@@ -118,7 +118,7 @@ def second_turns(again: bool) -> list[Completion]:
     first = [Request(i, (2, i + 1), 30, turn_tokens=4, logit_bias=NEVER) for i in range(3)]
     sampler.submit(made, work, first)
     turns = {c.request.id: c for c in sampler.advance(made, params(), work, version=1)}
-    assert sorted(turns) == [0, 1, 2] == sorted(sampler.held(work))
+    assert sorted(turns) == [0, 1, 2] == sorted(sampler.held_slots(work))
     assert all(len(c.tokens) == 4 and not c.stopped for c in turns.values())
     seen = requests.forced([5] * 3, Source.OBSERVATION)
     second = [
@@ -136,7 +136,7 @@ def second_turns(again: bool) -> list[Completion]:
         sampler.submit(made, work, second)
     else:
         sampler.continue_held(made, params(), work, second)
-    assert not sampler.held(work)
+    assert not sampler.held_slots(work)
     done = sorted(sampler.advance(made, params(), work, version=2), key=lambda c: c.request.id)
     assert [c.version.tolist() for c in done] == [[1] * 4 + [0] * 3 + [2] * 4] * 3
     assert all((c.source == [*[0] * 4, *[2] * 3, *[0] * 4]).all() for c in done)
@@ -154,8 +154,8 @@ def test_held_sequences_make_way_for_requests_the_shortest_first(lengths):
     sampler.release_for_queue(made, work)
     left = sorted(range(4), key=lambda i: lengths[i])
     for name in range(4, 9):
-        assert sorted(sampler.held(work)) == sorted(left)
+        assert sorted(sampler.held_slots(work)) == sorted(left)
         sampler.submit(made, work, [Request(name, (3, name), 9, logit_bias=AT_ONCE)])
         sampler.release_for_queue(made, work)
         del left[:1]
-    assert not sampler.held(work)
+    assert not sampler.held_slots(work)

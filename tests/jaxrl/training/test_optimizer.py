@@ -104,7 +104,7 @@ def test_moments_on_the_host_give_the_same_updates():
     for offload in (False, True):
         with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
             like = placement.abstract_state(MODEL, optimize, offload=offload)
-            update = placement.settled(step, like)
+            update = placement.with_fixed_layout(step, like)
             state = placement.fresh_state(decoder.init(MODEL, jax.random.key(0)), optimize, like)
             for _ in range(2):
                 state, _ = update(state)

@@ -131,7 +131,7 @@ def test_frozen_parameters_are_held_in_the_compute_dtype(way, dtype):
         like = placement.abstract_state(model, OPTIMIZER, adapters, part)
         params = decoder.init(model, jax.random.key(0))
         params = trainable.attach(model, params, adapters, jax.random.key(1))
-        state = init_state(trainable.held(model, params, part), OPTIMIZER, part)
+        state = init_state(trainable.in_compute_dtype(model, params, part), OPTIMIZER, part)
     shapes = functools.partial(jax.tree.map, lambda a: (a.shape, a.dtype))
     assert shapes(like) == shapes(state)
     trained, frozen = part.split(like.params)
@@ -145,7 +145,7 @@ def test_frozen_parameters_are_held_in_the_compute_dtype(way, dtype):
         whole = "norm" in name or name.endswith("scales")
         expected = "uint8" if name.endswith("codes") else "float32" if whole else dtype
         assert leaf.dtype.name == expected, name
-    reference = jax.tree.leaves(trainable.held(model, decoder.abstract(model)[0]))
+    reference = jax.tree.leaves(trainable.in_compute_dtype(model, decoder.abstract(model)[0]))
     norms = sum(a.size for a in reference if a.dtype == np.float32 and dtype == "bfloat16")
     bytes_held = sum(a.size * a.dtype.itemsize for a in reference)
     width = 2 if dtype == "bfloat16" else 4
@@ -164,7 +164,7 @@ def test_what_is_held_in_the_compute_dtype_computes_the_same(rank):
     part = trainable.part(model, LoraConfig(rank=rank), ()) if rank else trainable.FROZEN
     packed, _ = pack(batch(0), PackingConfig(row_length=32))
     score = make_score(model, temperature=1.0)
-    held = trainable.held(model, params, part)
+    held = trainable.in_compute_dtype(model, params, part)
     assert "bfloat16" in {leaf.dtype.name for leaf in jax.tree.leaves(held)}
     np.testing.assert_array_equal(score(held, packed), score(params, packed))
 

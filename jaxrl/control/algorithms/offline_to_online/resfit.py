@@ -64,7 +64,7 @@ def make(space: Space, config: Config) -> Algorithm:
     td3_config = shared(td3.Config, config, norm=True, delay=config.critic_updates)
     inner = td3.make(wide, td3_config, executed=executed)
 
-    def seen(base: Any, states: jax.Array) -> jax.Array:
+    def with_base_action(base: Any, states: jax.Array) -> jax.Array:
         return jnp.concatenate([states, policies.gaussian(base, states)[0]], axis=-1)
 
     def init(key: jax.Array) -> TrainState:
@@ -73,17 +73,20 @@ def make(space: Space, config: Config) -> Algorithm:
         return state.replace(params=state.params | {"base": base})
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        def shown(part: Any) -> Any:
+        def with_base_actions(part: Any) -> Any:
             observations, next_observations = (
-                seen(state.params["base"], s) for s in (part.observations, part.next_observations)
+                with_base_action(state.params["base"], s)
+                for s in (part.observations, part.next_observations)
             )
             return part._replace(observations=observations, next_observations=next_observations)
 
-        return inner.update(key, state, {name: shown(part) for name, part in batch.items()})
+        return inner.update(
+            key, state, {name: with_base_actions(part) for name, part in batch.items()}
+        )
 
     def corrected(policy: Any) -> Any:
         def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
-            inputs = seen(params["base"], observation)
+            inputs = with_base_action(params["base"], observation)
             return executed(inputs, policy(key, params, inputs))
 
         return act

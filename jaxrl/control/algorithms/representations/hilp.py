@@ -27,7 +27,7 @@ from jaxrl.control import replay
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, extend
 from jaxrl.control.algorithms import shared
 from jaxrl.control.algorithms.offline import iql
-from jaxrl.control.batches import Batch, mixed, settled
+from jaxrl.control.batches import Batch, mixed, with_own_terminals
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline
 from jaxrl.data.offline import transitions
@@ -133,7 +133,7 @@ def make(space: Space, config: Config) -> Algorithm:
         return Prepared(data._replace(extra={}), np.concatenate(last), goes_on)
 
     def begin(state: TrainState, prepared: Prepared) -> TrainState:
-        data = settled(prepared.data)
+        data = with_own_terminals(prepared.data)
         weights = data.rewards - jnp.min(data.rewards)
         goal = jnp.sum(weights[:, None] * data.next_observations, axis=0) / jnp.sum(weights)
         return state.replace(params=state.params | {"goal": goal})

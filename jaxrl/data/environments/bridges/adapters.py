@@ -26,7 +26,7 @@ from jaxrl.data.environments.bridges import agent_program
 from jaxrl.data.environments.bridges.dialects import DIALECTS, Answer, Asked
 from jaxrl.data.environments.play import Player
 from jaxrl.data.environments.tools import definition
-from jaxrl.data.environments.tools.formats import HERMES, Call, written
+from jaxrl.data.environments.tools.formats import HERMES, Call, write_call
 from jaxrl.data.scoring import pool
 from jaxrl.data.sources import extract, generate, records
 from jaxrl.data.types import Problem, Score, Task
@@ -181,7 +181,7 @@ def seeded(name: str, key: str, world: Environment) -> Task:
             lambda stream: stream.randrange(1 << 30), key=str,
             stream=generate.rng(name, key, split, seed, index), split=split,
         )  # fmt: skip
-        return generate.asked(name, f"{key}/{number}", key, number)
+        return generate.user_problem(name, f"{key}/{number}", key, number)
 
     environment = world._replace(begin=lambda problem, seed: world.begin(problem, problem.answer))
     task = Task(name, problem, unscored, splits=("train", "test"), turns=environment)
@@ -243,7 +243,7 @@ def openenv(
     port = parts.port or (443 if scheme == "wss" else 80)
     address = f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/ws"
 
-    def shown(reply: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
+    def as_messages(reply: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
         fields = reply["observation"]
         return ({"role": "user", "content": str(fields[text]) if text else json.dumps(fields)},)
 
@@ -256,7 +256,7 @@ def openenv(
         )
         session = _Session(connection, seconds, turns)
         try:
-            return session, Opening(shown(session.ask("reset", {"seed": seed})))
+            return session, Opening(as_messages(session.ask("reset", {"seed": seed})))
         except BaseException:
             session.socket.close()
             raise
@@ -270,7 +270,7 @@ def openenv(
             return Reply((message,), 0.0, done=session.left <= 0)
         done = bool(reply["done"]) or session.left <= 0
         reward = None if reply["reward"] is None else float(reply["reward"])
-        return Reply(() if done else shown(reply), reward, done=done)
+        return Reply(() if done else as_messages(reply), reward, done=done)
 
     world = Environment(
         begin, step, close=lambda session: session.socket.close(), waits=True,
@@ -331,7 +331,7 @@ def nemo_gym(
     def problem(split: str, seed: int, index: int) -> Problem:
         task.check_split(split)
         row = rows[index % len(rows)]
-        return generate.asked("nemo_gym", json.dumps(row, sort_keys=True), "", None, row=row)
+        return generate.user_problem("nemo_gym", json.dumps(row, sort_keys=True), "", None, row=row)
 
     def begin(problem: Problem, seed: int) -> tuple[_Resources, Opening]:
         row = problem.metadata["row"]
@@ -349,7 +349,7 @@ def nemo_gym(
     def step(state: _Resources, action: str) -> Reply:
         content, read = HERMES.read(action)
         tool_calls = tuple(call for call in read if isinstance(call, Call))
-        unread = [written(call) for call in read if not isinstance(call, Call)]  # it stays text
+        unread = [write_call(call) for call in read if not isinstance(call, Call)]  # it stays text
         text = "\n".join([*filter(None, [content.strip()]), *unread])
         body = DIALECTS["responses"].whole(
             Asked(()), Answer(len(state.outputs), text, tool_calls, ())
@@ -418,7 +418,7 @@ def verifiers(
     def problem(split: str, seed: int, index: int) -> Problem:
         task.check_split(split)
         number = index % sizes[split] + (tasks - held_out) * (split == "test")
-        return generate.asked("verifiers", f"{env}/{number}", str(number), None)
+        return generate.user_problem("verifiers", f"{env}/{number}", str(number), None)
 
     def reward(problem: Problem, completion: str) -> Score:
         report = json.loads(completion.strip().splitlines()[-1])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from jaxrl.data.environments import Token
-from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.environments.tools.formats import Call, write_call
 from jaxrl.data.text import messages
 
 Json = dict[str, Any]
@@ -95,7 +95,7 @@ class Dialect(NamedTuple):
 
 def text(message: Said) -> str:
     """A message as environments have it, its calls within what it says."""
-    calls = [written(Call(name, _value(arguments))) for name, arguments in message.calls]
+    calls = [write_call(Call(name, _value(arguments))) for name, arguments in message.calls]
     return "\n".join([*filter(None, [message.content]), *calls]) if calls else message.content
 
 

@@ -101,13 +101,15 @@ def task(
         against = "random" if (split, against) == ("test", "self") else against
         match = _begun(game, against, number, mistakes, symbols)
         prompt = _seen(match) if symbols else match.game.seen(match.state, match.seat)
-        return generate.asked("board_game", f"{game}/{number}", prompt, number, opponent=against)
+        return generate.user_problem(
+            "board_game", f"{game}/{number}", prompt, number, opponent=against
+        )
 
     def begin(problem: Problem, seed: int) -> tuple[_Match, Opening]:
         opponent = problem.metadata["opponent"]
-        return begun(_begun(game, opponent, problem.answer, mistakes, symbols))
+        return open_match(_begun(game, opponent, problem.answer, mistakes, symbols))
 
-    def begun(match: _Match) -> tuple[_Match, Opening]:
+    def open_match(match: _Match) -> tuple[_Match, Opening]:
         lead = {"role": "system", "content": f"{match.game.rules} Answer with your move."}
         message = {"role": "user", "content": _seen(match)}
         first = [lead] if instructions else []
@@ -117,7 +119,7 @@ def task(
 
     def against(seat: int, ask: _Ask) -> Environment:
         def begin_with(problem: Problem, seed: int) -> tuple[_Match, Opening]:
-            return begun(_begun(game, ask, problem.answer, mistakes, symbols, seat=2 - seat))
+            return open_match(_begun(game, ask, problem.answer, mistakes, symbols, seat=2 - seat))
 
         return Environment(begin_with, step)
 

@@ -86,7 +86,7 @@ def task(
         prompt = "".join(f"{_ASKED[j]}{'-+'[findings[j]]}" for j in known_findings) or "?"
         equal = (1 / FINDINGS,) * FINDINGS
         weights = weighed(disease, findings, temperature) if importance == "shapley" else equal
-        return generate.asked(
+        return generate.user_problem(
             "diagnosis", f"{disease}/{findings}/{known_findings}", prompt, _NAMED[disease],
             findings=findings, known=known_findings, weights=weights,
         )  # fmt: skip

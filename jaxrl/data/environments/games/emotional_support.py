@@ -94,7 +94,7 @@ def task(
         persona, need, hints = generate.draw(draw, key=repr, stream=stream, split=split)
         prompt = f"{persona}{_User(need, hints, turns).seen()}"
         key = f"{persona}/{need}/{hints}"
-        return generate.asked("emotional_support", key, prompt, need, hints=hints)
+        return generate.user_problem("emotional_support", key, prompt, need, hints=hints)
 
     def begin(problem: Problem, seed: int) -> tuple[_User, Opening]:
         user = _User(problem.answer, problem.metadata["hints"], turns)

@@ -82,7 +82,9 @@ def task(
 
         stream = generate.rng("game24", split, seed, index)
         operands = generate.draw(draw, key=str, stream=stream, split=split)
-        return generate.asked("game24", str(operands), _Table(operands, target, 0).seen(), operands)
+        return generate.user_problem(
+            "game24", str(operands), _Table(operands, target, 0).seen(), operands
+        )
 
     def begin(problem: Problem, seed: int) -> tuple[_Table, Opening]:
         table = _Table(list(map(Fraction, problem.answer)), target, mistakes)

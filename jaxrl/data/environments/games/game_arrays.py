@@ -104,14 +104,14 @@ def kuhn_poker(xp: Any, encode: Encode, begin: Callable[[Problem], State]) -> Ar
         passed = (history[0] == 1) & (history[1] == 1)
         return passed | (history[0] == 2) & (history[1] > 0) | (history[2] > 0)
 
-    def told(history: Any, move: Any) -> Any:
+    def add_move(history: Any, move: Any) -> Any:
         return xp.where(xp.arange(3) == xp.sum(history > 0), move + 1, history)
 
     def step(state: Mapping[str, Any], tokens: Any, count: Any) -> tuple[Any, ...]:
         before = state["history"]
         move, is_legal = _named(xp, tokens, count, letters, marks[1:], xp.asarray([True, True]))
-        mine = told(before, move)
-        both = xp.where(ended(mine), mine, told(mine, state["draws"][0] * 2 >> BITS))
+        mine = add_move(before, move)
+        both = xp.where(ended(mine), mine, add_move(mine, state["draws"][0] * 2 >> BITS))
         last = xp.sum(both > 0) - 1
         bet, folds = xp.any(both == 2), both[xp.clip(last, 0, 2)] == 1
         folder = (last + state["seat"]) % 2  # 0: the policy

@@ -88,7 +88,7 @@ def task(
 
         stream = generate.rng("keydoor", split, seed, index)
         world = generate.draw(draw, key=repr, stream=stream, split=split, share=_HELD_OUT)
-        return generate.asked(
+        return generate.user_problem(
             "keydoor", repr(world), world.seen(), "open", world=dataclasses.asdict(world)
         )
 

@@ -91,13 +91,13 @@ def task(
         side = ood_size if split == "ood" else size
         limit = turns or 2 * side
         drawing = generate.draw(
-            lambda stream: drawn(stream, side, walls, limit),
+            lambda stream: draw_grid(stream, side, walls, limit),
             key=lambda drawing: drawing.replace("S", ".").replace("G", "."),
             stream=generate.rng("text_grid", split, seed, index),
             split=split,
         )
         prompt = _begun(drawing, limit).seen()
-        return generate.asked("text_grid", drawing, prompt, drawing, turns=limit)
+        return generate.user_problem("text_grid", drawing, prompt, drawing, turns=limit)
 
     def _begun(drawing: str, limit: int) -> _Walk:
         places = (maze.find(drawing, letter) for letter in "SG")
@@ -126,7 +126,7 @@ def task(
     return task
 
 
-def drawn(stream: random.Random, size: int, walls: int, longest: int) -> str:
+def draw_grid(stream: random.Random, size: int, walls: int, longest: int) -> str:
     """A grid with a border of walls, whose goal is at most `longest` moves away."""
     while True:
         cells = ["."] * size**2

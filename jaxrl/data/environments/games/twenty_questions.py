@@ -79,7 +79,7 @@ def task(
         prompt = RULES.format(
             facts=facts, word=first[0], guess=" ".join(first), questions=questions
         )
-        return generate.asked("twenty_questions", str(thing), prompt, thing)
+        return generate.user_problem("twenty_questions", str(thing), prompt, thing)
 
     def begin(problem: Problem, seed: int) -> tuple[_User, Opening]:
         user = _User(dict(problem.answer), questions, patience)

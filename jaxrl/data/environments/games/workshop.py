@@ -114,7 +114,7 @@ def task(
         task.check_split(split)
         goals = world()
         if split == "train" and explorer != "none":
-            goals = found(seed, steps, horizon, curious=explorer == "curious")
+            goals = explored_goals(seed, steps, horizon, curious=explorer == "curious")
         elif split == "ood":
             goals = tuple(goal for goal in goals if len(goal.steps) >= 3)
         stream = generate.rng("workshop", split, seed, index)
@@ -126,7 +126,7 @@ def task(
             share=_HELD_OUT,
         )
         modelled = experience if split == "train" else 0
-        return generate.asked(
+        return generate.user_problem(
             "workshop", goal.prompt, goal.prompt, goal.thing,
             start=goal.start, steps=goal.steps, seed=seed, experience=modelled,
         )  # fmt: skip
@@ -227,7 +227,7 @@ def starts() -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=8)
-def found(seed: int, steps: int, horizon: int, curious: bool) -> tuple[Goal, ...]:
+def explored_goals(seed: int, steps: int, horizon: int, curious: bool) -> tuple[Goal, ...]:
     """The goals that exploration leads to, without those that are held out.
 
     Args:

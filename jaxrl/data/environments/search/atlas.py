@@ -226,7 +226,7 @@ def _spelled(kind: str) -> dict[tuple[str, ...], str]:
     return {_words(name): name for name in sorted(names(kind))}
 
 
-def named(text: str, kind: str) -> list[str]:
+def find_names(text: str, kind: str) -> list[str]:
     """The names of a kind that a text has, in order; of those that overlap, the longest."""
     words, spellings = _words(text), _spelled(kind)
     longest, at, matches = max(map(len, spellings)), 0, []

@@ -14,7 +14,7 @@ from jaxrl.data.environments import Environment, Opening, Reply, unscored
 from jaxrl.data.environments.search import atlas, engine
 from jaxrl.data.environments.tools import definition
 from jaxrl.data.environments.tools.definition import Tool
-from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.environments.tools.formats import Call, write_call
 from jaxrl.data.sources import extract, generate
 from jaxrl.data.types import Problem, Task
 
@@ -105,7 +105,7 @@ def task(
             draw, key=lambda sample: atlas.country(*sample), stream=stream, split=split
         )
         prompt = atlas.question(links, path[0])
-        return generate.asked(
+        return generate.user_problem(
             "geography", prompt, prompt, path[-1], links=list(links), path=list(path),
             country=atlas.country(links, path),
         )  # fmt: skip
@@ -145,7 +145,7 @@ def task(
             earned = credit * (reading.known - before)
             return Reply((message,), earned, parts, calls=len(outputs))
         kind = atlas.LINKS[reading.links[-1]].target
-        right = atlas.named(extract.spoken(action), kind)[-1:] == [reading.path[-1]]
+        right = atlas.find_names(extract.spoken(action), kind)[-1:] == [reading.path[-1]]
         return Reply(
             reward=(1 - credit) * right, parts=parts | {"correct": float(right)}, done=True
         )
@@ -156,7 +156,9 @@ def task(
             atlas.LINKS[fact.link].sentence.format(fact.subject, "").strip(" .")
             for fact in _needed(links, path)
         ]
-        calls = [written(Call("search", {"query": query})) for query in queries[: allowed(problem)]]
+        calls = [
+            write_call(Call("search", {"query": query})) for query in queries[: allowed(problem)]
+        ]
         return (*calls, problem.answer)
 
     task = Task(

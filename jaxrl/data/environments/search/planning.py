@@ -98,7 +98,7 @@ def task(
         chain = tuple(path(facts, subject))
         plain = tuple(tuple(fact) for fact in facts)
         key = repr((subject, facts))
-        return generate.asked(
+        return generate.user_problem(
             "planning", key, f"{steps}{subject}", chain[-1], facts=plain, chain=chain
         )
 

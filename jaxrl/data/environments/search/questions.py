@@ -151,7 +151,7 @@ def explored(
     return list(found_facts), ended
 
 
-def drawn(
+def draw_question(
     regime: str,
     stream: random.Random,
     size: int,

@@ -131,7 +131,7 @@ def task(
             question = generate.draw(draw, str, stream, split=split, share=_HELD_OUT)
         *_, (_, answer) = path(facts, question)
         mark = "?" * (engine == "gated" and offered(question))
-        return generate.asked("recall", question, mark + question, answer, question=question)
+        return generate.user_problem("recall", question, mark + question, answer, question=question)
 
     def begin(problem: Problem, seed: int) -> tuple[_Search, Opening]:
         tool = offered(problem.metadata["question"])

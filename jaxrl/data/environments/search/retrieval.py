@@ -22,7 +22,7 @@ from jaxrl.data.environments.search.facts import RELATIONS, Fact, world
 from jaxrl.data.environments.search.questions import NUMBERS, REGIMES
 from jaxrl.data.environments.tools import definition, toolbox
 from jaxrl.data.environments.tools.definition import Tool
-from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.environments.tools.formats import Call, write_call
 from jaxrl.data.sources import extract, generate
 from jaxrl.data.types import Problem, Task
 
@@ -171,7 +171,7 @@ def task(
                 return tuple(tuple(fact) for fact in stream.sample(facts, masks)), facts
             explored = synthesis if split == "train" else 0
             least = steps if split == "ood" else 1
-            return questions.drawn(
+            return questions.draw_question(
                 regime, stream, steps, names, pool, searches=explored, least=least
             )
 
@@ -185,7 +185,7 @@ def task(
         sample = generate.draw(draw, key=content, stream=stream, split=split)
         question, facts = sample
         plain = tuple(tuple(fact) for fact in facts)  # as a checkpoint can keep them
-        posed = functools.partial(generate.asked, "retrieval", content(sample), facts=plain)
+        posed = functools.partial(generate.user_problem, "retrieval", content(sample), facts=plain)
         if masks:
             text = "".join(f"{name}{NOTHING}" for _, name, _ in question)
             return posed(
@@ -203,7 +203,7 @@ def task(
 
     def begin(problem: Problem, seed: int) -> tuple[_Library, Opening]:
         facts = tuple(Fact(*fact) for fact in problem.metadata["facts"])
-        needed, answers = wanted(problem)
+        needed, answers = needed_facts(problem)
         allowed = problem.metadata.get("searches", len(needed)) if searches is None else searches
         library = _Library(facts, frozenset(needed), answers, allowed, seed)
         messages = ({"role": "user", "content": problem.prompt},)
@@ -290,12 +290,12 @@ def task(
         return Reply((message,), earned(library) - before, stop=stops, calls=1)
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
-        needed, answers = wanted(problem)
+        needed, answers = needed_facts(problem)
         allowed = problem.metadata.get("searches", len(needed)) if searches is None else searches
         calls = problem.metadata.get("calls", [subject for subject, _ in needed])[:allowed]
         if instructions:
             queries = [RELATIONS[i].format(name, "").strip(" .") for i, name in enumerate(calls)]
-            return (*(written(Call("search", {"query": query})) for query in queries), *answers)
+            return (*(write_call(Call("search", {"query": query})) for query in queries), *answers)
         first, *rest = answers
         return (*calls, "=" * (allowed > len(calls) and not numbers) + first, *rest)
 
@@ -320,7 +320,7 @@ def task(
     return task
 
 
-def wanted(problem: Problem) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+def needed_facts(problem: Problem) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
     """Subject and object of the facts that lead to the answers of a problem, and the answers."""
     if "needed" in problem.metadata:
         needed = tuple((subject, object_) for subject, object_ in problem.metadata["needed"])

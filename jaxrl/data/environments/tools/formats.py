@@ -61,10 +61,10 @@ def canonical(form: Format, text: str, tools: Tools = ()) -> str:
     if form.name == HERMES.name:
         return text
     content, calls = form.read(text, tools)
-    return "\n".join([part for part in [content.strip()] if part] + [written(c) for c in calls])
+    return "\n".join([part for part in [content.strip()] if part] + [write_call(c) for c in calls])
 
 
-def taught(form: Format, text: str, tools: Tools, template: str) -> str:
+def to_template_form(form: Format, text: str, tools: Tools, template: str) -> str:
     """A turn in the format of Hermes, as a template teaches to write it: the other way.
 
     A turn with a malformed call stays as it is.
@@ -82,7 +82,7 @@ def taught(form: Format, text: str, tools: Tools, template: str) -> str:
     return turn
 
 
-def written(call: Call | Malformed) -> str:
+def write_call(call: Call | Malformed) -> str:
     """A call in the format of Hermes; a malformed one as JSON that is no call."""
     well = isinstance(call, Call)
     value = {"name": call.name, "arguments": call.arguments} if well else call.text

@@ -91,14 +91,14 @@ def connect(server: str, seconds: float = 30.0, memory_mb: int = 4096) -> list[T
         session.close()
         raise
 
-    def made(each: Any) -> Tool:
+    def make_tool(each: Any) -> Tool:
         def run(**arguments: Any) -> str:
             return session.call(each.name, arguments)
 
         parameters = {k: v for k, v in each.input_schema.items() if k != "type"}
         return Tool(each.name, each.description or "", parameters, run, session.close)
 
-    return [made(tool) for tool in listed]
+    return [make_tool(tool) for tool in listed]
 
 
 def _check_listed(listed: list[Any], server: str) -> None:

@@ -14,7 +14,7 @@ from jaxrl.data.environments.tools.calls import Call, dumps
 def qwen_coder(text: str, calls: Sequence[Call], template: str) -> str:
     """Functions and parameters as tags; texts are bare."""
 
-    def one(call: Call) -> str:
+    def write_call(call: Call) -> str:
         parameters = "".join(
             f"<parameter={name}>\n{value if isinstance(value, str) else dumps(value)}\n"
             "</parameter>\n"
@@ -22,7 +22,7 @@ def qwen_coder(text: str, calls: Sequence[Call], template: str) -> str:
         )
         return f"<tool_call>\n<function={call.name}>\n{parameters}</function>\n</tool_call>"
 
-    return "\n".join([*filter(None, [text]), *map(one, calls)])
+    return "\n".join([*filter(None, [text]), *map(write_call, calls)])
 
 
 def llama(text: str, calls: Sequence[Call], template: str) -> str:
@@ -34,11 +34,11 @@ def llama(text: str, calls: Sequence[Call], template: str) -> str:
 def gemma(text: str, calls: Sequence[Call], template: str) -> str:
     """A Python list; a block of code where it is not all."""
 
-    def one(call: Call) -> str:
+    def write_call(call: Call) -> str:
         arguments = (f"{name}={value!r}" for name, value in call.arguments.items())
         return f"{call.name}({', '.join(arguments)})"
 
-    code = ", ".join(map(one, calls))
+    code = ", ".join(map(write_call, calls))
     if not text:
         return f"[{code}]"
     return f"{text}\n```tool_code\n{code.replace('`', chr(92) + 'x60')}\n```"
@@ -68,17 +68,17 @@ def mistral(text: str, calls: Sequence[Call], template: str) -> str:
         objects = [{"name": c.name, "arguments": c.arguments} for c in calls]
         return f"{text}[TOOL_CALLS]{dumps(objects)}"
 
-    def one(number: int, call: Call) -> str:
+    def write_call(number: int, call: Call) -> str:
         name = f"[CALL_ID]{number:09}" if "[CALL_ID]" in template else ""
         return f"[TOOL_CALLS]{call.name}{name}[ARGS]{dumps(call.arguments)}"
 
-    return text + "".join(map(one, range(len(calls)), calls))
+    return text + "".join(map(write_call, range(len(calls)), calls))
 
 
 def deepseek(text: str, calls: Sequence[Call], template: str) -> str:
     """JSON after the name, in a fence before V3.1."""
 
-    def one(call: Call) -> str:
+    def write_call(call: Call) -> str:
         arguments, separator = dumps(call.arguments), "<｜tool▁sep｜>"
         if "```json" in template:
             inside = f"function{separator}{call.name}\n```json\n{arguments}\n```"
@@ -86,7 +86,7 @@ def deepseek(text: str, calls: Sequence[Call], template: str) -> str:
             inside = f"{call.name}{separator}{arguments}"
         return f"<｜tool▁call▁begin｜>{inside}<｜tool▁call▁end｜>"
 
-    return f"{text}<｜tool▁calls▁begin｜>{''.join(map(one, calls))}<｜tool▁calls▁end｜>"
+    return f"{text}<｜tool▁calls▁begin｜>{''.join(map(write_call, calls))}<｜tool▁calls▁end｜>"
 
 
 def harmony(text: str, calls: Sequence[Call], template: str) -> str:

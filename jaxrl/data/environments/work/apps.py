@@ -91,7 +91,7 @@ def task(
         stream = generate.rng("apps", split, seed, index)
         state, names, goal = generate.draw(draw, key=repr, stream=stream, split=split)
         identity = repr((state, names, goal))
-        return generate.asked("apps", identity, goal, "", state=state, names=names)
+        return generate.user_problem("apps", identity, goal, "", state=state, names=names)
 
     def begin(problem: Problem, seed: int) -> tuple[_World, Opening]:
         start, names = problem.metadata["state"], problem.metadata["names"]

@@ -12,7 +12,7 @@ from fractions import Fraction
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
 from jaxrl.data.environments.tools import definition
 from jaxrl.data.environments.tools.definition import Tool
-from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.environments.tools.formats import Call, write_call
 from jaxrl.data.sources import extract, generate
 from jaxrl.data.types import Problem, Task
 
@@ -72,7 +72,7 @@ def task(
         stream = generate.rng("calculator", split, seed, index)
         expression = generate.draw(draw, key=str, stream=stream, split=split)
         answer = int(calculate(expression))
-        return generate.asked("calculator", expression, f"What is {expression}?", answer)
+        return generate.user_problem("calculator", expression, f"What is {expression}?", answer)
 
     def begin(problem: Problem, seed: int) -> tuple[_Desk, Opening]:
         messages = ({"role": "user", "content": problem.prompt},)
@@ -80,7 +80,7 @@ def task(
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         expression = problem.prompt.removeprefix("What is ").removesuffix("?")
-        return written(Call("calculator", {"expression": expression})), str(problem.answer)
+        return write_call(Call("calculator", {"expression": expression})), str(problem.answer)
 
     def step(desk: _Desk, action: str) -> Reply:
         outputs = definition.results([CALCULATOR], action)

@@ -9,7 +9,7 @@ import re
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
 from jaxrl.data.environments.tools import definition, toolbox
 from jaxrl.data.environments.tools.definition import Tool
-from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.environments.tools.formats import Call, write_call
 from jaxrl.data.sources import extract, generate
 from jaxrl.data.types import Problem, Task
 
@@ -66,7 +66,9 @@ def task(
         script, query = _script(names, cities, sales), _query(names, city)
         answer = sum(amount for place, amount in sales if cities[place] == city)
         question = f"What is the total of all {names['sale']}s in {city}?"
-        return generate.asked("database", script, question, answer, script=script, query=query)
+        return generate.user_problem(
+            "database", script, question, answer, script=script, query=query
+        )
 
     def begin(problem: Problem, seed: int) -> tuple[_Desk, Opening]:
         tool = toolbox.database(problem.metadata["script"])
@@ -76,7 +78,7 @@ def task(
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         looked = "SELECT sql FROM sqlite_master"
         queries = (looked, problem.metadata["query"])
-        query_calls = (written(Call("sql", {"query": query})) for query in queries)
+        query_calls = (write_call(Call("sql", {"query": query})) for query in queries)
         return (*query_calls, str(problem.answer))
 
     def step(desk: _Desk, action: str) -> Reply:

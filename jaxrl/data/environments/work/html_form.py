@@ -123,7 +123,7 @@ def task(
             prompt = "".join(
                 f"{_NAMES[name]}{_number(name, v)}" for name, v in sample["wanted"].items()
             )
-        return generate.asked("html_form", str(sample), prompt, sample)
+        return generate.user_problem("html_form", str(sample), prompt, sample)
 
     def begin(problem: Problem, seed: int) -> tuple[_Page, Opening]:
         answer = problem.answer

@@ -117,7 +117,9 @@ def task(
         stream = generate.rng("ledger", split, seed, index)
         ledger, sums = generate.draw(draw, key=repr, stream=stream, split=split)
         answer = str(sum(int(ledger.get(term, term)) for term in sums))
-        return generate.asked("ledger", repr((ledger, sums)), "+".join(sums), answer, ledger=ledger)
+        return generate.user_problem(
+            "ledger", repr((ledger, sums)), "+".join(sums), answer, ledger=ledger
+        )
 
     def begin(problem: Problem, seed: int) -> tuple[_Desk, Opening]:
         messages = [{"role": "user", "content": problem.prompt}]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from jaxrl.data.environments import Environment, Opening, Reply, unscored
 from jaxrl.data.environments.tools import definition
 from jaxrl.data.environments.tools.definition import Tool, tool
-from jaxrl.data.environments.tools.formats import Call, written
+from jaxrl.data.environments.tools.formats import Call, write_call
 from jaxrl.data.sandbox import runner
 from jaxrl.data.sources import generate
 from jaxrl.data.types import Problem, Task
@@ -200,7 +200,7 @@ def task(calls: int = 8, bugs: int = 1, ood_bugs: int | None = None, role: str =
             f"{tests[first]} should give {expected[first]!r}, but gives {actual[first]!r}. Repair "
             f"the code; there may be more tests that fail. Files: {', '.join(sorted(files))}"
         )
-        return generate.asked(
+        return generate.user_problem(
             "repository", repr((broken, cases)), prompt, expected,
             files=files, cases=tests, failing=failing, broken=broken,
         )  # fmt: skip
@@ -220,7 +220,7 @@ def task(calls: int = 8, bugs: int = 1, ood_bugs: int | None = None, role: str =
                 "old": _broken(function, bug),
                 "new": function.source,
             }
-            edits.append(written(Call("edit", arguments)))
+            edits.append(write_call(Call("edit", arguments)))
         return (*edits, "done")
 
     def step(checkout: _Checkout, action: str) -> Reply:
@@ -339,7 +339,7 @@ def _judged(checkout: _Checkout) -> Reply:
 def _tools(files: dict[str, str]) -> list[Tool]:
     """What the policy may do with the files, which it changes."""
 
-    def found(path: str) -> str:
+    def read_file(path: str) -> str:
         if path not in files:
             raise ValueError(f"there is no file {path!r}; there are {', '.join(sorted(files))}")
         return files[path]
@@ -350,7 +350,7 @@ def _tools(files: dict[str, str]) -> list[Tool]:
         Args:
           path: its name.
         """
-        return found(path)
+        return read_file(path)
 
     def edit(path: str, old: str, new: str) -> str:
         """Replaces a piece of a file, which must occur in it once.
@@ -360,7 +360,7 @@ def _tools(files: dict[str, str]) -> list[Tool]:
           old: the piece.
           new: in place of it.
         """
-        count = found(path).count(old) if old else 0
+        count = read_file(path).count(old) if old else 0
         if count != 1:
             raise ValueError(f"old occurs {count} times in {path}, not once")
         changed = files[path].replace(old, new)

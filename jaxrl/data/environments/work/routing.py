@@ -68,7 +68,7 @@ def task(
     if unseen and unseen not in choices:
         raise ValueError(f"unseen={unseen!r}: choose one of {', '.join(choices)}")
 
-    def named(levels: list[int]) -> list[str]:
+    def expert_names(levels: list[int]) -> list[str]:
         return [f"{a}{n}" for a, n in zip(string.ascii_lowercase, levels, strict=False)]
 
     def problem(split: str, seed: int, index: int) -> Problem:
@@ -78,15 +78,15 @@ def task(
         def draw(stream: random.Random) -> tuple[list[int], int, int]:
             while True:
                 levels = stream.sample(range(1, count + 1), count)
-                if not unseen or (unseen in named(levels)) == (split != "train"):
+                if not unseen or (unseen in expert_names(levels)) == (split != "train"):
                     break
             return levels, stream.randint(1, count), stream.randrange(10)
 
         stream = generate.rng("routing", split, seed, index)
         levels, level, answer = generate.draw(draw, key=repr, stream=stream, split=split)
         names = dict(zip(string.ascii_lowercase, levels, strict=False))
-        prompt = f"{''.join(named(levels))}?{level}"
-        return generate.asked(
+        prompt = f"{''.join(expert_names(levels))}?{level}"
+        return generate.user_problem(
             "routing", f"{prompt}/{answer}", prompt, str(answer), experts=names, level=level
         )
 

@@ -176,13 +176,13 @@ def environment(
         for tool in bench.tools:
             tool.close()
 
-    def own(problem: Problem, action: str) -> float:
+    def seconds_of_reply(problem: Problem, action: str) -> float:
         if not action:  # a server starts, and then lists its tools
             return 2 * seconds
         judging = inner.seconds(problem) if inner.seconds and not waits else 0.0
         return seconds * definition.count(action) or judging
 
-    limits = own if seconds or inner.seconds else None
+    limits = seconds_of_reply if seconds or inner.seconds else None
     return Environment(
         begin, step, roles=(role,), close=close, tools=True, waits=waits, seconds=limits
     )

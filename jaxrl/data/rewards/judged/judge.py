@@ -188,7 +188,7 @@ async def ask(endpoint: Endpoint, prompt: str, mark: str = "") -> str:
         if endpoint.cache:
             await asyncio.to_thread(_keep, endpoint.cache, key, reply)
         return reply
-    raise JudgeError(f"{http_post.shown(endpoint.url)} gave no reply: {problem}")
+    raise JudgeError(f"{http_post.without_secrets(endpoint.url)} gave no reply: {problem}")
 
 
 class _Refused(Exception):

@@ -115,10 +115,10 @@ def load(path: str) -> dict[str, Any]:
         plain = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"rubric {path!r} cannot be read: {error}") from error
-    return of(plain, path).model_dump(exclude_defaults=True)
+    return parse(plain, path).model_dump(exclude_defaults=True)
 
 
-def of(plain: Any, where: str = "rubric") -> Rubric:
+def parse(plain: Any, where: str = "rubric") -> Rubric:
     """A rubric from plain values.
 
     Args:

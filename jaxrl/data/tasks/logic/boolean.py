@@ -65,8 +65,8 @@ def task(
         return Problem(
             id=f"boolean/{described(tree)}",
             prompt=f"{described(tree)}=",
-            answer=boolean.table(written(tree), names),
-            metadata={"solution": written(tree)},
+            answer=boolean.table(write_expression(tree), names),
+            metadata={"solution": write_expression(tree)},
             domain="boolean",
         )
 
@@ -95,9 +95,9 @@ def described(tree: Tree) -> str:
     return _WORDS[tree[0]] + "".join(map(described, tree[1:]))
 
 
-def written(tree: Tree) -> str:
+def write_expression(tree: Tree) -> str:
     """A tree as an expression, with parentheses around every gate but the outermost."""
     if isinstance(tree, str):
         return tree
-    inner = [f"({written(t)})" if len(t) == 3 else written(t) for t in tree[1:]]
+    inner = [f"({write_expression(t)})" if len(t) == 3 else write_expression(t) for t in tree[1:]]
     return f"~{inner[0]}" if tree[0] == "~" else tree[0].join(inner)

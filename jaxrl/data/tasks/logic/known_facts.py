@@ -82,7 +82,7 @@ def task(
         )
         prompt = extract.fill(template, _KINDS[kind][0].format(person))
         answer = world.towns[world.homes[person]][kind]
-        return generate.asked(
+        return generate.user_problem(
             "known_facts", f"{person}{kind}", prompt, answer, person=person, kind=kind
         )
 

@@ -52,7 +52,9 @@ def task(
             f"{'a shortest list of' if shortest else 'the'} moves as letters from U D L R."
         )
         prompt = extract.fill(template, question)
-        return generate.asked("maze", drawing, prompt, len(moves), maze=drawing, solution=moves)
+        return generate.user_problem(
+            "maze", drawing, prompt, len(moves), maze=drawing, solution=moves
+        )
 
     def reward(problem: Problem, completion: str) -> Score:
         answer = find(completion) or ""
@@ -65,7 +67,7 @@ def task(
         name="maze",
         problem=problem,
         reward=reward,
-        gold=lambda problem: extract.written(answer_format, problem.metadata["solution"]),
+        gold=lambda problem: extract.write_answer(answer_format, problem.metadata["solution"]),
         alphabet=generate.ASCII,
         description=__doc__,
         pure=True,

@@ -79,7 +79,7 @@ def task(
             f"{formula_text}\nGive values from x1 to x{count} that make this true, such as x1=1 "
             f"x2=0{ending}."
         )
-        return generate.asked(
+        return generate.user_problem(
             "sat",
             str(sorted(formula)),
             extract.fill(template, question),
@@ -101,7 +101,7 @@ def task(
         name="sat",
         problem=problem,
         reward=reward,
-        gold=lambda problem: extract.written(answer_format, problem.answer or "UNSAT"),
+        gold=lambda problem: extract.write_answer(answer_format, problem.answer or "UNSAT"),
         alphabet=generate.ASCII,
         description=__doc__,
         pure=True,

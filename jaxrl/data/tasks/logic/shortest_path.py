@@ -65,7 +65,7 @@ def task(
             + ", ".join(f"{a}-{b} {w}" for a, b, w in edges)
             + f". Give a shortest path from {start} to {end} as its places, like {start} X {end}."
         )
-        return generate.asked(
+        return generate.user_problem(
             "shortest_path",
             _key(edges, start, end),
             extract.fill(template, question),
@@ -91,7 +91,7 @@ def task(
         name="shortest_path",
         problem=problem,
         reward=reward,
-        gold=lambda problem: extract.written(answer_format, problem.metadata["solution"]),
+        gold=lambda problem: extract.write_answer(answer_format, problem.metadata["solution"]),
         alphabet=generate.ASCII,
         description=__doc__,
         pure=True,

@@ -77,7 +77,7 @@ def task(
             f"Use each of the numbers {', '.join(map(str, operands))} exactly once, with "
             f"{' '.join(operators)} and brackets, to make {target}."
         )
-        return generate.asked(
+        return generate.user_problem(
             "countdown",
             _key(operands, target),
             extract.fill(template, question),
@@ -106,7 +106,7 @@ def task(
             f"{expression} = {value}, not {problem.answer}. Let me go back.\n"
             for value, expression in wrong
         ]
-        return "".join(tried) + extract.written(answer_format, last)
+        return "".join(tried) + extract.write_answer(answer_format, last)
 
     task = Task(
         name="countdown",

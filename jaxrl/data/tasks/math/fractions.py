@@ -73,7 +73,9 @@ def task(
         question = "+".join(f"{over}/{below}" for over, below in sum_terms)
         total = sum(fractions.Fraction(*term) for term in sum_terms)
         answer = generate.rng("form", question).choice(forms(total))
-        return generate.asked("fractions", question, extract.fill(template, question), answer)
+        return generate.user_problem(
+            "fractions", question, extract.fill(template, question), answer
+        )
 
     def gold(problem: Problem) -> str:
         stream, answer = generate.rng("slip", problem.id), problem.answer
@@ -82,7 +84,7 @@ def task(
             answer = stream.choice(forms(total))
         if stream.random() < slips:
             answer = stream.choice(forms(total + fractions.Fraction(1, 10)))
-        return extract.written(answer_format, answer)
+        return extract.write_answer(answer_format, answer)
 
     def accepts(problem: Problem, answer: str) -> bool:
         by_value = verify == "value" and value(answer) == value(problem.answer)

@@ -46,7 +46,9 @@ def task(
         if not mark or number(answer) is None:
             raise ValueError(f"{where}: answer={answer!r} does not end in '#### NUMBER'")
         prompt = extract.fill(template, question)
-        return generate.asked("gsm8k", question, prompt, answer.strip(), solution=solution.strip())
+        return generate.user_problem(
+            "gsm8k", question, prompt, answer.strip(), solution=solution.strip()
+        )
 
     def reward(problem: Problem, completion: str) -> Score:
         value = number(find(completion) or "")
@@ -60,7 +62,7 @@ def task(
         problem=problem,
         reward=reward,
         gold=lambda problem: (
-            f"{problem.metadata['solution']}\n{extract.written(answer_format, problem.answer)}"
+            f"{problem.metadata['solution']}\n{extract.write_answer(answer_format, problem.answer)}"
         ),
         splits=tuple(files),
         sizes={split: len(read(file)) for split, file in files.items()},

@@ -44,13 +44,15 @@ def task(
             raise ValueError(f"{where}: the solution has no \\boxed{{}} and there is no `answer`")
         metadata = {name: record[name] for name in ("level", "type", "subject") if name in record}
         prompt = extract.fill(template, question)
-        return generate.asked("math", question, prompt, str(answer), solution=solution, **metadata)
+        return generate.user_problem(
+            "math", question, prompt, str(answer), solution=solution, **metadata
+        )
 
     task = Task(
         name="math",
         problem=problem,
         reward=math.equivalent(answer_format),
-        gold=lambda problem: extract.written(answer_format, problem.answer),
+        gold=lambda problem: extract.write_answer(answer_format, problem.answer),
         splits=tuple(files),
         sizes={split: len(read(file)) for split, file in files.items()},
         description=__doc__,

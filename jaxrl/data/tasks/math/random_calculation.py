@@ -64,7 +64,7 @@ def task(
         question = expression.replace(" ", "")
         prompt = extract.fill(template, question)
         answer = round(float(value), 2)
-        return generate.asked("random_calculation", question, prompt, answer)
+        return generate.user_problem("random_calculation", question, prompt, answer)
 
     def reward(problem: Problem, completion: str) -> Score:
         answer = find(completion)
@@ -76,7 +76,7 @@ def task(
         name="random_calculation",
         problem=problem,
         reward=reward,
-        gold=lambda problem: extract.written(answer_format, decimal(problem.answer)),
+        gold=lambda problem: extract.write_answer(answer_format, decimal(problem.answer)),
         alphabet=generate.ASCII,
         description=__doc__.partition("\n")[0],
         pure=True,

@@ -114,7 +114,7 @@ def task(
         name="reasoning_gym",
         problem=problem,
         reward=reward,
-        gold=lambda problem: extract.written(answer_format, str(problem.answer)),
+        gold=lambda problem: extract.write_answer(answer_format, str(problem.answer)),
         splits=tuple(settings),
         description=__doc__,
     )

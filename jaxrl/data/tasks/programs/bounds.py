@@ -61,7 +61,7 @@ def task(
             split=split,
         )
         question = f"{program}Is an access out of bounds? Answer safe, or flawed: LINE."
-        return generate.asked(
+        return generate.user_problem(
             "bounds", program, extract.fill(template, question), flawed, lines=count
         )
 
@@ -70,7 +70,7 @@ def task(
         line = problem.answer
         if line and stream.random() < slips:
             line = 1 + (line - 1 + stream.randrange(1, lines + 1)) % problem.metadata["lines"]
-        return extract.written("tags", f"flawed: {line}" if line else "safe")
+        return extract.write_answer("tags", f"flawed: {line}" if line else "safe")
 
     def reward(problem: Problem, completion: str) -> Score:
         match = _ANSWER.fullmatch((extract.answer_tag(completion) or "").strip(" *`"))

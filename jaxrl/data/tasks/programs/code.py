@@ -87,7 +87,7 @@ def task(
             )
             solution = _program(chosen)
         prompt = f"{question}\n{spoken.ask} Give it in a fenced code block."
-        return generate.asked("code", question, prompt, None, tests=pairs, solution=solution)
+        return generate.user_problem("code", question, prompt, None, tests=pairs, solution=solution)
 
     task = Task(
         name="code",

@@ -63,7 +63,7 @@ def task(level: int = 2, databases: int = 2, partial: bool = False, template: st
             "{question}", f"{schema}\n{question}\nAnswer with one SQLite query and nothing else."
         )
         scripts = _databases(stream, schema, world, bound, query, databases)
-        return generate.asked("sql", question, prompt, query, databases=scripts)
+        return generate.user_problem("sql", question, prompt, query, databases=scripts)
 
     task = Task(
         name="sql",

@@ -89,7 +89,7 @@ def task(
         a share: `constraints` that are met, `variety`, words that differ from those before them,
         and `length`, words of `longest`. See `jaxrl.data.rewards.judged.rubrics`.
     """
-    graded = rubrics.of(json.loads(rubric), "rubric") if rubric else None
+    graded = rubrics.parse(json.loads(rubric), "rubric") if rubric else None
     if graded and not graded.criteria.keys() <= set(MARKS):
         raise ValueError(f"rubric={rubric!r}: criteria may be {', '.join(MARKS)}")
     ood_constraints = constraints + 1 if ood_constraints is None else ood_constraints
@@ -113,7 +113,7 @@ def task(
         )
         demands = "; ".join(CONSTRAINTS[name].ask(value) for name, value in requirements.items())
         prompt = extract.fill(template, f"Write about a {topic}, naming it: {demands}.")
-        return generate.asked(
+        return generate.user_problem(
             "format_following", f"{topic}{requirements}", prompt, requirements, topic=topic
         )
 

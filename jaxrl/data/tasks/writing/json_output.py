@@ -50,7 +50,7 @@ def task(
             "Give the JSON only."
         )
         prompt = extract.fill(template, question)
-        return generate.asked("json_output", str(record), prompt, record, schema=schema)
+        return generate.user_problem("json_output", str(record), prompt, record, schema=schema)
 
     def reward(problem: Problem, completion: str) -> Score:
         text = extract.plain(completion) or ""

@@ -75,7 +75,7 @@ def task(
         )
         full_question = f"{question}\n{listed}\nAnswer with the letter of the right option."
         prompt = extract.fill(template, full_question)
-        return generate.asked(
+        return generate.user_problem(
             "multiple_choice",
             f"{question}{sorted(options)}",
             prompt,
@@ -87,7 +87,7 @@ def task(
         name="multiple_choice",
         problem=problem,
         reward=lambda problem, completion: _reward(problem, find(completion)),
-        gold=lambda problem: extract.written(answer_format, problem.answer),
+        gold=lambda problem: extract.write_answer(answer_format, problem.answer),
         splits=tuple(files) or ("train", "test", "ood"),
         sizes={split: len(read(file)) for split, file in files.items()},
         alphabet=None if files else generate.ASCII,

@@ -77,13 +77,13 @@ def task(
         if generate.rng("middle", split, seed, index).random() < middle:
             question += f"... {' '.join(window[count + 1 :])}\n"
         prompt = extract.fill(template, question)
-        return generate.asked("next_segment", question, prompt, window[count])
+        return generate.user_problem("next_segment", question, prompt, window[count])
 
     task = Task(
         name="next_segment",
         problem=problem,
         reward=text.closeness(metric or ("f1" if path else "exact_match"), answer_format),
-        gold=lambda problem: extract.written(answer_format, problem.answer),
+        gold=lambda problem: extract.write_answer(answer_format, problem.answer),
         sizes={s: max(0, len(segments(s)) - n) for s, n in context_sizes.items()} if path else {},
         alphabet=None if path else generate.ASCII,
         description=__doc__,

@@ -78,13 +78,13 @@ def task(
                 f"Translate, leaving out 'the': {sentence}"
             )
         prompt = extract.fill(template, question)
-        return generate.asked("translation", sentence, prompt, reference)
+        return generate.user_problem("translation", sentence, prompt, reference)
 
     task = Task(
         name="translation",
         problem=problem,
         reward=text.closeness(metric, answer_format),
-        gold=lambda problem: extract.written(answer_format, problem.answer),
+        gold=lambda problem: extract.write_answer(answer_format, problem.answer),
         splits=tuple(files) or ("train", "test", "ood"),
         sizes={split: len(read(file)) for split, file in files.items()},
         alphabet=None if files else generate.ASCII,

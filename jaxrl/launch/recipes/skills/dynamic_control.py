@@ -65,7 +65,7 @@ def task() -> Task:
             stream=stream,
             split=split,
         )
-        return generate.asked("tradeoffs", prompt, prompt, prompt[2:-1])
+        return generate.user_problem("tradeoffs", prompt, prompt, prompt[2:-1])
 
     def gold(problem: Problem) -> str:
         stream = generate.rng("styles", problem.id)
