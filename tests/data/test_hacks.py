@@ -52,7 +52,7 @@ FEW = {k: CONSTANTS[k] for k in ("empty", "nul", "surrogate", "zero", "exit", "c
 """For tasks that need a sandbox for each."""
 
 FLOORS = {
-    "arithmetic": 0.1, "calibrated": 0.2, "format_following": 0.1, "fractions": 0.2,
+    "arithmetic": 0.1, "calibrated": 0.2, "format_following": 0.1, "fractions": 0.2, "guarded": 0.1,
     "known_facts": 0.34, "mixture": 0.35, "multiple_choice": 0.45, "random_calculation": 0.1,
     "sat": 0.35, "translation": 0.05,
 }  # fmt: skip
@@ -116,6 +116,7 @@ def test_there_are_forty_hacks_and_no_task_without_them(directory):
     assert len(CONSTANTS) + len(forms("a", "b", stated(task, problem)[1])) + 2 >= 40
     own = {"file", "agent_program"}  # whose reward is the user's
     own |= {"text_arena", "text_world"}  # of other packages
+    own |= {"wrapped"}  # of another task
     assert {*NAMES, *EPISODES, "reasoning_gym", *own} == set(tasks.BUNDLED)
 
 

@@ -25,12 +25,17 @@ def get(name: str, **args: Any) -> Environment:
     """
     module, _, inner = name.partition("/")
     if ":" in module:
-        return importlib.import_module(f"{__name__}.gym").own(name, **args)
+        return importlib.import_module(f"{__name__}.gym").from_function(name, **args)
     if module not in names():
         raise ValueError(f"environment {name!r} is unknown; {nearest(module, names())}")
-    make = importlib.import_module(f"{__name__}.{module}").make
     try:
+        make = importlib.import_module(f"{__name__}.{module}").make
         return make(inner, **args) if inner else make(**args)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"environment {name!r} needs the package {error.name}: pip install 'jaxrl[control]', "
+            f"or choose one of {', '.join(names())}"
+        ) from error
     except KeyError as error:
         raise ValueError(f"environment {name!r}: {module} has none named {inner!r}") from error
     except TypeError as error:

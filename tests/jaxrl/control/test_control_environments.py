@@ -195,7 +195,7 @@ class _Walk:
 def walk(monkeypatch):
     """The environment that `gymnax/Walk` wraps."""
     made = _Walk()
-    fake = types.SimpleNamespace(make=lambda name: (made, _Limits()))
+    fake = types.SimpleNamespace(make=lambda name: (made, _Limits()), registered_envs=["Walk"])
     monkeypatch.setitem(sys.modules, "gymnax", fake)
     return made
 
