@@ -370,6 +370,20 @@ def test_other_tokens_beyond_the_embedding_stay(cut, tokens, byte_level, tmp_pat
     assert ours.vocab_size > size - cut
 
 
+@pytest.mark.parametrize("spelling", ["<|think|>", "[TOOL]", "<new_domain_token>", "<|user|>"])
+def test_special_tokens_without_a_row_stay_so_that_the_model_is_refused(
+    spelling, byte_level, tmp_path
+):
+    """They were added to be learned, and the embedding was not resized; see `policy.describe`."""
+    copy = library.Tokenizer.from_str(byte_level.to_str())
+    size = copy.get_vocab_size()
+    copy.add_special_tokens([library.AddedToken(spelling, special=True)])
+    copy.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": size}))
+    assert tokenizers.load(tmp_path).vocab_size == size + 1
+
+
 @pytest.mark.parametrize(("template", "refused"), [("<picture>{{ x }}", True), ("{{ x }}", False)])
 @pytest.mark.filterwarnings("ignore:.*have ids beyond")
 def test_a_chat_template_that_writes_a_token_without_a_vector_is_refused(

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ from jaxrl.data.text.tokenizer_backends import Backend
 
 _LONGEST = 1 << 20
 """Characters of a chat template; the longest in use have some ten thousand."""
+_PLACEHOLDER = re.compile("image|img|picture|vision|video|audio|speech", re.IGNORECASE)
+"""Special tokens that stand for pictures and sound."""
 
 END_TOKENS = (
     "<|im_end|>",
@@ -175,8 +178,9 @@ def _of_file(error: BaseException) -> bool:
 def from_directory(directory: Path) -> Tokenizer:
     """The tokenizer of a Hugging Face directory.
 
-    A special token that was added beyond the embedding of the config.json beside it is left out,
-    with a warning: the model has no vector for it, as Gemma's text models have none for pictures.
+    A placeholder of pictures or sound beyond the embedding of the config.json beside it is left
+    out, with a warning: Gemma's text models have no vector for theirs. Another token that was added
+    without a row of the embedding stays, and the model is refused where it is opened.
     """
     config = _read_json(directory / "tokenizer_config.json")
     special = special_tokens(directory)
@@ -195,7 +199,7 @@ def from_directory(directory: Path) -> Tokenizer:
         beyond = [
             _spelling(token)
             for i, token in decoder.items()
-            if rows is not None and int(i) >= rows and token.get("special")
+            if rows is not None and int(i) >= rows and _is_placeholder(token)
         ]
         left = _warned(directory, rows, [token for token in beyond if token not in ends])
         added = {_spelling(token): int(i) for i, token in decoder.items()}
@@ -222,6 +226,11 @@ def from_directory(directory: Path) -> Tokenizer:
     )
     _check_beyond(directory, tokenizer, rows, left)
     return tokenizer
+
+
+def _is_placeholder(token: Any) -> bool:
+    """Whether an added token of tokenizer_config.json stands for a picture or a sound."""
+    return bool(token.get("special") and _PLACEHOLDER.search(_spelling(token)))
 
 
 def _check_beyond(
@@ -253,7 +262,11 @@ def _without_beyond(
     beyond = [
         token.content
         for i, token in added
-        if rows is not None and i >= rows and token.special and token.content not in ends
+        if rows is not None
+        and i >= rows
+        and token.special
+        and _PLACEHOLDER.search(token.content)
+        and token.content not in ends
     ]
     if not beyond:
         return fast, []
