@@ -109,7 +109,7 @@ from jaxrl.config import Config, TrackConfig
 from jaxrl.record import trackers
 from jaxrl.record.metrics import MetricsLog
 from tests.jaxrl.record.test_metrics import ROWS
-wanted = trackers.wanted(Config(trackio="a-project", track=TrackConfig(name="a-name")))
+wanted = trackers.openers(Config(trackio="a-project", track=TrackConfig(name="a-name")))
 notes, first = [], int(sys.argv[2])
 log = MetricsLog(pathlib.Path(sys.argv[1]), first, notes.append, wanted)
 for step in (1, 2):

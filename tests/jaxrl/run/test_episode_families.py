@@ -240,7 +240,7 @@ def played(directory, **arguments):
 def fields_of(directory, **arguments):
     """The config of a run on `three_turns`, as changes of the tiny one."""
     return {
-        "model": str(directory / "model"), "fresh": None, "steps": 3,
+        "model": str(directory / "model"), "steps": 3,
         "task": f"{__name__}:three_turns", "task_args": arguments, "warm_start.steps": 0,
         "rollout.prompts": 2, "rollout.max_prompt_tokens": 400, "rollout.chat": True,
         "rollout.max_new_tokens": 240, "rollout.turn_tokens": 5, "rollout.in_flight": 1.5,
