@@ -462,7 +462,7 @@ def test_so_many_runs_are_trained_at_once(monkeypatch, capsys, folder):
             going -= 1
         return types.SimpleNamespace(returncode=3 if "--seed=1" in command else 0)
 
-    monkeypatch.setattr(sweep.devices, "found", lambda: Accelerators(gpus=("0", "1")))
+    monkeypatch.setattr(sweep.devices, "find_accelerators", lambda: Accelerators(gpus=("0", "1")))
     monkeypatch.setattr(sweep.subprocess, "run", train)
     given = ["train", "quickstart", "--seed", "0,1,2,3", "--run-dir", "many", "--parallel", "2"]
     assert cli.main(given) == 3
