@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +25,7 @@ FLAGS: dict[Need, str] = {
     "environment": "--env NAME or --env MODULE:FUNCTION, a task with turns",
     "history": "--curriculum.history RUN or --bandit.history RUN, an earlier run on the same data",
     "task": "--task NAME, the recipe's own or one of yours: its reward is the method",
-    "runs": "runs of other recipes, which `jaxrl merge` puts together: it trains nothing itself",
+    "runs": "more than one run: `jaxrl merge` or an experiment puts runs of other recipes together",
 }
 """Need to the flag that gives it."""
 
@@ -163,7 +162,6 @@ def for_file(path: str) -> list[dict[str, Any]]:
             continue
         config = recipes.load(str(row["name"]), "any")
         task_args = {"path": path, "rewards": named.to_json([named.parse("none")])}
-        config = dataclasses.replace(config, task="file", task_args=task_args)
-        absent = missing(config, method)
+        absent = missing(short.on_file(config, task_args, {}), method)
         out.append({"name": row["name"], "summary": row["summary"], "missing": absent})
     return out

@@ -9,7 +9,8 @@ from typing import Any
 
 from jaxrl.data import tasks
 from jaxrl.data.rewards import wrappers
-from jaxrl.data.types import Problem, Task
+from jaxrl.data.text import templates
+from jaxrl.data.types import Task
 
 
 def task(
@@ -44,17 +45,8 @@ def task(
             "module:function"
         ) from error
 
-    def problem(split: str, seed: int, index: int) -> Problem:
-        bare = plain.problem(split, seed, index)
-        turns = bare.messages and (
-            *bare.messages[:-1],
-            {**bare.messages[-1], "content": bare.messages[-1]["content"] + asks},
-        )
-        return dataclasses.replace(bare, prompt=bare.prompt + asks, messages=turns)
-
     return dataclasses.replace(
-        plain,
-        problem=problem,
+        templates.wrap(plain, lambda problem: templates.append(problem, asks)),
         reward=wrap(plain.reward, **({"column": column} if column else {})),
         alphabet=plain.alphabet and "".join(sorted({*plain.alphabet, *asks})),
         description=__doc__,

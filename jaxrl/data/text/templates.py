@@ -42,6 +42,15 @@ def apply(problem: Problem, template: str, *, system: str = "") -> Problem:
     )
 
 
+def append(problem: Problem, text: str) -> Problem:
+    """The problem with a text behind its prompt, and behind the last turn of its conversation."""
+    turns = problem.messages and (
+        *problem.messages[:-1],
+        {**problem.messages[-1], "content": problem.messages[-1]["content"] + text},
+    )
+    return dataclasses.replace(problem, prompt=problem.prompt + text, messages=turns)
+
+
 def few_shot(problem: Problem, examples: Sequence[tuple[Problem, str]]) -> Problem:
     """The problem after worked examples: earlier turns of the conversation, or text before it.
 

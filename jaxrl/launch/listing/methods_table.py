@@ -24,7 +24,9 @@ and what happens with three kinds of data. `jaxrl train NAME --model MODEL --dat
 REWARD` trains one. What a method lacks is refused before anything is loaded, and the message has
 the flag. `jaxrl show NAME ... --check` says it without training, and `jaxrl recipes --for FILE`
 lists the methods for a file. A plain file has the columns prompt and answer, with numbers as
-answers; the other one has solutions, domains, facts and harmful requests as well.
+answers; the other one has solutions, domains, facts and harmful requests as well. The outcome is of
+the needs alone: where a method's stages set parameters of an environment, such as the noise of a
+search engine, the environment must have them too.
 
 | need | flag |
 |---|---|

@@ -9,6 +9,7 @@ from typing import Any
 from jaxrl.data import tasks
 from jaxrl.data.rewards import shape
 from jaxrl.data.sources import generate
+from jaxrl.data.text import templates
 from jaxrl.data.types import Problem, Task
 
 
@@ -25,16 +26,6 @@ def task(of: str = "arithmetic", args: Mapping[str, Any] | str = "{}", asks: str
     """
     plain = tasks.within(of, args)
 
-    def problem(split: str, seed: int, index: int) -> Problem:
-        plain_problem = plain.problem(split, seed, index)
-        turns = plain_problem.messages and (
-            *plain_problem.messages[:-1],
-            {**plain_problem.messages[-1], "content": plain_problem.messages[-1]["content"] + asks},
-        )
-        return dataclasses.replace(
-            plain_problem, prompt=plain_problem.prompt + asks, messages=turns
-        )
-
     def gold(problem: Problem) -> str:
         stated = generate.rng("confidence", problem.id).randint(1, 9) / 10
         bare = dataclasses.replace(problem, prompt=problem.prompt.removesuffix(asks))
@@ -44,8 +35,7 @@ def task(of: str = "arithmetic", args: Mapping[str, Any] | str = "{}", asks: str
         sorted({*plain.alphabet, *asks, *"</confidence>0123456789."})
     )
     return dataclasses.replace(
-        plain,
-        problem=problem,
+        templates.wrap(plain, lambda problem: templates.append(problem, asks)),
         reward=shape.calibrated(plain.reward),
         gold=gold if plain.gold else None,
         alphabet=alphabet,
