@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 
@@ -159,7 +160,10 @@ def test_heartbeat_and_stall(tmp_path):
     with Heartbeat(tmp_path, 0.3, notes.append) as heart:
         heart.beat("sample", 7)
         assert not (tmp_path / "stacks.txt").read_text()
-        stuck_in_here()
+        # Python shows the newest 100 threads, and earlier tests may have left that many
+        stuck = threading.Thread(target=stuck_in_here)
+        stuck.start()
+        stuck.join()
         beat = json.loads((tmp_path / "heartbeat.json").read_text())
     assert (beat["stage"], beat["step"], beat["pid"]) == ("sample", 7, os.getpid())
     assert abs(beat["time"] - time.time()) < 60
