@@ -14,7 +14,7 @@ import pytest
 
 from jaxrl.data.sandbox import runner
 from jaxrl.launch import cli
-from tests import COMPILED
+from tests import COMPILED, FEWER_FUSIONS
 
 _MEMORY_PAGES = 300_000
 """Resident pages of 4 KiB from which on a process drops its compiled programs: 1.2 GB."""
@@ -35,9 +35,9 @@ def pytest_configure() -> None:
     # programs that are compiled as a user's are.
     fast = os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     jax.config.update("jax_disable_most_optimizations", fast == "1")
-    flag = "--xla_cpu_use_fusion_emitters=false"  # two thirds less time in the compiler
-    if fast == "1" and flag not in os.environ.get("XLA_FLAGS", ""):
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+    flags = os.environ.get("XLA_FLAGS", "")
+    if fast == "1" and FEWER_FUSIONS not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {FEWER_FUSIONS}".strip()
 
 
 @pytest.fixture(autouse=True, scope="module")

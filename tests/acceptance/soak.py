@@ -38,6 +38,7 @@ import jax
 from jaxrl import config as configs
 from jaxrl.launch.control import run as control_run
 from jaxrl.record import checkpoint
+from tests import FEWER_FUSIONS
 from tests.jaxrl import tiny
 
 COMMON = {"steps": 6, "checkpoint.every": 1, "checkpoint.keep": 3, "eval.every": 3}
@@ -345,7 +346,7 @@ def main() -> int:
     os.environ |= tiny.environment()
     # As in the tests: compiling would take most of the time.
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+    os.environ.setdefault("XLA_FLAGS", FEWER_FUSIONS)
     multiprocessing.get_context("forkserver").set_forkserver_preload(["tests.jaxrl.tiny"])
     known = modes(folder)
     changes = {mode: COMMON | known[mode] for mode in flags.modes or known}

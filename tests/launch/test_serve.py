@@ -112,6 +112,28 @@ def test_completion(server):
     assert got["usage"] == {"prompt_tokens": 5, "completion_tokens": 40, "total_tokens": 45}
 
 
+def test_ids_of_the_prompt_stand_where_vllm_puts_them(server):
+    """Beside the choices of a chat, and in each choice of a completion; in a stream, once."""
+    asking = {**GREEDY, "return_token_ids": True}
+    prompt = tokenizers.characters(LETTERS).encode("hello")
+    whole = post(server, "/v1/completions", **asking, n=2)
+    assert [c["prompt_token_ids"] for c in whole["choices"]] == [prompt, prompt]
+    status, answer = send(server, "POST", "/v1/completions", {**asking, "stream": True})
+    chunks = [c["choices"][0] for c in events(answer)]
+    assert status == 200 and chunks[0]["prompt_token_ids"] == prompt
+    assert not any("prompt_token_ids" in c for c in chunks[1:])
+
+    chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "seed": 1}
+    assert "prompt_token_ids" not in post(server, "/v1/chat/completions", **chat)
+    chat |= {"return_token_ids": True}
+    whole = post(server, "/v1/chat/completions", **chat)
+    assert len(whole["prompt_token_ids"]) == whole["usage"]["prompt_tokens"] > 0
+    status, answer = send(server, "POST", "/v1/chat/completions", {**chat, "stream": True})
+    chunks = events(answer)
+    assert chunks[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+    assert not any("prompt_token_ids" in c for c in chunks[1:])
+
+
 @pytest.mark.exact("a streamed reply of the server has the text of one sent whole")
 def test_streaming_gives_the_same(server):
     whole = post(server, "/v1/completions", **GREEDY)["choices"][0]["text"]

@@ -2,8 +2,9 @@
 
 https://platform.openai.com/docs/api-reference/completions and .../chat. Beyond it, a body may have
 `top_k`, `min_p`, `repetition_penalty` and `chat_template_kwargs`, and `return_token_ids` adds the
-ids that the policy chose to each choice, so that its text need not be encoded again. Fields that
-say nothing about the text (`user`, `metadata`, `store` and their like) are read and have no effect.
+ids that the policy chose to each choice, and those of the prompt, so that no text need be encoded
+again. Fields that say nothing about the text (`user`, `metadata`, `store` and their like) are read
+and have no effect.
 """
 
 from __future__ import annotations

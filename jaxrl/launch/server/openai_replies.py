@@ -106,6 +106,7 @@ def choice(call: Call, tokenizer: Tokenizer, completion: Completion, scored: Sco
         if calls:
             message |= {"content": text or None, "tool_calls": calls}
         return {**out, "message": message}
+    out |= _prompt_ids(call, completion)
     return {**out, "text": _echoed(call, completion) + text}
 
 
@@ -136,6 +137,7 @@ class Pieces:
         if call.token_ids:
             out["token_ids"] = completion.tokens[tokens:].tolist()
         if not call.chat:
+            out |= _prompt_ids(call, completion) if first else {}
             return {**out, "text": (_echoed(call, completion) if first else "") + new}
         delta: Json = {"content": new} | ({"role": "assistant"} if first else {})
         if calls:
@@ -144,13 +146,20 @@ class Pieces:
 
 
 def envelope(call: Call, name: str, model: str, created: int, choices: Sequence[Json]) -> Json:
-    """What a response or a chunk is sent in."""
+    """A response or a chunk around its choices.
+
+    Where token ids are asked for, those of the prompt stand where vLLM puts them: here for a chat,
+    and beside the choice for a completion.
+    """
     kind = "chat.completion" if call.chat else "text_completion"
     if call.chat and call.stream:
         kind += ".chunk"
     body: Json = {"id": name, "object": kind, "created": created, "model": model}
     if call.stream and call.usage:
         body["usage"] = None
+    messages = [choice.get("message") or choice["delta"] for choice in choices if call.chat]
+    if call.token_ids and any("role" in message for message in messages):  # not in later chunks
+        body["prompt_token_ids"] = list(call.requests[0].prompt)
     return {**body, "choices": list(choices)}
 
 
@@ -167,6 +176,10 @@ def usage(call: Call, completions: Sequence[Completion]) -> Json:
 
 def _index(call: Call, completion: Completion) -> int:
     return completion.request.id - call.requests[0].id
+
+
+def _prompt_ids(call: Call, completion: Completion) -> Json:
+    return {"prompt_token_ids": list(completion.request.prompt)} if call.token_ids else {}
 
 
 def _echoed(call: Call, completion: Completion) -> str:
