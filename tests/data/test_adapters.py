@@ -491,7 +491,7 @@ with GenericEnvClient(address).sync() as env:
     print(json.dumps({"said": told, "state": env.state()}))
 """
 with_openenv = pytest.mark.skipif(
-    "OPENENV_PYTHON" not in os.environ, reason="names a Python with openenv-core"
+    "OPENENV_PYTHON" not in os.environ, reason="names a Python with openenv"
 )
 
 
