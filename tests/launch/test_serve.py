@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import http.client
 import json
+import os
 import socket
+import string
+import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -31,12 +36,12 @@ from jaxrl.types import Completion, Request
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,:;"
 
 
-def actor() -> Policy:
+def actor(letters: str = LETTERS) -> Policy:
     config = DecoderConfig(
-        vocab_size=len(LETTERS) + 1, hidden_size=16, intermediate_size=24, num_layers=1,
+        vocab_size=len(letters) + 1, hidden_size=16, intermediate_size=24, num_layers=1,
         num_heads=2, num_kv_heads=1, head_dim=8, max_positions=128, tie_embeddings=False,
     )  # fmt: skip
-    tokenizer = tokenizers.characters(LETTERS)
+    tokenizer = tokenizers.characters(letters)
 
     def chat(messages, tools=None, **variables):
         called = [c["function"]["name"] for m in messages for c in m.get("tool_calls", [])]
@@ -54,8 +59,14 @@ def actor() -> Policy:
 
 @pytest.fixture(scope="module")
 def server():
+    with serving(actor()) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def serving(policy: Policy) -> Iterator[Server]:
     made = command.make_server(
-        actor(),
+        policy,
         ServeConfig(
             port=0, slots=4, chunk=4, max_prompt_tokens=64, max_new_tokens=64, max_body_bytes=4096
         ),
@@ -730,3 +741,26 @@ def test_a_body_that_is_announced_too_large_is_answered_at_once(server, length):
         while raw.recv(4096):  # until the server closes the connection
             pass
     assert time.monotonic() - started < 8
+
+
+THEIR_PROBE = """
+import dataclasses, json, sys
+from openenv.core.harness.capture import validate_llm
+report = validate_llm(sys.argv[1], "tiny", check_tools=False)
+print(json.dumps(dataclasses.asdict(report)))
+"""
+
+
+@pytest.mark.extra
+@pytest.mark.skipif("OPENENV_PYTHON" not in os.environ, reason="names a Python with openenv")
+def test_openenv_counts_the_server_as_one_to_train_with():
+    with serving(actor(string.printable)) as server:
+        host, port = server.server_address[:2]
+        done = subprocess.run(
+            [os.environ["OPENENV_PYTHON"], "-c", THEIR_PROBE, f"http://{host}:{port}"],
+            capture_output=True, text=True, timeout=240,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["ok"], report["capture_level"]) == (True, "tokens"), report["findings"]
+    assert report["n_prompt_ids"] > 0 and report["n_completion_ids"] > 0
