@@ -64,7 +64,9 @@ def branching(settings: BranchingConfig) -> Extension:
                 "branches; set it to False"
             )
 
-    return Extension(check=check, program=lambda program: branched(settings), plays=True)
+    return Extension(
+        check=check, program=lambda program: branched(settings), provides={"plays_turns": True}
+    )
 
 
 @dataclasses.dataclass

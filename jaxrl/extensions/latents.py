@@ -64,8 +64,8 @@ def latents(settings: LatentsConfig) -> Extension:
 
     return Extension(
         program=lambda program: planned(settings, program),
-        room=lambda config: config.rollout.max_new_tokens,
         reward=reward,
+        provides={"extra_prompt_tokens": lambda config: config.rollout.max_new_tokens},
     )
 
 

@@ -60,7 +60,9 @@ def logged(settings: LoggedConfig) -> Extension:
                 "logged with rollout.on_device: scripted players play on the host; set it to False"
             )
 
-    return Extension(check=check, program=lambda program: recorded(settings), plays=True)
+    return Extension(
+        check=check, program=lambda program: recorded(settings), provides={"plays_turns": True}
+    )
 
 
 def recorded(settings: LoggedConfig) -> Program:
