@@ -194,7 +194,8 @@ def _set(owner: Any, hint: Any, name: str, value: Any, path: str) -> Any:
 def merged(config: T, values: Mapping[str, Any], where: str = "") -> T:
     """The config with nested values, as of a file; what they leave out stays.
 
-    Fields that are dicts, such as `task_args`, are replaced as a whole.
+    Fields that are dicts, such as `task_args`, are replaced as a whole. The fields of a group are
+    set at once, as one may be allowed with another alone.
 
     Args:
       config: a dataclass.
@@ -204,15 +205,18 @@ def merged(config: T, values: Mapping[str, Any], where: str = "") -> T:
     Raises:
       ValueError: no such field, or a value that it cannot have.
     """
+    hints, changes = typing.get_type_hints(type(config)), dict[str, Any]()
     for key, value in values.items():
-        name = str(key).replace("-", "_")
-        group = getattr(config, name, None)
+        name, full = str(key).replace("-", "_"), f"{where}{key}"
+        _require(name, list(hints), full)
+        group = getattr(config, name)
         if dataclasses.is_dataclass(group) and isinstance(value, Mapping):
-            value = merged(group, value, f"{where}{name}.")
+            changes[name] = merged(group, value, f"{full}.")
         elif isinstance(config, Config) and name == "extensions" and isinstance(value, Mapping):
-            value = {reference: _on_defaults(reference, v or {}) for reference, v in value.items()}
-        config = replaced(config, name, value, where)
-    return config
+            changes[name] = {ref: _on_defaults(ref, fields or {}) for ref, fields in value.items()}
+        else:
+            changes[name] = typed(hints[name], value, full)
+    return dataclasses.replace(typing.cast(Any, config), **changes)
 
 
 def _on_defaults(reference: str, values: Any) -> Any:

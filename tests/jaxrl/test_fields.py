@@ -139,6 +139,14 @@ def test_what_a_file_leaves_out_stays_in_extensions_too():
         configs.merged(Config(), {"extensions": {"critic": 3}})
 
 
+def test_fields_that_go_together_may_stand_in_any_order():
+    """No quantised base without adapters, but the rank may follow."""
+    for written in ({"base": "nf4", "rank": 8}, {"rank": 8, "base": "nf4"}):
+        for read in (configs.merged(Config(), {"lora": written}),
+                     configs.from_dict(Config, {"lora": written})):  # fmt: skip
+            assert (read.lora.base, read.lora.rank) == ("nf4", 8)
+
+
 def test_what_is_not_there_cannot_be_entered():
     for name in ("domains.a.weight", "steps.more", "task_args.a.b"):
         with pytest.raises(ValueError, match=f"^{name}: there is no field"):
