@@ -18,14 +18,11 @@ starts anew.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import types
-import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxrl import functions
-from jaxrl.config import validate, values
+from jaxrl.config import fields, validate
 from jaxrl.config.schema import Config
 
 MAY_CHANGE = (
@@ -65,7 +62,7 @@ def at(config: Config, done: int) -> Config:
         changes = {k: v for k, v in config.stages[key].items() if k != PERIOD}
         for name in changes:
             if name in _FUNCTIONS:
-                config = values.replaced(config, f"{name}_args", {})
+                config = fields.replaced(config, f"{name}_args", {})
         for name, value in changes.items():
             config = _set(config, key, name, value)
     return config
@@ -161,34 +158,12 @@ def _set(config: Config, start: int, name: str, value: Any) -> Config:
             "run and continue from it with --fork"
         )
     try:
-        hint, old = _field(config, name)
+        hint, old = fields.field_of(config, name)
         if isinstance(hint, types.UnionType) and old is not None and _kind(value) != _kind(old):
             raise ValueError(f"{name}={value!r}: must be of the type of {old!r}")
-        return values.replaced(config, name, values.checked(hint, value, name))
+        return fields.replaced(config, name, value)
     except ValueError as error:
         raise ValueError(f"stages.{start}: {error}") from error
-
-
-def _field(config: Config, name: str) -> tuple[Any, Any]:
-    """The declared type of a dotted field, of entries of a dict too, and its value; None if unset.
-
-    Raises:
-      ValueError: no such field, or no such entry above it.
-    """
-    value: Any = config
-    hint: Any = Config
-    *groups, last = name.split(".")
-    for depth, key in enumerate([*groups, last]):
-        if typing.get_origin(hint) is dict:
-            names = [last] if depth == len(groups) else list(value)
-            _, hint = typing.get_args(hint)
-        else:
-            hints = typing.get_type_hints(hint) if dataclasses.is_dataclass(hint) else {}
-            hint, names = hints.get(key), list(hints)
-        if key not in names:
-            raise ValueError(f"{name}: there is no field {key!r}; {functions.nearest(key, names)}")
-        value = value.get(key) if isinstance(value, dict) else getattr(value, key)
-    return hint, value
 
 
 def _kind(value: Any) -> type:

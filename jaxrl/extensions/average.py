@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.config import Config
-from jaxrl.run.extension import Context, Extension
+from jaxrl.run.extension import Context, Extension, Provides
 from jaxrl.training.train_step import Update
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 
@@ -53,10 +53,9 @@ def average(settings: AverageConfig) -> Extension:
     def params(ctx: Context, state: TrainState) -> Params:
         return ctx.part.join(state.extra["average"], ctx.part.split(state.params)[1])
 
-    return Extension(
-        check=check,
-        init=init,
-        update=update,
-        evaluated=params if settings.evaluate else None,
-        reference=params if settings.reference else None,
-    )
+    provides = Provides()
+    if settings.evaluate:
+        provides["eval_params"] = params
+    if settings.reference:
+        provides["reference"] = params
+    return Extension(check=check, init=init, update=update, provides=provides)

@@ -11,12 +11,11 @@ import numpy as np
 
 from jaxrl.config import Config
 from jaxrl.data.types import Problem, Score
+from jaxrl.random_streams import GroupStream
 from jaxrl.rollout import episodes, programs, tasks
 from jaxrl.rollout.programs import Context, Fork, Program, Row, Sample, Wanted
 from jaxrl.run.extension import Extension
 from jaxrl.types import Completion, Request, Source
-
-_SEED, _DRAWN = 1 << 20, 2  # counts of `Context.rng`: of the environments, and of the branches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +63,9 @@ def branching(settings: BranchingConfig) -> Extension:
                 "branches; set it to False"
             )
 
-    return Extension(check=check, program=lambda program: branched(settings), plays=True)
+    return Extension(
+        check=check, program=lambda program: branched(settings), provides={"plays_turns": True}
+    )
 
 
 @dataclasses.dataclass
@@ -86,8 +87,8 @@ def branched(settings: BranchingConfig) -> Program:
 
     def program(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
         requests = programs.requests(ctx, problem, first_id)
-        seed = int(ctx.rng(first_id, _SEED).integers(1 << 31))
-        rng, size = ctx.rng(first_id, _DRAWN), len(requests)
+        seed = int(ctx.rng(first_id, GroupStream.ENVIRONMENTS).integers(1 << 31))
+        rng, size = ctx.rng(first_id, GroupStream.BRANCHES), len(requests)
         most = math.log(ctx.tokenizer.vocab_size)
 
         def entropies(row: Row) -> list[float]:

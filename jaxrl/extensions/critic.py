@@ -148,9 +148,8 @@ def critic(settings: CriticConfig) -> Extension:
         check=check,
         init=init,
         prepare=prepare,
-        shapes=shapes,
         update=update,
-        needs_reference=bool(settings.kl_coef),
+        provides={"shapes": shapes, "needs_reference": bool(settings.kl_coef)},
     )
 
 

@@ -48,7 +48,7 @@ def guidance(settings: GuidanceConfig) -> Extension:
     return Extension(
         check=check,
         program=lambda program: guided(settings),
-        room=lambda config: config.rollout.max_new_tokens,
+        provides={"extra_prompt_tokens": lambda config: config.rollout.max_new_tokens},
     )
 
 

@@ -121,7 +121,7 @@ def ilql(settings: IlqlConfig) -> Extension:
         beta = jnp.float32(settings.beta)
         return Guide(q_guided, beta, (model,) * len(q_models), q_models)
 
-    return Extension(check=check, init=init, update=update, steering=steering)
+    return Extension(check=check, init=init, update=update, provides={"steering": steering})
 
 
 def saved(directory: Path, settings: IlqlConfig, model: DecoderConfig, policy: Params) -> Params:

@@ -37,7 +37,7 @@ def label_smoothing(settings: SmoothingConfig) -> Extension:
             )
         require_sft(config, "label_smoothing")
 
-    return Extension(check=check, reading=functools.partial(smoothed, settings.share))
+    return Extension(check=check, provides={"reading": functools.partial(smoothed, settings.share)})
 
 
 def smoothed(share: float, logits: jax.Array, theirs: Any, targets: jax.Array) -> jax.Array:

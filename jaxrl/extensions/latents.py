@@ -20,6 +20,7 @@ import numpy as np
 from jaxrl.data.types import Problem, Score
 from jaxrl.mesh import mesh
 from jaxrl.mesh.buckets import round_up
+from jaxrl.random_streams import GroupStream
 from jaxrl.rollout import programs
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.programs import Fork, Part, Program, Row, Sample, Wanted
@@ -64,14 +65,14 @@ def latents(settings: LatentsConfig) -> Extension:
 
     return Extension(
         program=lambda program: planned(settings, program),
-        room=lambda config: config.rollout.max_new_tokens,
         reward=reward,
+        provides={"extra_prompt_tokens": lambda config: config.rollout.max_new_tokens},
     )
 
 
 def imitated_groups(settings: LatentsConfig, seed: Sequence[int], count: int) -> np.ndarray:
     """Which of `count` groups are imitated, bool [count]; equal for equal seeds."""
-    return np.random.default_rng([*seed, 17]).random(count) < settings.imitated
+    return np.random.default_rng([*seed, GroupStream.IMITATED]).random(count) < settings.imitated
 
 
 def bound(

@@ -13,13 +13,12 @@ from jaxrl import functions
 from jaxrl.config import Config
 from jaxrl.data.environments import Opening
 from jaxrl.data.types import Problem
+from jaxrl.random_streams import GroupStream
 from jaxrl.rollout import episodes, programs, tasks
 from jaxrl.rollout.programs import Act, Context, Fork, Program, Row, Sample, Wanted
 from jaxrl.run.extension import Extension
 from jaxrl.sampling.requests import limit_of
 from jaxrl.types import Request
-
-_DRAWN = 1  # a count of `Context.rng`
 
 Player = Callable[[str], str]
 """`what the environment showed last -> action`, in one game."""
@@ -60,7 +59,9 @@ def logged(settings: LoggedConfig) -> Extension:
                 "logged with rollout.on_device: scripted players play on the host; set it to False"
             )
 
-    return Extension(check=check, program=lambda program: recorded(settings), plays=True)
+    return Extension(
+        check=check, program=lambda program: recorded(settings), provides={"plays_turns": True}
+    )
 
 
 def recorded(settings: LoggedConfig) -> Program:
@@ -69,7 +70,9 @@ def recorded(settings: LoggedConfig) -> Program:
 
     def program(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
         requests = programs.requests(ctx, problem, first_id)
-        numbers = ctx.rng(first_id, _DRAWN).integers(settings.games, size=len(requests))
+        numbers = ctx.rng(first_id, GroupStream.LOGGED_GAMES).integers(
+            settings.games, size=len(requests)
+        )
         seed = zlib.crc32(problem.id.encode())
         games = []
         for request, number in zip(requests, numbers.tolist(), strict=True):

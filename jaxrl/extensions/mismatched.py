@@ -49,7 +49,9 @@ def mismatched(settings: MismatchedConfig) -> Extension:
         return batch.replace(extra=batch.extra | {"kl": batch.rewards})
 
     return Extension(
-        check=check, prepare=prepare, shapes=shapes, arrays=("kl",), needs_reference=True
+        check=check,
+        prepare=prepare,
+        provides={"shapes": shapes, "extra_arrays": ("kl",), "needs_reference": True},
     )
 
 

@@ -52,7 +52,7 @@ def nucleus(settings: NucleusConfig) -> Extension:
         params = ctx.part.join(state.extra["nucleus"], ctx.part.split(state.params)[1])
         return Restriction(params, masked, nucleus_of, settings.mass)
 
-    return Extension(check=check, init=init, after=after, restriction=restriction)
+    return Extension(check=check, init=init, after=after, provides={"restriction": restriction})
 
 
 def masked(logits: jax.Array, likely: jax.Array, targets: jax.Array, mass: float) -> jax.Array:

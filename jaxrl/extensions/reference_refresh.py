@@ -39,4 +39,4 @@ def reference_refresh(settings: RefreshConfig) -> Extension:
             state = state.replace(opt_state=optimizer.cleared(state.opt_state))
         return state
 
-    return Extension(check=check, after=after, renews_reference=True)
+    return Extension(check=check, after=after, provides={"renews_reference": True})

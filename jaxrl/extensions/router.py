@@ -57,4 +57,6 @@ def router(settings: RouterConfig) -> Extension:
                 "sequences out of the routers' losses; set it to False"
             )
 
-    return Extension(check=check, router=routers.Terms(**dataclasses.asdict(settings)))
+    return Extension(
+        check=check, provides={"router": routers.Terms(**dataclasses.asdict(settings))}
+    )

@@ -62,4 +62,4 @@ def sampler_refresh(settings: RenewalConfig) -> Extension:
         params = ctx.part.join(lagged.params, ctx.part.split(state.params)[1])
         return params, int(mesh.fetch(lagged.step))
 
-    return Extension(check=check, init=init, after=after, samples=samples)
+    return Extension(check=check, init=init, after=after, provides={"sampling_params": samples})

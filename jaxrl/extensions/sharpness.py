@@ -90,7 +90,7 @@ def sharpness(settings: SharpnessConfig) -> Extension:
             radius = settings.scale * masked_mean(divergence, acted)
         return uphill(trained, grads, radius), {"ascent_radius": radius}
 
-    return Extension(check=check, init=init, update=update, ascent=ascent)
+    return Extension(check=check, init=init, update=update, provides={"ascent": ascent})
 
 
 def uphill(params: Params, grads: Params, radius: jax.Array) -> Params:

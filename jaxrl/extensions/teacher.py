@@ -118,7 +118,7 @@ def teacher(settings: TeacherConfig) -> Extension:
         minus_divergences = mesh.fetch(values(state.params, packed))
         return {"divergence": -float(masked_mean(minus_divergences, batch.action_mask))}
 
-    return Extension(check=check, reading=reading, teach=teach, measure=measure)
+    return Extension(check=check, measure=measure, provides={"reading": reading, "teach": teach})
 
 
 def require_sft(config: Config, extension: str) -> None:
@@ -126,7 +126,7 @@ def require_sft(config: Config, extension: str) -> None:
 
     Args:
       config: in force.
-      extension: name of one that gives a `reading`.
+      extension: name of one that provides a `reading`.
 
     Raises:
       ValueError: naming the field.

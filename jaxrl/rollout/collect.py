@@ -21,6 +21,7 @@ from jaxrl.config import Config, RolloutConfig
 from jaxrl.data.scoring.pool import Pool
 from jaxrl.data.selection import curriculum, sampling_rounds
 from jaxrl.data.types import Problem, Task
+from jaxrl.random_streams import RunStream
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import driver, episodes, programs, tasks
 from jaxrl.rollout.drive import Chunk
@@ -37,8 +38,6 @@ from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.sampling.work import Setup
 from jaxrl.sampling.worlds import World
 from jaxrl.types import Params
-
-_SAMPLING = 1  # folded into the run's key, for its streams of sampled tokens
 
 
 class Weights(NamedTuple):
@@ -221,7 +220,7 @@ def collect(
 
 def key(seed: int) -> jax.Array:
     """The sampling key of a run with this seed."""
-    return jax.random.fold_in(jax.random.key(seed), _SAMPLING)
+    return RunStream.SAMPLING.key(seed)
 
 
 def context(rollout: RolloutConfig, seed: int, policy: Policy, task: Task) -> Context:

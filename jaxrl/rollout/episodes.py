@@ -21,6 +21,7 @@ import numpy as np
 from jaxrl.data.environments import Message, Opening, Reply, Token, Turn, Written
 from jaxrl.data.text import rendering
 from jaxrl.data.types import Problem, Score, exact_sum
+from jaxrl.random_streams import GroupStream
 from jaxrl.rollout import programs
 from jaxrl.rollout.contexts import Contexts
 from jaxrl.rollout.programs import (
@@ -38,8 +39,6 @@ from jaxrl.rollout.programs import (
 from jaxrl.sampling.requests import forced
 from jaxrl.types import Completion, Prefix, Request, Source
 
-_SEED = 1 << 20  # a count of `Context.rng` that no program reaches
-
 
 def group(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
     """The rows of a group: episodes if the problem's task has turns, else single answers.
@@ -50,7 +49,7 @@ def group(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, An
     if ctx.task.of(problem).turns is None:
         rows = yield from programs.single_turn(ctx, problem, first_id)
         return rows if ctx.dialogue is None else list(map(single, rows))
-    seed = int(ctx.rng(first_id, _SEED).integers(1 << 31))
+    seed = int(ctx.rng(first_id, GroupStream.ENVIRONMENTS).integers(1 << 31))
     requests = programs.requests(ctx, problem, first_id)
     play = episode if ctx.arrays is None else on_device
     return (yield Fork([play(ctx, problem, request, seed) for request in requests]))

@@ -23,13 +23,12 @@ from jaxrl.models import catalog, decoder, lora, quantize
 from jaxrl.models import load as weights
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
+from jaxrl.random_streams import RunStream
 from jaxrl.record import account, storage
 from jaxrl.rollout import files, tasks
 from jaxrl.sampling.logits import Guide, keep
 from jaxrl.training import trainable
 from jaxrl.types import Params
-
-_SCORE = 4  # folded into the run's key, for the first values of a score
 
 
 class Policy(NamedTuple):
@@ -188,7 +187,7 @@ def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
     """
     if model.labels and config.model != "fresh" and not labels(config.model):
         params = first_params(config, dataclasses.replace(model, labels=0), mesh)
-        key = jax.random.fold_in(jax.random.key(config.seed), _SCORE)
+        key = RunStream.SCORE.key(config.seed)
         where = param_shardings(model, mesh)["score"]
         score = jax.jit(functools.partial(decoder.fresh_score, model), out_shardings=where)(key)
         return {name: leaf for name, leaf in params.items() if name != "head"} | {"score": score}
@@ -201,7 +200,7 @@ def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
         make = jax.jit(
             functools.partial(decoder.init, model), out_shardings=param_shardings(model, mesh)
         )
-        return make(jax.random.fold_in(jax.random.key(config.seed), 0))
+        return make(RunStream.PARAMS.key(config.seed))
     base, shapes = _base(config, model, mesh)
     where = jax.tree.map(lambda s: s.sharding, shapes)
     # what adapters are trained on stays frozen, see `trainable.in_compute_dtype`

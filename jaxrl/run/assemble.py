@@ -28,7 +28,7 @@ from jaxrl.run import (
     stage,
 )
 from jaxrl.run.context import Origin, RunContext
-from jaxrl.run.extension import Context, Extension, completion, only, open_extensions
+from jaxrl.run.extension import Context, Extension, completion, open_extensions, provider, providers
 from jaxrl.run.extension import context as extension_context
 from jaxrl.run.placement import transfers
 from jaxrl.run.reference import Reference
@@ -137,7 +137,7 @@ def machine(run: RunContext) -> Machine:
         config.sampling.dtype or config.compute_dtype,
         int8=config.sampling.weights == "int8",
     )
-    evaluated = only(run.extensions, "evaluated")
+    eval_params_of = provider(run.extensions, "eval_params")
     recorder: history.Recorder | None = None
 
     @functools.lru_cache(maxsize=_PROGRAMS)
@@ -157,7 +157,7 @@ def machine(run: RunContext) -> Machine:
         run.heart.beat("evaluate", step)
         ctx = context(0)
         with transfers():
-            state = state.replace(params=evaluated(ctx, state)) if evaluated else state
+            state = state.replace(params=eval_params_of(ctx, state)) if eval_params_of else state
             return run.origin.assess(run, ctx, state, eval_params, step)
 
     def first_state() -> Saved:
@@ -174,7 +174,8 @@ def machine(run: RunContext) -> Machine:
 
 def _check_objectives(config: Config, extensions: dict[str, Extension]) -> None:
     """Refuse an objective, of any stage, that its first update could not compute."""
-    arrays = [name for e in extensions.values() for name in e.arrays]
+    arrays = [n for names in providers(extensions, "extra_arrays").values() for n in names]
+    add_shapes = providers(extensions, "shapes").values()
     has_turns = not config.data.kinds and sampled.has_turns(config, extensions)
     if "stepwise" in config.data.kinds:
         arrays += ("turn", "turn_rewards")
@@ -189,7 +190,7 @@ def _check_objectives(config: Config, extensions: dict[str, Extension]) -> None:
                 arrays,
                 sequences=_sequences(staged),
                 bucket=staged.packing.bucket,
-                shapes=lambda b: functools.reduce(lambda b, e: e.shapes(b), extensions.values(), b),
+                shapes=lambda b: functools.reduce(lambda b, add: add(b), add_shapes, b),
             )
 
 

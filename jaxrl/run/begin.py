@@ -13,6 +13,7 @@ import optax
 from jaxrl import config as configs
 from jaxrl import json_file
 from jaxrl.config import Config
+from jaxrl.random_streams import RunStream
 from jaxrl.record import checkpoint, references, storage
 from jaxrl.record.checkpoint import Saved
 from jaxrl.rollout import flight, policy
@@ -29,7 +30,6 @@ _PROBLEMS = ("task", "task_args", "domains", "bandit", "curriculum", "stages")
 """Fields that problems are drawn by."""
 _GROUPS = ("rollout", "extensions", "updates_per_batch", "seed")
 """Fields that groups are sampled and scheduled by, beside the staleness."""
-_ADAPTERS = 3  # folded into the run's key, for the first values of adapters
 
 
 def check_fork(config: Config) -> None:
@@ -101,7 +101,7 @@ def fresh(
     config = run.config
     params = policy.first_params(config, run.policy.model, jax.sharding.get_mesh())
     params = warm_start(run, params)
-    key = jax.random.fold_in(jax.random.key(config.seed), _ADAPTERS)
+    key = RunStream.ADAPTERS.key(config.seed)
     params = trainable.attach(run.policy.model, params, config.lora, key)
     params = trainable.in_compute_dtype(run.policy.model, params, part)
     state = placement.fresh_state(params, optimize, like, part, complete)

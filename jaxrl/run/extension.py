@@ -7,15 +7,16 @@ An extension is made by a function of its settings, a frozen dataclass whose fie
 `Config.extensions` names it, as `critic` for one of `jaxrl.extensions` or as `module:function` for
 one of your own, with its settings. The functions run in the order in which extensions are listed.
 State on the mesh is an entry of `TrainState.extra`, and state on the host comes from `get_state`;
-both are saved, restored, resharded and forked without the loop knowing them.
+both are saved, restored, resharded and forked without the loop knowing them. What only few
+extensions give, such as the reference policy, they provide by role; `Provides` lists the roles.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, get_origin, get_type_hints
 
 import jax
 
@@ -32,11 +33,6 @@ from jaxrl.training.logprobs import Reading, Restriction, make_score
 from jaxrl.training.train_step import Update
 from jaxrl.training.trainable import Part
 from jaxrl.types import Packed, Params, TrainState, Trajectory
-
-_SINGLE = (
-    "reference", "evaluated", "samples", "steering", "restriction", "reading", "router", "ascent",
-)  # fmt: skip
-"""Fields that one extension of a run may give."""
 
 
 class Context(NamedTuple):
@@ -88,7 +84,7 @@ def context(
       reference: gives the reference policy; None where the run has none.
       renew_reference: see `Context`.
     """
-    restrict = only(extensions, "restriction")
+    restrict = provider(extensions, "restriction")
     ctx = Context(
         config,
         policy,
@@ -98,7 +94,7 @@ def context(
         None,
         renew_reference,
         lambda state: None,
-        only(extensions, "reading"),
+        provider(extensions, "reading"),
     )
     if restrict is not None:
         ctx = ctx._replace(restriction=functools.partial(restrict, ctx))
@@ -118,6 +114,50 @@ def completion(ctx: Context, extensions: Mapping[str, Extension]) -> Complete:
     return complete
 
 
+class Single(TypedDict, total=False):
+    """Roles that one extension of a run may have."""
+
+    reference: Callable[[Context, TrainState], Params]
+    """Gives the reference policy, in place of a stored copy."""
+    eval_params: Callable[[Context, TrainState], Params]
+    """Gives the parameters that evaluations measure, in place of the trained ones."""
+    sampling_params: Callable[[Context, TrainState], tuple[Params, int]]
+    """Gives the parameters that sample a step, and their version, in place of the trained ones."""
+    steering: Callable[..., Guide | None]
+    """`(ctx, state, to_sampler)`: gives what steers the policy where it is evaluated, by models
+    whose parameters `to_sampler` puts into the sampler's form; None: nothing steers it."""
+    restriction: Callable[[Context, TrainState], Restriction]
+    """Gives the tokens that the policy may choose among, in sampling and in training."""
+    reading: Reading
+    """What the objective learns from in place of log-probabilities, of what `teach` adds."""
+    ascent: Callable[
+        [Context, TrainState, Trajectory, Packed, Params], tuple[Params, dict[str, jax.Array]]
+    ]
+    """Moves the trained parameters to where an update takes its gradient, see
+    `train_step.Ascent`."""
+    router: routers.Terms
+    """What an update does for the routers of a mixture of experts."""
+
+
+class Provides(Single, total=False):
+    """All roles: those of `Single`, and these, which any number of extensions may have."""
+
+    teach: Callable[[Context, Packed], Packed]
+    """Adds a teacher to packed rows on the mesh, before an update or an evaluation."""
+    shapes: Callable[[Trajectory], Trajectory]
+    """Adds what `prepare` adds, with any values, so that an update can be compiled ahead."""
+    extra_arrays: tuple[str, ...]
+    """Names of the arrays that it adds to `Trajectory.extra`."""
+    extra_prompt_tokens: Callable[[Config], int]
+    """Tokens that its program adds to prompts, at most."""
+    plays_turns: bool
+    """Whether its program plays the episodes of a task with turns; without this role, False."""
+    needs_reference: bool
+    """Whether it compares with the reference policy; without this role, False."""
+    renews_reference: bool
+    """Whether it replaces the stored reference policy; without this role, False."""
+
+
 class Extension(NamedTuple):
     """The functions of an extension; each has a default that changes nothing."""
 
@@ -127,18 +167,12 @@ class Extension(NamedTuple):
     """Adds its state to a train state at step 0; traced to find the shapes."""
     program: Callable[[Program], Program] = lambda program: program
     """Wraps the rollout program."""
-    plays: bool = False
-    """Whether the program plays the episodes of a task with turns."""
-    room: Callable[[Config], int] = lambda config: 0
-    """Tokens that its program adds to prompts, at most."""
     reward: Callable[[Context, TrainState, Experience], Experience] = lambda ctx, state, e: e
     """Changes the scores of a step's experience."""
     measure: Callable[[Context, TrainState, Experience], dict[str, float]] = lambda *_: {}
     """Further figures of the completions of an evaluation."""
     prepare: Callable[[Context, TrainState, Trajectory], Trajectory] = lambda ctx, state, b: b
     """Changes a step's batch, on the host, before its first update."""
-    shapes: Callable[[Trajectory], Trajectory] = lambda batch: batch
-    """Adds what `prepare` adds, with any values, so that an update can be compiled ahead."""
     update: Callable[[Context, Update], Update] = lambda ctx, update: update
     """Wraps the update. It is traced inside one `jax.jit`."""
     after: Callable[[Context, TrainState, int], TrainState] = lambda ctx, state, step: state
@@ -146,46 +180,17 @@ class Extension(NamedTuple):
     get_state: Callable[[], Any] = lambda: None
     """State on the host: nested dicts and lists of JSON values and NumPy arrays."""
     set_state: Callable[[Any], None] = lambda state: None
-    reference: Callable[[Context, TrainState], Params] | None = None
-    """Gives the reference policy, in place of a stored copy."""
-    evaluated: Callable[[Context, TrainState], Params] | None = None
-    """Gives the parameters that evaluations measure, in place of the trained ones."""
-    samples: Callable[[Context, TrainState], tuple[Params, int]] | None = None
-    """Gives the parameters that sample a step, and their version, in place of the trained ones."""
-    steering: Callable[..., Guide | None] | None = None
-    """`(ctx, state, to_sampler)`: gives what steers the policy where it is evaluated, by models
-    whose parameters `to_sampler` puts into the sampler's form; None: nothing steers it."""
-    restriction: Callable[[Context, TrainState], Restriction] | None = None
-    """Gives the tokens that the policy may choose among, in sampling and in training."""
-    reading: Reading | None = None
-    """What the objective learns from in place of log-probabilities, of what `teach` adds."""
-    teach: Callable[[Context, Packed], Packed] = lambda ctx, packed: packed
-    """Adds a teacher to packed rows on the mesh, before an update or an evaluation."""
-    ascent: (
-        Callable[
-            [Context, TrainState, Trajectory, Packed, Params],
-            tuple[Params, dict[str, jax.Array]],
-        ]
-        | None
-    ) = None
-    """Moves the trained parameters to where an update takes its gradient, see
-    `train_step.Ascent`."""
-    router: routers.Terms | None = None
-    """What an update does for the routers of a mixture of experts."""
-    arrays: tuple[str, ...] = ()
-    """Names of the arrays that it adds to `Trajectory.extra`."""
-    renews_reference: bool = False
-    """Whether it replaces the stored reference policy."""
-    needs_reference: bool = False
-    """Whether it compares with the reference policy."""
+    """Continues from what `get_state` returned."""
+    provides: Provides = Provides()
+    """What few extensions give, by role: see `Provides`."""
 
 
 def open_extensions(config: Config) -> dict[str, Extension]:
     """The extensions of a config by name, in order.
 
     Raises:
-      ValueError: no such extension, two of one name, one with the name of a field of the config, or
-        settings that it cannot work with.
+      ValueError: no such extension, two of one name, one with the name of a field of the config, a
+        role that is none or that two have, or settings that it cannot work with.
     """
     opened: dict[str, Extension] = {}
     for reference, settings in config.extensions.items():
@@ -195,23 +200,43 @@ def open_extensions(config: Config) -> dict[str, Extension]:
         configs.check_name(reference)
         instance = functions.extension(reference)(configs.settings_of(reference, settings))
         opened[name] = instance
-    for name in _SINGLE:
-        names = [n for n, extension in opened.items() if getattr(extension, name) is not None]
+    for name, extension in opened.items():
+        _check_roles(name, extension)
+    for role in get_type_hints(Single):
+        names = list(providers(opened, role))
         if len(names) > 1:
-            raise ValueError(f"extensions {names} both give the run's {name}; keep one of them")
+            raise ValueError(f"extensions {names} both give the run's {role}; keep one of them")
     for extension in opened.values():
         extension.check(config)
     return opened
 
 
-def teach(ctx: Context, extensions: Iterable[Extension], packed: Packed) -> Packed:
-    """Packed rows with what extensions teach of them."""
-    for extension in extensions:
-        packed = extension.teach(ctx, packed)
+def _check_roles(name: str, extension: Extension) -> None:
+    """Refuse a role that `Provides` does not have, and a value of another kind than the role's."""
+    kinds = get_type_hints(Provides)
+    for role, value in extension.provides.items():
+        if role not in kinds:
+            hint = functions.nearest(role, list(kinds))
+            raise ValueError(f"extension {name!r} provides {role!r}, which is no role; {hint}")
+        if not isinstance(value, get_origin(kinds[role]) or kinds[role]):
+            raise ValueError(
+                f"extension {name!r} provides {role}={value!r}; give it {kinds[role]}, or leave "
+                "the role out"
+            )
+
+
+def teach(ctx: Context, extensions: Mapping[str, Extension], packed: Packed) -> Packed:
+    """Packed rows with the teachers that extensions add to them."""
+    for add_teacher in providers(extensions, "teach").values():
+        packed = add_teacher(ctx, packed)
     return packed
 
 
-def only(extensions: Mapping[str, Extension], field: str) -> Any:
-    """The function or value `field` of the one extension that gives it; None where none does."""
-    values = (getattr(extension, field) for extension in extensions.values())
-    return next((function for function in values if function is not None), None)
+def providers(extensions: Mapping[str, Extension], role: str) -> dict[str, Any]:
+    """What extensions have in a role of `Provides`, by their names, in order."""
+    return {n: e.provides.get(role) for n, e in extensions.items() if role in e.provides}
+
+
+def provider(extensions: Mapping[str, Extension], role: str) -> Any:
+    """What the one extension with a role of `Single` has in it; None where none has the role."""
+    return next(iter(providers(extensions, role).values()), None)

@@ -200,7 +200,7 @@ def figures(
     """
     batch = prepare.prepared(ctx, run.extensions.values(), state, batch)
     packed, _ = placement.pack(batch, ctx.config)
-    packed = teach(ctx, run.extensions.values(), packed)
+    packed = teach(ctx, run.extensions, packed)
     ref_logp = reference_logp(ctx, state, batch, packed)
     placed = mesh.put(batch, placement.of_batch(batch))
     metrics = jax.device_get(measure(state, placed, packed, ref_logp))

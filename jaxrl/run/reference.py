@@ -27,7 +27,7 @@ from jaxrl.rollout import experience
 from jaxrl.rollout.programs import Row
 from jaxrl.rollout.written import Group, gathered, groups
 from jaxrl.run import placement
-from jaxrl.run.extension import Context, Extension, only
+from jaxrl.run.extension import Context, Extension, provider, providers
 from jaxrl.training import objective, trainable
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 
@@ -36,7 +36,7 @@ _FILE = "reference_logp.npz"
 
 def needed(config: Config, extensions: Mapping[str, Extension]) -> bool:
     """Whether a stage, of a config without its stages, compares with a reference policy."""
-    extension_needs = any(extension.needs_reference for extension in extensions.values())
+    extension_needs = any(providers(extensions, "needs_reference").values())
     return extension_needs or objective.needs_reference(config.objective)
 
 
@@ -51,7 +51,7 @@ def stored(config: Config, extensions: Mapping[str, Extension]) -> bool:
     With adapters the reference is the base without them, and an extension may give another. Where
     its log-probabilities are cached, no parameters are needed.
     """
-    from_extension = only(extensions, "reference") is not None
+    from_extension = provider(extensions, "reference") is not None
     base_or_cache = config.lora.rank or config.data.cache_reference
     return _needed_once(config, extensions) and not base_or_cache and not from_extension
 
@@ -64,7 +64,7 @@ def check(config: Config, extensions: Mapping[str, Extension]) -> None:
     """
     if config.data.cache_reference:
         _check_cached(config, extensions)
-    renewing = [name for name, extension in extensions.items() if extension.renews_reference]
+    renewing = [n for n, renews in providers(extensions, "renews_reference").items() if renews]
     if renewing and not stored(config, extensions):
         raise ValueError(
             f"extension {renewing[0]!r} replaces the stored reference policy, but this run stores "
@@ -74,7 +74,8 @@ def check(config: Config, extensions: Mapping[str, Extension]) -> None:
 
 
 def _check_cached(config: Config, extensions: Mapping[str, Extension]) -> None:
-    names = [n for n, e in extensions.items() if e.needs_reference or e.reference is not None]
+    needing, giving = (providers(extensions, role) for role in ("needs_reference", "reference"))
+    names = [name for name in extensions if needing.get(name) or name in giving]
     why = {
         "the run learns from no file": not config.data.kinds,
         "the objective compares with no reference policy": not _needed_once(config, extensions),
@@ -104,7 +105,7 @@ class Reference:
         extensions: Mapping[str, Extension],
     ) -> None:
         self._directory, self._model, self._extensions = directory, model, extensions
-        self._given = only(extensions, "reference")
+        self._given = provider(extensions, "reference")
         self._stored = stored(config, extensions)
         self._params: Params | None = None
 

@@ -23,7 +23,7 @@ from jaxrl.rollout.policy import Policy
 from jaxrl.run import asynchronous, evaluate, generators, guards, warm_start
 from jaxrl.run.chunk_log import ChunkLog
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
-from jaxrl.run.extension import Context, Extension, only
+from jaxrl.run.extension import Context, Extension, provider, providers
 from jaxrl.training import objective
 from jaxrl.training.logprobs import guide_of
 from jaxrl.types import TrainState
@@ -53,7 +53,7 @@ def origin(config: Config, actor: Policy) -> Origin:
         run: RunContext, ctx: Context, state: TrainState, to_sampler: ToSampler, step: int
     ) -> dict[str, float]:
         params = to_sampler(state.params)
-        steering = only(run.extensions, "steering")
+        steering = provider(run.extensions, "steering")
         guide = steering(ctx, state, to_sampler) if steering else None
         actor = run.policy if guide is None else run.policy._replace(guide=guide)
         with jax.set_mesh(run.sampling_mesh):
@@ -84,7 +84,7 @@ def open_batches(
       recorder: keeps the run's history.
       start: see `jaxrl.config.stages.first`.
     """
-    config, extensions = ctx.config, run.extensions.values()
+    config = ctx.config
     dtype = config.sampling.dtype or config.compute_dtype
     model = dataclasses.replace(run.policy.model, dtype=dtype)
     run = run._replace(policy=run.policy._replace(model=model))
@@ -92,14 +92,14 @@ def open_batches(
     for note in task.notes:
         run.callbacks.note(note)
     rollout = episodes.group
-    for extension in extensions:
+    for extension in run.extensions.values():
         rollout = extension.program(rollout)
     if objective.needs_greedy(config.objective):
         rollout = programs.with_greedy(rollout)
     open_engine = generators.open_engine(run, config)
     with jax.set_mesh(run.sampling_mesh):
         source = selection.recorded(selection.open_source(config, task, run.policy), recorder)
-        room = sum(extension.room(config) for extension in extensions)
+        room = sum(n(config) for n in providers(run.extensions, "extra_prompt_tokens").values())
         parts = (task, run.pools[start], source, rollout)
         if config.asynchronous.staleness is None:
             log = ChunkLog(run.directory, run.callbacks.note).write
@@ -110,7 +110,7 @@ def open_batches(
             collector = asynchronous.open_rollouts(
                 run, config, *parts, room=room, open_engine=open_engine
             )
-    samples = only(run.extensions, "samples")
+    samples = provider(run.extensions, "sampling_params")
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
         steps = version // config.updates_per_batch
@@ -144,7 +144,8 @@ def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:
     if not played:
         return False
     plain = Extension().program
-    alone = [n for n, e in extensions.items() if e.program is not plain and not e.plays]
+    playing = providers(extensions, "plays_turns")
+    alone = [n for n, e in extensions.items() if e.program is not plain and not playing.get(n)]
     refused = {
         "rollout.chunks": config.rollout.chunks.size,
         f"extensions {alone}, which write answers of their own": alone,

@@ -18,7 +18,7 @@ from jaxrl.rollout import rollout_log, tasks
 from jaxrl.rollout.history import Recorder
 from jaxrl.run import guards, placement
 from jaxrl.run.context import Batches, Callbacks, RunContext, ToSampler
-from jaxrl.run.extension import Context, Extension, only
+from jaxrl.run.extension import Context, Extension, provider
 from jaxrl.training.train_step import Update, make_update
 
 
@@ -77,7 +77,7 @@ def program(
       optimize: see `train_step.make_update`.
     """
     config = ctx.config
-    ascent = only(extensions, "ascent")
+    ascent = provider(extensions, "ascent")
     update = make_update(
         ctx.policy.model,
         config.objective,
@@ -91,7 +91,7 @@ def program(
         noise=config.data.noise,
         seed=config.seed,
         weights=bool(config.asynchronous.staleness),  # at 0, the program of the synchronous run
-        router=only(extensions, "router"),
+        router=provider(extensions, "router"),
         ascent=ascent and functools.partial(ascent, ctx),
     )
     for extension in extensions.values():

@@ -83,7 +83,7 @@ def step(
                 )
             packed, cost = placement.pack(part, config, keep)
             with transfers():
-                packed = teach(ctx, extensions, packed)
+                packed = teach(ctx, run.extensions, packed)
                 ref_logp = reference_logp(ctx, state, part, packed)
             state, metrics = stage.update(state, part, packed, ref_logp)
             update_metrics.append(metrics)

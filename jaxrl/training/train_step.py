@@ -13,6 +13,7 @@ import optax
 from jaxrl.losses.router import expert_load
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.remat import Remat
+from jaxrl.random_streams import UpdateStream
 from jaxrl.training import routers
 from jaxrl.training.logprobs import (
     Noise,
@@ -35,9 +36,6 @@ from jaxrl.training.objective import (
 )
 from jaxrl.training.trainable import WHOLE, Part
 from jaxrl.types import Packed, Params, TrainState, Trajectory
-
-_NOISE = 1
-"""Folded into the key of an update, for its noise."""
 
 _SAME = ("lr_scale",)
 """Metrics that are the same in every micro-batch."""
@@ -155,7 +153,9 @@ def make_update(
         trained, frozen = part.split(state.params)
         allowed = restriction(state)
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        embedding_noise = Noise(jax.random.fold_in(key, _NOISE), noise) if noise else None
+        embedding_noise = (
+            Noise(jax.random.fold_in(key, UpdateStream.NOISE.value), noise) if noise else None
+        )
         reads = {"temperature": temperature, "restriction": allowed, "reading": reading}
         if router is not None:
             counted = jnp.any(statistics.mask, axis=1)

@@ -144,7 +144,7 @@ def in_the_loop(arm, given):
     update = make_update(
         MODEL, arm.objective, optimize, temperature=arm.temperature, max_new_tokens=TASK.budget,
         remat="none", restriction=lambda state: allowed,
-        ascent=sharp and functools.partial(sharp.ascent, ctx),
+        ascent=sharp and functools.partial(sharp.provides["ascent"], ctx),
     )  # fmt: skip
 
     def pack(part, keep=None):

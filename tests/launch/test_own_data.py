@@ -212,10 +212,13 @@ def test_a_config_file_takes_short_names_and_is_checked(tmp_path):
     assert (config.optimizer.learning_rate, config.optimizer.b1) == (1e-5, 0.5)
     assert config.objective == recipes.load("dr_grpo").objective and config.task == "file"
     for text, says in (
-        ("optimizer: {learning_rat: 1}", "'optimizer.learning_rat' is no field.*learning_rate"),
+        (
+            "optimizer: {learning_rat: 1}",
+            "optimizer.learning_rat: there is no field .*'learning_rate'",
+        ),
         ("steps: many", "steps='many': must be of type int"),
         ("rollout: 3", "rollout=3: must hold fields"),
-        ("stepz: 3", "'stepz' is no field.*steps"),
+        ("stepz: 3", "there is no field 'stepz'; .*steps"),
         ("a: [", "mine.yaml"),
     ):
         path.write_text(text)

@@ -15,7 +15,7 @@ from jaxrl.rollout import experience
 from jaxrl.rollout.programs import Row
 from jaxrl.rollout.written import answers, as_completion, gathered
 from jaxrl.run import placement
-from jaxrl.run.extension import Extension
+from jaxrl.run.extension import Extension, providers
 from jaxrl.training import objective, packing
 from jaxrl.types import Completion, Packed, Request, Trajectory
 
@@ -48,8 +48,8 @@ def input_of(config: Config, extensions: Mapping[str, Extension]) -> Batch:
     if objective.needs_proximal(config.objective):
         batch = batch.replace(proximal_logp=batch.behavior_logp)
     packed = placement.on_host(batch, config)[0]
-    for extension in extensions.values():
-        batch = extension.shapes(batch)
+    for add_shapes in providers(extensions, "shapes").values():
+        batch = add_shapes(batch)
     return Batch(batch, packed)
 
 

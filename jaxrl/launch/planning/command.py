@@ -36,8 +36,8 @@ from jaxrl.run.extension import (
     Extension,
     completion,
     context,
-    only,
     open_extensions,
+    provider,
 )
 from jaxrl.training import optimizer, trainable
 from jaxrl.types import TrainState, Trajectory
@@ -156,7 +156,7 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     width = roofline.saved(model, config.remat, batch.row, the_mesh.shape["tensor"], scores=scores)
     width *= np.dtype(model.dtype).itemsize
     state_mib, cache = totals(config, model, state, extensions), _cache(model, config, the_mesh)
-    steered = only(extensions, "restriction") is not None
+    steered = provider(extensions, "restriction") is not None
     copy = _copy(state.params, model.dtype) * (2 if steered else 1)
     trained = trainable.part(model, config.lora, config.train).split(state.params)[0]
     passing = {"gradients": _sum(trained), "activations": local * width / 2**20}

@@ -8,10 +8,9 @@ import importlib.util
 import json
 import sys
 import tomllib
-import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
@@ -25,7 +24,6 @@ from jaxrl.run import begin
 from jaxrl.run import course as courses
 from jaxrl.training import companions
 
-T = TypeVar("T")
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
 
@@ -132,52 +130,6 @@ def dump(config: Config) -> str:
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
-def merged(config: T, values: Mapping[str, Any], where: str = "") -> T:
-    """The config with nested values of a file; what they leave out stays.
-
-    Fields that are dicts, such as `task_args`, are replaced as a whole.
-
-    Args:
-      config: a dataclass.
-      values: by field.
-      where: dotted name of `config`, for messages.
-
-    Raises:
-      ValueError: an unknown field, or a value of another type; with its dotted name.
-    """
-    hints = typing.get_type_hints(type(config))
-    changes: dict[str, Any] = {}
-    for name, value in values.items():
-        field, full = str(name).replace("-", "_"), f"{where}{name}"
-        if field not in hints:
-            hint = functions.nearest(field, list(hints))
-            raise ValueError(f"{full!r} is no field of the config; {hint}")
-        old = getattr(config, field)
-        if dataclasses.is_dataclass(old):
-            if not isinstance(value, Mapping):
-                raise ValueError(f"{full}={value!r}: must hold fields, as in {full}: {{...}}")
-            changes[field] = merged(old, value, f"{full}.")
-        elif field == "extensions" and isinstance(config, Config):
-            changes[field] = {k: _settings(k, v or {}, f"{full}.{k}.") for k, v in value.items()}
-        else:
-            changes[field] = configs.checked(hints[field], value, full)
-    plain = {k: v for k, v in changes.items() if not dataclasses.is_dataclass(getattr(config, k))}
-    typed = configs.from_dict(type(config), configs_fields(config) | plain) if plain else config
-    nested = {k: v for k, v in changes.items() if k not in plain}
-    return dataclasses.replace(typed, **nested)
-
-
-def configs_fields(config: Any) -> dict[str, Any]:
-    """The fields of a dataclass by name, not nested."""
-    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-
-
-def _settings(reference: str, values: Mapping[str, Any], where: str) -> Any:
-    configs.check_name(reference)
-    kind = functions.settings_type(functions.extension(reference))
-    return merged(kind(), values, where)
-
-
 def values_of(path: Path) -> dict[str, Any]:
     """What a file holds.
 
@@ -218,7 +170,7 @@ def of_values(
       model: that is to be trained, in place of the file's.
 
     Raises:
-      ValueError: an unknown recipe, unless the file holds a whole config; or as `merged` says.
+      ValueError: an unknown recipe, unless the file holds a whole config; or see `config.merged`.
     """
     values = dict(values)
     name = str(values.get("recipe", ""))
@@ -239,7 +191,7 @@ def of_values(
         flag = str(key).replace("_", "-")
         if flag not in (*short.NAMES, "model"):
             hint = functions.nearest(str(key), [*fields, *short.NAMES])
-            raise ValueError(f"{path}: {key!r} is no field of the config; {hint}")
+            raise ValueError(f"{path}: there is no field {str(key)!r}; {hint}")
         value = values.pop(key)
         for entry in value if isinstance(value, list) else [value]:
             file_flags += [f"--{flag}"] if entry is True else [f"--{flag}={entry}"]
@@ -247,7 +199,7 @@ def of_values(
         objective = companions.with_policy(base.objective, str(part["policy"]))
         base = dataclasses.replace(base, objective=objective)
     try:
-        config = merged(base, values)
+        config = configs.merged(base, values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return dataclasses.replace(config, recipe=name or path.stem), file_flags

@@ -241,8 +241,8 @@ def _take_dict_entries(default: T, argv: list[str]) -> tuple[T, list[str]]:
         if token.startswith("--") and isinstance(at(default, path), dict):
             if not has_value:
                 value = queue.pop(0) if queue and not queue[0].startswith("--") else "true"
-            entry = _value(value)
-            if isinstance(entry, dict | list) and str in _entry_types(default, path):
+            entry, entry_types = _value(value), _entry_types(default, path)
+            if entry_types == (str,) or (isinstance(entry, dict | list) and str in entry_types):
                 entry = value  # JSON in a text, such as the parameters of a task within a task
             default = configs.replaced(default, f"{path}.{key}", entry)
         else:

@@ -30,7 +30,9 @@ def test_it_follows_the_parameters_by_its_decay():
     for expected in (0.25, 0.75 * 0.25 + 0.25 * 2, 0.75 * 0.6875 + 0.25 * 3):
         state, _ = update(state, None, None, None)
         np.testing.assert_allclose(state.extra["average"]["a"], expected)
-    assert MADE.evaluated(ctx, state) == MADE.reference(ctx, state) == state.extra["average"]
+    params_of = MADE.provides
+    assert params_of["eval_params"](ctx, state) == state.extra["average"]
+    assert params_of["reference"](ctx, state) == state.extra["average"]
     assert state.params["a"] == 3
 
 
@@ -39,7 +41,7 @@ def test_it_is_kept_of_the_trained_part_alone():
     ctx = context(part=half)
     state, _ = MADE.update(ctx, climb)(initial_state(half, a=0.0, b=5.0), None, None, None)
     assert state.extra["average"] == {"a": 0.25}
-    assert MADE.evaluated(ctx, state) == {"a": 0.25, "b": 6.0}
+    assert MADE.provides["eval_params"](ctx, state) == {"a": 0.25, "b": 6.0}
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0])

@@ -154,7 +154,7 @@ def test_the_guide_adds_the_smaller_of_the_slow_values(kind):
     made = settings(kind)
     state, values = started(made)
     state = state.with_extra(ilql=values)
-    guide = ilql.ilql(made).steering(context(), state, lambda params: params)
+    guide = ilql.ilql(made).provides["steering"](context(), state, lambda params: params)
     data = batch(0, groups=1, size=2)
     count, width = data.tokens.shape
     position = jnp.broadcast_to(jnp.arange(width), (count, width))
@@ -173,7 +173,7 @@ def test_the_guide_adds_the_smaller_of_the_slow_values(kind):
 
 
 def test_without_a_weight_the_policy_is_alone():
-    assert ilql.ilql(IlqlConfig(beta=0.0)).steering(context(), None, None) is None
+    assert ilql.ilql(IlqlConfig(beta=0.0)).provides["steering"](context(), None, None) is None
 
 
 @pytest.mark.parametrize(

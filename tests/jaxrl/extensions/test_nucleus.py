@@ -101,7 +101,7 @@ def test_the_update_is_the_gradient_among_the_likely(world, shape):
     sgd = optax.sgd(1.0)
     update = make_update(
         MODEL, objective, sgd, temperature=TEMPERATURE, max_new_tokens=9, remat="none",
-        restriction=functools.partial(made.restriction, context()),
+        restriction=functools.partial(made.provides["restriction"], context()),
     )  # fmt: skip
     copied = functools.partial(jax.tree.map, jnp.array)
     state = init_state(copied(own), sgd).with_extra(nucleus=copied(other))
@@ -123,10 +123,10 @@ def test_the_copy_is_of_the_trained_part_and_renewed_on_schedule():
     state = TrainState({"a": jnp.float32(1), "b": jnp.float32(5)}, (), jnp.int32(0))
     state = made.init(ctx, state)
     state = state.replace(params={"a": jnp.float32(2), "b": jnp.float32(6)})
-    assert made.restriction(ctx, state).params == {"a": 1, "b": 6}
-    assert made.restriction(ctx, state).args == 0.5
-    assert made.restriction(ctx, made.after(ctx, state, 1)).params == {"a": 1, "b": 6}
-    assert made.restriction(ctx, made.after(ctx, state, 2)).params == {"a": 2, "b": 6}
+    assert made.provides["restriction"](ctx, state).params == {"a": 1, "b": 6}
+    assert made.provides["restriction"](ctx, state).args == 0.5
+    assert made.provides["restriction"](ctx, made.after(ctx, state, 1)).params == {"a": 1, "b": 6}
+    assert made.provides["restriction"](ctx, made.after(ctx, state, 2)).params == {"a": 2, "b": 6}
 
 
 @pytest.mark.broad

@@ -19,9 +19,10 @@ def test_the_weights_that_sample_are_renewed_on_schedule():
     state = TrainState({"a": jnp.float32(1), "b": jnp.float32(5)}, (), jnp.int32(0))
     state = made.init(ctx, state)
     state = state.replace(params={"a": jnp.float32(2), "b": jnp.float32(6)}, step=jnp.int32(7))
-    assert made.samples(ctx, state) == ({"a": 1, "b": 6}, 0)
-    assert made.samples(ctx, made.after(ctx, state, 1)) == ({"a": 1, "b": 6}, 0)
-    assert made.samples(ctx, made.after(ctx, state, 2)) == ({"a": 2, "b": 6}, 7)
+    params_of = made.provides["sampling_params"]
+    assert params_of(ctx, state) == ({"a": 1, "b": 6}, 0)
+    assert params_of(ctx, made.after(ctx, state, 1)) == ({"a": 1, "b": 6}, 0)
+    assert params_of(ctx, made.after(ctx, state, 2)) == ({"a": 2, "b": 6}, 7)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,8 @@ def test_what_does_not_go_together_is_refused(every, asynchronous, match):
 
 def letters(settings: RenewalConfig) -> extension.Extension:
     """Evaluations are steered to one token, whatever the policy has learned."""
-    return extension.Extension(steering=lambda ctx, state, to_sampler: extension.Guide(one, 7))
+    guide = extension.Guide(one, 7)
+    return extension.Extension(provides={"steering": lambda ctx, state, to_sampler: guide})
 
 
 def one(logits, seen, token):

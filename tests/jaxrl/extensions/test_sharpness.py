@@ -59,7 +59,7 @@ def test_the_update_is_the_gradient_at_the_moved_parameters(radius):
     update = make_update(
         MODEL, ObjectiveConfig(policy_args={"clip_low": 0.2, "clip_high": 0.2}), optax.sgd(1.0),
         temperature=TEMPERATURE, max_new_tokens=9, remat="none",
-        ascent=functools.partial(made.ascent, ctx),
+        ascent=functools.partial(made.provides["ascent"], ctx),
     )  # fmt: skip
     state = init_state(jax.tree.map(jnp.array, params()), optax.sgd(1.0))
     state = state if radius else state.with_extra(sharpness=before)

@@ -4,7 +4,9 @@ import itertools
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
+from typing import get_origin, get_type_hints
 
 import pytest
 
@@ -17,6 +19,7 @@ from jaxrl.launch.report import collect
 from jaxrl.launch.settings import flags
 from jaxrl.record import metrics
 from jaxrl.run import extension, loop
+from jaxrl.training import routers
 from tests.examples import entropy_target
 from tests.jaxrl import tiny
 from tests.test_imports import ROOT, packages
@@ -204,3 +207,52 @@ def test_the_loop_names_no_method():
     assert not words & set(names)
     for path in (ROOT / "jaxrl/run").glob("*.py"):
         assert "extensions" not in packages(path), path
+
+
+def open_two(tmp_path, monkeypatch, first, second):
+    """The extensions `first` and `second` of a file of one's own, with roles as source text."""
+    text = "import tests.examples.entropy_target as example\n"
+    text += "from jaxrl.training.routers import Terms\n"
+    for name, provides in (("first", first), ("second", second)):
+        text += f"def {name}(settings: example.EntropyTarget):\n"
+        text += f"    return example.Extension(provides={provides})\n"
+    (tmp_path / "roles_file.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "roles_file", raising=False)
+    named = {f"roles_file:{name}": {} for name in ("first", "second")}
+    return extension.open_extensions(configs.Config(extensions=named))
+
+
+@pytest.mark.parametrize(
+    ("provides", "message"),
+    [
+        ("{'refrence': print}", "'second' provides 'refrence', which is no role; did you mean 're"),
+        ("{'update': print}", "'second' provides 'update', which is no role"),
+        ("{'reference': None}", "'second' provides reference=None; give it .*Callable"),
+        ("{'extra_arrays': 'kl'}", "'second' provides extra_arrays='kl'; give it .*tuple"),
+        ("{'needs_reference': 'no'}", "needs_reference='no'; give it .*bool"),
+    ],
+)
+def test_a_role_that_is_none_is_refused(provides, message, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=message):
+        open_two(tmp_path, monkeypatch, "{}", provides)
+
+
+ROLES = get_type_hints(extension.Provides)
+VALUES = {bool: "True", tuple: "('kl',)", routers.Terms: "Terms(1.0, 'batch', 0.0, 0.0)"}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_roles_of_which_a_run_has_one_are_refused_twice(role, tmp_path, monkeypatch):
+    kind = get_origin(ROLES[role]) or ROLES[role]
+    provides = f"{{{role!r}: {VALUES.get(kind, 'print')}}}"
+    if role in extension.Single.__annotations__:
+        message = rf"\['first', 'second'\] both give the run's {role}"
+        with pytest.raises(ValueError, match=message):
+            open_two(tmp_path, monkeypatch, provides, provides)
+    else:
+        opened = open_two(tmp_path, monkeypatch, provides, provides)
+        assert list(extension.providers(opened, role)) == ["first", "second"]
+    opened = open_two(tmp_path, monkeypatch, "{}", provides)
+    assert extension.provider(opened, role) == opened["second"].provides[role]
+    assert extension.provider({"first": opened["first"]}, role) is None

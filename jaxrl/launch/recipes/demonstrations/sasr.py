@@ -102,7 +102,7 @@ def imitation(settings: ImitationConfig) -> Extension:
 
         return both
 
-    return Extension(init=init, update=update, arrays=("imitate",))
+    return Extension(init=init, update=update, provides={"extra_arrays": ("imitate",)})
 
 
 METHOD = Method(
