@@ -64,10 +64,10 @@ def describe(config: Config, *, trust: bool = False) -> tuple[DecoderConfig, tok
         )
     model = dataclasses.replace(model, labels=config.labels)
     check_rules(config.mesh.rules, model)
-    computed = {"dtype": config.compute_dtype, "attention": config.attention}
     rules = tuple(config.mesh.rules.items())
     tokenizer = tokenizers.with_variables(tokenizer, config.rollout.template_args)
-    return dataclasses.replace(model, **computed, rules=rules), tokenizer
+    computed = dataclasses.replace(model, dtype=config.compute_dtype, attention=config.attention)
+    return dataclasses.replace(computed, rules=rules), tokenizer
 
 
 def named_functions(config: Any) -> set[str]:
@@ -196,7 +196,8 @@ def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
         params, adapters, _ = restored(config.model, model, mesh)
         if not adapters.rank:
             return params
-        return lora.merge(model, *reversed(lora.detach(params)), adapters)
+        small, plain = lora.detach(params)
+        return lora.merge(model, plain, small, adapters)
     if config.model == "fresh":
         make = jax.jit(
             functools.partial(decoder.init, model), out_shardings=param_shardings(model, mesh)
@@ -413,7 +414,7 @@ def chat(
     """
     import jinja2  # which takes a while to import, and models without templates do without
 
-    if tokenizer.chat is None:
+    if tokenizer.chat is None or tokenizer.render is None:
         raise ValueError("chat is asked for, but this model has no chat template; turn it off")
     led = bool(turns) and turns[0].get("role") == "system"
     lead = [{"role": "system", "content": system}] if system and not led else []
