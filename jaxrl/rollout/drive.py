@@ -207,7 +207,9 @@ class Drive:
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait until another answer arrives, for at most `seconds`; None: without limit."""
-        left = [future for _, future in self.asked.values() if future and not future.done()]
+        left: list[Future[Any]] = [
+            future for _, future in self.asked.values() if future and not future.done()
+        ]
         wait(left, seconds, FIRST_COMPLETED)
 
     def receive(self, answers: Mapping[int, Answer]) -> None:

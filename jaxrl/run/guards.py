@@ -182,7 +182,7 @@ def record(
     storage.make_inside(where)
     arrays = {name: np.asarray(a) for name, a in vars(batch).items() if a is not None}
     with (where / "batch.npz").open("wb") as file:
-        np.savez(file, **arrays)
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # mypy: for `allow_pickle`
     record = {
         "step": step,
         "trips": [trip._asdict() for trip in step_trips],
