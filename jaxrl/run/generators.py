@@ -7,7 +7,6 @@ one object that each node fetches once.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 from concurrent.futures import Future
@@ -72,12 +71,9 @@ def open_fleet(run: RunContext, config: Config) -> Fleet:
     import ray
 
     if not ray.is_initialized():
+        options = {} if address else {"num_cpus": config.generators, "include_dashboard": False}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(
-            address=address, log_to_driver=False, namespace=str(run.directory),
-            num_cpus=None if address else config.generators,
-            include_dashboard=None if address else False,
-        )  # fmt: skip
+        ray.init(address=address, log_to_driver=False, namespace=str(run.directory), **options)
         run.closing.callback(ray.shutdown)
     gpus = ray.cluster_resources().get("GPU", 0) >= config.generators
     actor = ray.remote(Actor).options(
@@ -107,8 +103,7 @@ def open_fleet(run: RunContext, config: Config) -> Fleet:
             return answer
 
         run.callbacks.note(f"{name} is started")
-        kill = functools.partial(ray.kill, worker)  # type: ignore[arg-type]  # ray: or a class
-        return Handle(call, kill), call("process")
+        return Handle(call, lambda: ray.kill(worker)), call("process")
 
     patience, host = config.guard.stall_seconds, ray.util.get_node_ip_address()
     sender: list[Sender] = []
