@@ -414,13 +414,15 @@ def chat(
     """
     import jinja2  # which takes a while to import, and models without templates do without
 
-    if tokenizer.chat is None or tokenizer.render is None:
+    if tokenizer.chat is None:
         raise ValueError("chat is asked for, but this model has no chat template; turn it off")
     led = bool(turns) and turns[0].get("role") == "system"
     lead = [{"role": "system", "content": system}] if system and not led else []
     tools = [schema for turn in turns for schema in turn.get("tools") or ()]
     try:
         if tools or any(turn.get("tool_calls") for turn in turns):
+            if tokenizer.render is None:
+                raise ValueError("tools need `Tokenizer.render`; leave them out")
             text = tokenizer.render([*lead, *turns], add_generation_prompt=True).text
             normal = [messages.normal(turn, strict=False) for turn in turns]
             marking.check_complete(text, normal, (), tools)
