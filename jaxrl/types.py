@@ -14,6 +14,8 @@ import numpy as np
 from flax import struct
 
 Params = dict[str, Any]
+Array = jax.Array | np.ndarray
+"""On the mesh, or on the host."""
 
 
 class Source(enum.IntEnum):
@@ -128,83 +130,81 @@ class Completion:
         return (self.source == Source.POLICY) | (self.source == Source.EXPERT)
 
 
-@struct.dataclass
-class Trajectory:
+class Trajectory(struct.PyTreeNode):
     """N scored sequences, prompt first, padded on the right: the one type that losses are fed."""
 
-    tokens: jax.Array
+    tokens: Array
     """[N, T] int32."""
-    action_mask: jax.Array
+    action_mask: Array
     """[N, T] bool: tokens the policy chose, the EOS it emitted included."""
-    behavior_logp: jax.Array
+    behavior_logp: Array
     """[N, T] float32: log-probability under the sampling distribution, 0 where not an action."""
-    policy_version: jax.Array
+    policy_version: Array
     """[N, T] int32."""
-    rewards: jax.Array
+    rewards: Array
     """[N] float32; 0 where not valid."""
-    valid: jax.Array
+    valid: Array
     """[N] bool: False where there is no reward, as where scoring failed, which keeps the sequence
     out of every statistic of rewards and, where `trained` is None, out of the update."""
-    group_ids: jax.Array
+    group_ids: Array
     """[N] int32 in [0, number of groups): sequences of one prompt share a group."""
-    stopped: jax.Array | None = None
+    stopped: Array | None = None
     """[N] bool: False where the response was cut off by its budget and had not ended."""
-    reward_parts: jax.Array | None = None
+    reward_parts: Array | None = None
     """[N, K] float32: the K named parts of each reward by name; None where there are none."""
-    greedy_rewards: jax.Array | None = None
+    greedy_rewards: Array | None = None
     """[N] float32: the reward of the greedy answer to the same prompt."""
-    expert: jax.Array | None = None
+    expert: Array | None = None
     """[N] bool: sequences that the policy did not sample; their `behavior_logp` and version are
     those of the policy before the first update on the batch that they first were in. None: there
     are none."""
-    trained: jax.Array | None = None
+    trained: Array | None = None
     """[N] bool: sequences that the update learns from. Valid ones that are not trained on still
     count in the baselines of their groups. None: the same as `valid`."""
-    proximal_logp: jax.Array | None = None
+    proximal_logp: Array | None = None
     """[N, T] float32: under the policy before the first update on this batch."""
-    advantages: jax.Array | None = None
+    advantages: Array | None = None
     """[N, T] float32: from a critic; None: computed from the rewards."""
-    values: jax.Array | None = None
+    values: Array | None = None
     """[N, T] float32: what the critic expected, before its first update on this batch."""
-    returns: jax.Array | None = None
+    returns: Array | None = None
     """[N, T] float32: what it should have expected."""
-    extra: dict[str, jax.Array] = struct.field(default_factory=dict)
+    extra: dict[str, Array] = struct.field(default_factory=dict)
     """Further arrays by name, [N] or [N, T]; a policy objective receives those that it names."""
 
     @property
-    def learned(self) -> jax.Array:
+    def learned(self) -> Array:
         """[N] bool: sequences that the update learns from."""
         return self.valid if self.trained is None else self.trained
 
-    def named(self) -> dict[str, jax.Array]:
+    def named(self) -> dict[str, Array]:
         """The arrays that are there, those of `extra` included."""
         arrays = {k: v for k, v in vars(self).items() if k != "extra" and v is not None}
         return arrays | self.extra
 
 
-@struct.dataclass
-class Packed:
+class Packed(struct.PyTreeNode):
     """Trajectories as model input: rows of prompt trees, with logits at action tokens only."""
 
-    tokens: jax.Array
+    tokens: Array
     """[K, R, L] int32: K micro-batches of R rows."""
-    positions: jax.Array
+    positions: Array
     """[K, R, L] int32, position in the token's own sequence."""
-    visible_until: jax.Array
+    visible_until: Array
     """[K, R, L] int32, see `jaxrl.models.attention.tree_mask`."""
-    predictor: jax.Array
+    predictor: Array
     """[K, R, A] int32: index in the row of the token whose hidden state predicts the action."""
-    target: jax.Array
+    target: Array
     """[K, R, A] int32: the action."""
-    sequence: jax.Array
+    sequence: Array
     """[K, R, A] int32: n of the action at (n, t); -1 where there is none."""
-    time: jax.Array
+    time: Array
     """[K, R, A] int32: its t."""
-    leaf: jax.Array
+    leaf: Array
     """[K, R, A] bool: the last action of a context, or of a chunk."""
-    computed: jax.Array
+    computed: Array
     """[N] bool: the sequences whose actions are among them."""
-    micro_batches: jax.Array
+    micro_batches: Array
     """scalar int32: how many of the K hold data."""
     teacher: Any = None
     """What another model makes of the actions, see `jaxrl.extensions.teacher`; None: nothing."""
@@ -214,8 +214,7 @@ class Packed:
     """Whether the actions of one sequence may lie in several rows."""
 
 
-@struct.dataclass
-class TrainState:
+class TrainState(struct.PyTreeNode):
     """All that a run carries on the mesh from one step to the next."""
 
     params: Params

@@ -101,9 +101,10 @@ def check(config: Config) -> None:
                 f"stages has a stage at {start}: have it at 0 or more, below steps={config.steps}"
             )
     for key, changes in config.stages.items():
-        if PERIOD in changes and (type(changes[PERIOD]) is not int or changes[PERIOD] < 1):
+        period = changes.get(PERIOD, 1)
+        if type(period) is not int or period < 1:
             raise ValueError(
-                f"stages.{key}: period={changes[PERIOD]!r}: must be a number of steps, 1 or more"
+                f"stages.{key}: period={period!r}: must be a number of steps, 1 or more"
             )
     for done, staged in all_of(config):
         with of_stage(config, done):

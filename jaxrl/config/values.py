@@ -63,14 +63,12 @@ def changed(old: Any, new: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
             for reference in sorted(a.keys() | b.keys()):
                 name = prefix + functions.extension_name(reference)
                 old_settings, new_settings = (_plain(side.get(reference)) for side in (a, b))
-                keys = (
-                    {*old_settings, *new_settings}
-                    if old_settings is not None and new_settings is not None
-                    else set()
-                )
-                pairs = {k: (old_settings.get(k), new_settings.get(k)) for k in sorted(keys)}
-                out |= {f"{name}.{k}": v for k, v in pairs.items() if v[0] != v[1]}
-                if not keys and old_settings != new_settings:
+                fields = {}
+                if old_settings is not None and new_settings is not None:
+                    keys = sorted({*old_settings, *new_settings})
+                    fields = {k: (old_settings.get(k), new_settings.get(k)) for k in keys}
+                out |= {f"{name}.{k}": v for k, v in fields.items() if v[0] != v[1]}
+                if not fields and old_settings != new_settings:
                     out[name] = (old_settings, new_settings)
         elif a != b:
             out[prefix + field.name] = (a, b)

@@ -16,7 +16,6 @@ record bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ import numpy as np
 from jaxrl.data.selection import curriculum
 from jaxrl.rollout import programs
 from jaxrl.rollout.collect import Weights
-from jaxrl.rollout.drive import Answer, Asked, Chunk, Drive, Group
+from jaxrl.rollout.drive import Asked, Chunk, Drive, Group, Pending
 from jaxrl.rollout.flight import WORKER, Flight
 from jaxrl.rollout.schedule import (
     Action,
@@ -49,7 +48,7 @@ class Batch(NamedTuple):
     """See `Flight.length_bias`."""
 
 
-Open = Callable[[Weights, Mapping[Asked, Future[Answer]]], Drive]
+Open = Callable[[Weights, Mapping[Asked, Pending | None]], Drive]
 """Makes the sampler of a step from its weights and from what is being answered already."""
 Row = dict[str, Any]
 
@@ -95,7 +94,7 @@ class Sampling:
 
     def start(self, weights: Weights) -> None:
         """Start a step; everything in progress continues under its weights."""
-        futures = {} if self._drive is None else dict(self._drive.asked.values())
+        futures = dict(self._drive.asked.values()) if self._drive is not None else {}
         self._weights, self.batch, self._row, self._chunks, self._admitted = weights, None, {}, 0, 0
         if not self._flight.state.held:
             self._do(self._flight.join(weights.step))
@@ -184,7 +183,9 @@ class Sampling:
 
     def _rewards(self, groups: Sequence[Group]) -> np.ndarray:
         """[P, G] of P groups; nan: a failed score."""
-        return np.array([[programs.reward(row) for row in g.rows[: self._size]] for g in groups])
+        return np.array(
+            [[programs.reward(row) for row in g.finished_rows[: self._size]] for g in groups]
+        )
 
     def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:

@@ -132,15 +132,16 @@ def open_rollouts(
             flight.limits = flight.limits._replace(
                 groups_per_step=round_size, in_flight=in_flight if partial else round_size
             )
-            numbers = batch(
-                lambda groups, n=round_size: advance(
-                    groups, engine=open_engine(setup, weights.params), enough=n
-                ),
-                weights.params,
-            )
+
+            def decode(groups: OpenGroups, enough: int = round_size) -> None:
+                advance(groups, engine=open_engine(setup, weights.params), enough=enough)
+
+            numbers = batch(decode, weights.params)
             biases.append(flight.length_bias(numbers) if partial else 0.0)
             groups = flight.take(numbers)
-            rewards = np.array([[programs.reward(r) for r in g.rows[:size]] for g in groups])
+            rewards = np.array(
+                [[programs.reward(r) for r in g.finished_rows[:size]] for g in groups]
+            )
             source.learn([g.drawn for g in groups], rewards)
             state, keep, resample_count = curriculum.dynamic(state, rewards)
             kept_groups += [g for g, k in zip(groups, keep, strict=True) if k]
@@ -238,7 +239,7 @@ def turns_of(ctx: Context) -> dict[str, Any]:
     """What the sampler has to know of the episodes of programs, for `sampler_setup`."""
     world = None
     if ctx.arrays is not None:
-        world = World(ctx.arrays.step, ctx.dialogue.end, ctx.rollout.turn_tokens)
+        world = World(ctx.arrays.step, programs.dialogue_of(ctx).end, ctx.rollout.turn_tokens)
     return {"turns": ctx.dialogue is not None, "world": world}
 
 
@@ -272,11 +273,11 @@ def sampler_setup(
 
 def experience(groups: Sequence[Group], size: int) -> Experience:
     """The rows of groups in order; a row after the group's `size` is its greedy answer."""
-    rows = [row for group in groups for row in group.rows[:size]]
+    rows = [row for group in groups for row in group.finished_rows[:size]]
     return Experience(
         [group.drawn.problem for group in groups],
         [row.completion for row in rows],
         [row.text for row in rows],
         [row.score for row in rows],
-        [row.score for group in groups for row in group.rows[size:]],
+        [row.score for group in groups for row in group.finished_rows[size:]],
     )

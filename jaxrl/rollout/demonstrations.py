@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from jaxrl.data.types import Problem, Task
 from jaxrl.mesh.buckets import round_up
 from jaxrl.rollout import episodes, experience, programs, tasks
 from jaxrl.rollout.policy import Policy, encode_prompt
-from jaxrl.rollout.programs import Act, Context, Grade, solution, written_by_expert
+from jaxrl.rollout.programs import Act, Context, Grade, Sample, solution, written_by_expert
 from jaxrl.training import packing
 from jaxrl.types import Completion, Request, Trajectory
 
@@ -66,7 +67,9 @@ def _played(ctx: Context, problem: Problem, request: Request) -> Completion:
     """An episode whose turns are the environment's own solution, played in this process."""
     task, player = ctx.task.of(problem), Player(ctx.task)
     seed = int(np.random.default_rng([ctx.seed, request.id]).integers(1 << 31))
-    actions, tools = iter(task.turns.gold(problem, seed)), ()
+    assert task.turns is not None and task.turns.gold is not None  # see `demonstrable`
+    actions = iter(task.turns.gold(problem, seed))
+    tools: tuple[Mapping[str, Any], ...] = ()
     program = episodes.episode(ctx, problem, request, seed)
     query = next(program)
     try:
@@ -79,6 +82,7 @@ def _played(ctx: Context, problem: Problem, request: Request) -> Completion:
             elif isinstance(query, Grade):
                 query = program.send(score_completion(task, query.problem, query.text))
             else:
+                assert isinstance(query, Sample)
                 turn = programs.expert_turn(ctx, query.request, next(actions, ""), tools)
                 _check_budgets(ctx, problem, turn)
                 query = program.send(turn)

@@ -31,6 +31,7 @@ from jaxrl.types import Completion, Request
 
 Place = tuple[int, ...]
 Answer = Score | Opening | Reply
+Pending = Future[Score] | Future[Opening | Reply]
 Result = Completion | Answer
 
 
@@ -47,6 +48,12 @@ class Group:
     """Sequences in progress."""
     rows: list[Row] | None = None
     """What the program returned; None until it has."""
+
+    @property
+    def finished_rows(self) -> list[Row]:
+        """The rows of a group whose program has returned."""
+        assert self.rows is not None
+        return self.rows
 
 
 def tokens(group: Group) -> int:
@@ -114,7 +121,7 @@ class Drive:
         ctx: Context,
         engine: Engine,
         pool: Pool,
-        known: Mapping[Asked, Future[Answer] | None] = MappingProxyType({}),
+        known: Mapping[Asked, Pending | None] = MappingProxyType({}),
     ) -> None:
         """Args: see `driver.advance`. `known` has what was pending in `asked` of an earlier drive.
 
@@ -122,11 +129,11 @@ class Drive:
         """
         self._program, self._ctx, self._pool, self._known = program, ctx, pool, known
         self.engine = engine
-        self.asked: dict[int, tuple[Asked, Future[Answer] | None]] = {}
+        self.asked: dict[int, tuple[Asked, Pending | None]] = {}
         """Pending answers, by number in the order of their requests; None: another process
         has it."""
         self._groups: list[Group] = []
-        self._sampling: dict[int, _Wants] = {}
+        self._sampling: dict[int, tuple[_Node, Request]] = {}
         self._asking: dict[int, _Wants] = {}
         self._count = 0
 
@@ -150,11 +157,11 @@ class Drive:
         start, sequences = perf_counter(), self.sequences
         done, ended = self.engine.chunk(version), []
         for completion in done.ended:
-            query = self._sampling.pop(completion.request.id)
-            query.node.group.partial.pop(query.node.place, None)
-            if completion.request is not query.wanted.request:  # it was continued
-                completion = dataclasses.replace(completion, request=query.wanted.request)
-            ended.append((query.node, _log(query.node, completion)))
+            node, request = self._sampling.pop(completion.request.id)
+            node.group.partial.pop(node.place, None)
+            if completion.request is not request:  # it was continued
+                completion = dataclasses.replace(completion, request=request)
+            ended.append((node, _log(node, completion)))
         self._want(ended)
         seconds = perf_counter() - start
         return Chunk(sequences, self.context, *done[1:], seconds)
@@ -171,7 +178,7 @@ class Drive:
 
     def still(self) -> int:
         """Number of groups without a sequence in progress."""
-        busy = {query.node.group.first_id for query in self._sampling.values()}
+        busy = {node.group.first_id for node, _ in self._sampling.values()}
         return sum(group.first_id not in busy for group in self._groups)
 
     def answers(self, numbers: Collection[int] | None = None) -> dict[int, Answer]:
@@ -200,7 +207,9 @@ class Drive:
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait until another answer arrives, for at most `seconds`; None: without limit."""
-        left = [future for _, future in self.asked.values() if future and not future.done()]
+        left: list[Future[Any]] = [
+            future for _, future in self.asked.values() if future and not future.done()
+        ]
         wait(left, seconds, FIRST_COMPLETED)
 
     def receive(self, answers: Mapping[int, Answer]) -> None:
@@ -218,15 +227,15 @@ class Drive:
     def save_partial(self) -> None:
         """Store the sequences in progress in their groups. Nothing is sampled after it."""
         for completion in self.engine.unfinished():
-            query = self._sampling[completion.request.id]
-            query.node.group.partial[query.node.place] = completion
+            node, _ = self._sampling[completion.request.id]
+            node.group.partial[node.place] = completion
 
     def _want(self, nodes_and_values: Sequence[tuple[_Node, Any]]) -> None:
         """Resume nodes with their values, and submit what they request next."""
         queries = [query for node, value in nodes_and_values for query in _resume(node, value)]
         if self._ctx.dialogue is not None:
             finished = {g.first_id: g for node, _ in nodes_and_values if (g := node.group).rows}
-            rows = (row for group in finished.values() for row in group.rows)
+            rows = (row for group in finished.values() for row in group.finished_rows)
             self.over([row.completion.request.id for row in rows])
         submitted = []
         for query in queries:
@@ -240,9 +249,10 @@ class Drive:
                 self.asked[self._count], self._asking[self._count] = (name, future), query
                 self._count += 1
             else:
-                request = _request(query)
-                self._sampling[request.id] = query
-                submitted.append(request)
+                node, request = query.node, query.wanted.request
+                self._sampling[request.id] = node, request
+                partial = node.group.partial.get(node.place)
+                submitted.append(request if partial is None else resume(partial))
         self.engine.put(submitted)
         if self._ctx.dialogue is not None:
             acts = (
@@ -251,7 +261,7 @@ class Drive:
             self.engine.keep({act.turn.episode for act in acts})
 
 
-def results(futures: Mapping[int, Future[Answer]]) -> dict[int, Answer]:
+def results(futures: Mapping[int, Pending]) -> dict[int, Answer]:
     """The answers of all processes, on every process."""
     local_answers = {n: future.result() for n, future in futures.items()}
     return (
@@ -266,7 +276,7 @@ def is_distributed() -> bool:
     return jax.process_count() > 1
 
 
-def _submit(n: int, pool: Pool, query: Grade | Act) -> Future[Answer] | None:
+def _submit(n: int, pool: Pool, query: Grade | Act) -> Pending | None:
     """Submit a text for scoring or an action to its environment, if it is this process's share."""
     share = query.turn.episode if isinstance(query, Act) else n  # an episode stays in a process
     if share % jax.process_count() != jax.process_index():
@@ -274,12 +284,6 @@ def _submit(n: int, pool: Pool, query: Grade | Act) -> Future[Answer] | None:
     if isinstance(query, Act):
         return pool.act(query.turn)
     return pool.submit(query.problem, query.text)
-
-
-def _request(query: _Wants) -> Request:
-    """The request of a node, continued from its partial completion."""
-    partial = query.node.group.partial.get(query.node.place)
-    return query.wanted.request if partial is None else resume(partial)
 
 
 def _log(node: _Node, result: Result) -> Result:

@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 from jaxrl.data.scoring.pool import Pool
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import state
-from jaxrl.rollout.drive import Answer, Asked, Chunk, Drive, Group, is_distributed
+from jaxrl.rollout.drive import Asked, Chunk, Drive, Group, Pending, is_distributed
 from jaxrl.rollout.engine import Engine
 from jaxrl.rollout.programs import Context, Program, Row
 from jaxrl.rollout.selection import Drawn
@@ -39,9 +38,7 @@ class OpenGroups:
     """Problems that have been drawn but not started."""
     next_id: int = 0
     """Id of the next group's first row."""
-    asked: dict[Asked, Future[Answer] | None] = dataclasses.field(
-        default_factory=dict, compare=False
-    )
+    asked: dict[Asked, Pending | None] = dataclasses.field(default_factory=dict, compare=False)
     """Answers that were pending when the last step ended. The next one waits for them: an
     environment that was asked again would take a second step. Not saved, as a restart asks anew."""
 

@@ -33,10 +33,10 @@ from jaxrl.rollout.programs import (
     Row,
     Sample,
     Wanted,
+    dialogue_of,
     join,
-    parts,
 )
-from jaxrl.sampling.requests import forced
+from jaxrl.sampling.requests import forced, parts
 from jaxrl.types import Completion, Prefix, Request, Source
 
 
@@ -88,33 +88,35 @@ def episode(
       seed: of the environment.
     """
     play = Turn(request.id, problem, seed)
-    last: Opening | Reply = yield Act(play)
-    messages = [*_system(ctx), *last.messages]
-    record = _Record(messages, last.agent, _first(last), last.error)
+    opening: Opening = yield Act(play)
+    last: Opening | Reply = opening
+    messages = [*_system(ctx), *opening.messages]
+    record = _Record(messages, opening.agent, _first(opening), opening.error)
     try:
         if record.error is None:
-            prompt = _prompt(ctx, messages, last.tools)
+            prompt = _prompt(ctx, messages, opening.tools)
             budget = ctx.rollout.turn_tokens
             request = dataclasses.replace(request, prompt=prompt, turn_tokens=budget)
     except ValueError as refused:
         record.error = f"opening: {refused}"
-    contexts = Contexts(request.prompt, messages, last.tools)
-    turn_request = dataclasses.replace(request, prefix=None, stop=last.stop)
+    contexts = Contexts(request.prompt, messages, opening.tools)
+    turn_request = dataclasses.replace(request, prefix=None, stop=opening.stop)
     while record.error is None:
         completion = yield Sample(turn_request)
         play = _taken(ctx, contexts, play, last, completion, turn_request)
-        last = yield Act(play)
-        _answered(record, contexts, play, last)
-        if record.error is None and last.answer is not None:
-            score = yield Grade(problem, last.answer)
+        reply: Reply = yield Act(play)
+        last = reply
+        _answered(record, contexts, play, reply)
+        if record.error is None and reply.answer is not None:
+            score = yield Grade(problem, reply.answer)
             record.error, record.named = score.error, record.named | dict(score.parts)
-            record.rewards[-1] = (last.reward or 0.0) + (score.value or 0.0)
-        record.error = record.error or _reward_others(last.others, record.agents, record.rewards)
-        if record.error is not None or last.done:
+            record.rewards[-1] = (reply.reward or 0.0) + (score.value or 0.0)
+        record.error = record.error or _reward_others(reply.others, record.agents, record.rewards)
+        if record.error is not None or reply.done:
             record.stopped = record.error is None
             break
         try:
-            following = _following(ctx, contexts, record, request, turn_request, completion, last)
+            following = _following(ctx, contexts, record, request, turn_request, completion, reply)
         except ValueError as refused:
             record.error = f"observation: {refused}"
             break
@@ -154,10 +156,11 @@ def _taken(
     """
     count, done = _given(turn_request), parts(completion)
     tokens = done.tokens[count:].tolist()
-    action = ctx.dialogue.action(contexts.end, tokens, contexts.conversation[1])
+    action = dialogue_of(ctx).action(contexts.end, tokens, contexts.conversation[1])
     contexts.add(Prefix(*(array[count:] for array in done)))
     play = dataclasses.replace(play, actions=(*play.actions, action), said=(*play.said, last))
-    if ctx.task.of(play.problem).turns.reads is None:
+    turns = ctx.task.of(play.problem).turns
+    if turns is None or turns.reads is None:
         return play
     spelled = (ctx.tokenizer.decode([token]) for token in tokens)
     heard = tuple(map(Token, tokens, spelled, completion.logp[count:].tolist()))
@@ -210,7 +213,7 @@ def _following(
         record.error = opening.error
         if record.error is not None:
             return None
-        ids = contexts.encoded(ctx.dialogue, opening.messages, opening.tools)
+        ids = contexts.encoded(dialogue_of(ctx), opening.messages, opening.tools)
         if not contexts.replace(ids, opening.messages, opening.tools, request.max_new_tokens):
             return None
         if last.opening is not None:
@@ -218,7 +221,7 @@ def _following(
             record.agent, record.read = opening.agent, _digest(last.opening.messages)
         return dataclasses.replace(contexts.request(request), prefix=None, stop=opening.stop)
     last_token = int(completion.tokens[-1])
-    joint = ctx.dialogue.joint(last_token, last.messages, contexts.conversation[1])
+    joint = dialogue_of(ctx).joint(last_token, last.messages, contexts.conversation[1])
     segments = [forced(joint.close), forced(joint.more, Source.OBSERVATION)]
     if contexts.length + sum(len(segment.tokens) for segment in segments) >= request.max_new_tokens:
         return None
@@ -260,13 +263,13 @@ def _replaced(
     """
     if last.opening is not None:
         return last.opening._replace(messages=(*system, *last.opening.messages))
-    messages, tools = contexts.conversation
-    kept_messages = list(ctx.dialogue.kept(messages, tools))
+    (messages, tools), dialogue = contexts.conversation, dialogue_of(ctx)
+    kept_messages = list(dialogue.kept(messages, tools))
     at = len(messages) - len(last.messages) - 1
     if ctx.rollout.strip_reasoning and "</think>" in kept_messages[at]["content"]:
         kept_messages[at] = rendering.answer(kept_messages[at])
-    same = kept_messages == messages and not ctx.dialogue.anew
-    return None if same else Opening(tuple(kept_messages), last.stop, tools=tools)
+    same = kept_messages == messages and not dialogue.anew
+    return None if same else Opening(tuple(kept_messages), last.stop, tools=tuple(tools))
 
 
 def on_device(
@@ -276,6 +279,8 @@ def on_device(
 
     Args: see `episode`.
     """
+    arrays = ctx.arrays
+    assert arrays is not None
     opening: Opening = yield Act(Turn(request.id, problem, seed))
     messages, error = list(opening.messages), opening.error
     try:
@@ -286,7 +291,7 @@ def on_device(
             )
         if error is None:
             prompt = _prompt(ctx, messages, opening.tools)
-            state, budget = ctx.arrays.begin(problem), ctx.rollout.turn_tokens
+            state, budget = arrays.begin(problem), ctx.rollout.turn_tokens
             request = dataclasses.replace(request, prompt=prompt, turn_tokens=budget, world=state)
     except ValueError as refused:
         error = f"opening: {refused}"
@@ -309,7 +314,7 @@ def on_device(
         )
         reads.append(_first(opening) if number == 1 else _digest(user_messages or messages))
         messages += [*user_messages, {"role": "assistant", "content": action.strip("\n")}]
-    reward_parts = dict(ctx.arrays.parts(completion.world))
+    reward_parts = dict(arrays.parts(completion.world))
     completion = dataclasses.replace(
         completion,
         request=dataclasses.replace(request, world=None),
@@ -336,7 +341,7 @@ def single(row: Row) -> Row:
 def _prompt(
     ctx: Context, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
 ) -> tuple[int, ...]:
-    ids = ctx.dialogue.opening(messages, tools)
+    ids = dialogue_of(ctx).opening(messages, tools)
     if len(ids) > ctx.rollout.max_prompt_tokens:
         raise ValueError(
             f"it has {len(ids)} tokens, more than rollout.max_prompt_tokens="

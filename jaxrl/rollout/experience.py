@@ -108,7 +108,7 @@ def table(experience: Experience, count: int) -> list[dict[str, str | float | No
     return rows
 
 
-def parents(completions: Sequence[Completion], shape: tuple[int, int]) -> np.ndarray:
+def parents(completions: Sequence[Completion], shape: tuple[int, ...]) -> np.ndarray:
     """The token that each token of N sequences continues, -1 for none; int32 of `shape`, [N, T].
 
     See `Completion.parent`.
@@ -121,7 +121,7 @@ def parents(completions: Sequence[Completion], shape: tuple[int, int]) -> np.nda
     return parent
 
 
-def turns(completions: Sequence[Completion], shape: tuple[int, int]) -> dict[str, np.ndarray]:
+def turns(completions: Sequence[Completion], shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     """The turns of N episodes as arrays of `shape`, [N, T].
 
     Returns:
@@ -133,11 +133,16 @@ def turns(completions: Sequence[Completion], shape: tuple[int, int]) -> dict[str
         (`Completion.turn_reads`), which names the state that it was taken in; 0 outside the
         response. A turn that takes the place of another, after the same tokens, was taken in the
         state of the other.
+
+    Raises:
+      ValueError: one of them is no episode.
     """
     turn, rewards = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
     state, agent = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     parent = parents(completions, shape)
     for n, c in enumerate(completions):
+        if c.turn is None:
+            raise ValueError(f"row {n} has no turns, but others have; see `episodes.single`")
         start = len(c.request.prompt)
         turn[n, start : start + len(c.tokens)] = c.turn
         turn_masks = c.turn == np.arange(1, len(c.turn_rewards) + 1)[:, None]

@@ -53,10 +53,8 @@ class Load(NamedTuple):
     """What a generator samples with during a step; arrays are on the host, or offered."""
 
     setup: Setup
-    """Without its key and text, which do not travel."""
-    key: np.ndarray
-    """Data of the key."""
-    params: Params = None
+    """With the data of its key, and without its text, which does not travel."""
+    params: Params | None = None
     """None where they are offered."""
 
 
@@ -99,7 +97,7 @@ class Generator:
                     params = self._take(offer)
                 except Exception as error:  # whatever it is, the host can bring them
                     return f"{type(error).__name__}: {error}"
-            key = jax.random.wrap_key_data(jnp.asarray(load.key))
+            key = jax.random.wrap_key_data(jnp.asarray(load.setup.key))
             text = self._text if load.setup.hold else None
             self._engine = Local(load.setup._replace(key=key, text=text, hold=False), params)
             return mesh.fetch(checksums(jax.tree.leaves(params)))
@@ -256,8 +254,8 @@ class Remote:
         self._contexts: dict[str, int] = {}
         self._sums = mesh.fetch(checksums(jax.tree.leaves(params)))
         key = np.asarray(jax.random.key_data(setup.key))
-        again = setup._replace(key=None, text=None, max_prompt=setup.max_length)
-        self._load, self._whole = Load(again, key), None
+        again = setup._replace(key=key, text=None, max_prompt=setup.max_length)
+        self._load, self._whole = Load(again), None
         fleet.joined()
         self._bring(dict(fleet.ready))
 

@@ -63,10 +63,10 @@ def describe(config: Config, *, trust: bool = False) -> tuple[DecoderConfig, tok
         )
     model = dataclasses.replace(model, labels=config.labels)
     check_rules(config.mesh.rules, model)
-    computed = {"dtype": config.compute_dtype, "attention": config.attention}
     rules = tuple(config.mesh.rules.items())
     tokenizer = tokenizers.with_variables(tokenizer, config.rollout.template_args)
-    return dataclasses.replace(model, **computed, rules=rules), tokenizer
+    computed = dataclasses.replace(model, dtype=config.compute_dtype, attention=config.attention)
+    return dataclasses.replace(computed, rules=rules), tokenizer
 
 
 def named_functions(config: Any) -> set[str]:
@@ -195,7 +195,8 @@ def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
         params, adapters, _ = restored(config.model, model, mesh)
         if not adapters.rank:
             return params
-        return lora.merge(model, *reversed(lora.detach(params)), adapters)
+        small, plain = lora.detach(params)
+        return lora.merge(model, plain, small, adapters)
     if config.model == "fresh":
         make = jax.jit(
             functools.partial(decoder.init, model), out_shardings=param_shardings(model, mesh)
@@ -419,6 +420,8 @@ def chat(
     tools = [schema for turn in turns for schema in turn.get("tools") or ()]
     try:
         if tools or any(turn.get("tool_calls") for turn in turns):
+            if tokenizer.render is None:
+                raise ValueError("tools need `Tokenizer.render`; leave them out")
             text = tokenizer.render([*lead, *turns], add_generation_prompt=True).text
             normal = [messages.normal(turn, strict=False) for turn in turns]
             marking.check_complete(text, normal, (), tools)

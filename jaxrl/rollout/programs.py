@@ -25,7 +25,7 @@ from jaxrl.data.text import tokenizers
 from jaxrl.data.text.dialogue import Dialogue
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.rollout.policy import encode_prompt
-from jaxrl.sampling.requests import for_training, forced, start_of
+from jaxrl.sampling.requests import for_training, forced, parts, start_of
 from jaxrl.types import Completion, Prefix, Request, Source
 
 GREEDY = 1 << 30
@@ -90,6 +90,17 @@ class Context(NamedTuple):
         """A random generator for a group, seeded with the run's seed, the group's first id and a
         count."""
         return np.random.default_rng([self.seed, first_id, count])
+
+
+def dialogue_of(ctx: Context) -> Dialogue:
+    """How the episodes of a program's task become tokens.
+
+    Raises:
+      ValueError: the task has none.
+    """
+    if ctx.dialogue is None:
+        raise ValueError(f"task {ctx.task.name!r} has no turns; use a program of single answers")
+    return ctx.dialogue
 
 
 def single_turn(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
@@ -213,21 +224,16 @@ def write(ctx: Context, request: Request) -> Generator[Wanted, Any, Completion]:
         )
         done = join([done, parts(chunk)])
         if chunk.stopped or stop == end:
-            tops = [chunk.top_ids, chunk.top_logp] if not start else [None, None]
-            return Completion(request, *done[:4], chunk.stopped, done.source, *tops)
+            result = Completion(request, *done[:4], chunk.stopped, done.source)
+            if start:
+                return result
+            return dataclasses.replace(result, top_ids=chunk.top_ids, top_logp=chunk.top_logp)
     raise AssertionError("a response always ends")
 
 
 _KINDS = (np.int32, np.float32, np.float32, np.int32, np.int8)
 EMPTY = Prefix(*(np.zeros(0, kind) for kind in _KINDS))
 """An empty response."""
-
-
-def parts(completion: Completion) -> Prefix:
-    """The arrays of a completion, as the prefix of a longer response."""
-    c = completion
-    source = np.zeros(len(c.tokens), np.int8) if c.source is None else c.source
-    return Prefix(c.tokens, c.logp, c.entropy, c.version, source)
 
 
 def join(pieces: Sequence[Prefix]) -> Prefix:
@@ -259,8 +265,10 @@ def solution(
     """Token ids of the task's own solution, the end of sequence included.
 
     Raises:
-      ValueError: it has more than `budget` tokens.
+      ValueError: there is none, or it has more than `budget` tokens.
     """
+    if task.gold is None:
+        raise ValueError(f"task {task.name!r} has no solutions; choose one whose `gold` gives them")
     tokens = [*tokenizer.encode(task.gold(problem)), tokenizer.eos_ids[0]]
     if len(tokens) > budget:
         raise ValueError(
@@ -296,7 +304,7 @@ def expert_turn(
       limit: cut off where prompt and response have this length; None: nowhere.
     """
     start = start_of(request)
-    ids = ctx.dialogue.ids(start[-8:], action, tools)
+    ids = dialogue_of(ctx).ids(start[-8:], action, tools)
     turn = forced(ids if limit is None else ids[: limit - len(start)], Source.EXPERT)
     done = join([request.prefix or EMPTY, turn])
     return Completion(request, *done[:4], len(turn.tokens) == len(ids), done.source)

@@ -70,8 +70,8 @@ def closeness(
         for i in range(0, len(tokens), _ROWS)
     ]
     inner, square, norms = zip(*moments, strict=True)
-    products = (np.concatenate(part)[: len(rows)] for part in (inner, square))
-    return np.asarray(donod(*products, norms[0]), np.float64)
+    products = [jnp.concatenate(part)[: len(rows)] for part in (inner, square)]
+    return np.asarray(donod(products[0], products[1], norms[0]), np.float64)
 
 
 def fits(actor: Policy, rollout: RolloutConfig, task: Task, problem: Problem) -> bool:

@@ -95,7 +95,9 @@ def transfer(tree: Any, place: Callable[[tuple[Any, ...], jax.Array], NamedShard
         copies = [
             mesh.put(mesh.fetch(leaf), p) for (_, leaf), p in zip(leaves, places, strict=True)
         ]
-    with jax.set_mesh(places[0].mesh):
+    target = places[0].mesh
+    assert isinstance(target, Mesh)
+    with jax.set_mesh(target):
         arrived = checksums(copies)
     expected, arrived = mesh.fetch((expected, arrived))
     for n in np.flatnonzero(expected != arrived)[:1]:
@@ -128,7 +130,9 @@ def _place(
     leaf: jax.Array,
 ) -> NamedSharding:
     """The sharding of a leaf of unstacked parameters, by the rules of the model."""
-    names = tuple(getattr(step, "key", getattr(step, "idx", None)) for step in path)
+    names: tuple[Any, ...] = tuple(
+        getattr(step, "key", getattr(step, "idx", None)) for step in path
+    )
     stacked = names[0] == "layers"
     if stacked:
         names = (decoder.STACKS[names[1] >= model.dense_layers], *names[2:])

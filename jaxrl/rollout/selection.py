@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -136,12 +136,12 @@ def open_source(config: Config, task: Task, actor: Policy) -> Source:
         origin = json.loads(json.dumps(origin))  # as it will be when it is read from a checkpoint
         if settings.choose:
             arguments = (actor, config.rollout, task)
-            signals = {
-                "measure": functools.partial(angles.concentrations, *arguments),
-                "closeness": functools.partial(pruning.closeness, *arguments),
-                "solution_fits": functools.partial(pruning.fits, *arguments),
-            }
-            return chosen(settings, task, origin, seed=seed, keep=keep, **signals)
+            return chosen(
+                settings, task, origin, seed=seed, keep=keep,
+                measure=functools.partial(angles.concentrations, *arguments),
+                closeness=functools.partial(pruning.closeness, *arguments),
+                solution_fits=functools.partial(pruning.fits, *arguments),
+            )  # fmt: skip
         return ordered(task, origin, seed=seed, keep=keep)
 
     if not config.domains:
@@ -182,11 +182,11 @@ class CurriculumState(NamedTuple):
 
     allowed: np.ndarray
     """[N] bool: which may still be chosen."""
-    batches: np.ndarray
+    batches: np.int64
     """scalar int64: drawn so far."""
     last: np.ndarray
     """[P] int64: prompts of the last batch."""
-    accuracy: np.ndarray
+    accuracy: np.float64
     """scalar float64: mean reward of the last batch; nan before."""
     signal: np.ndarray
     """[N] float64: angle signal of each prompt, or closeness of its solution, before training; nan
@@ -226,7 +226,7 @@ def chosen(
     size = min(config.prompts, task.sizes.get("train", config.prompts))
     of = of | {"prompts": size, "window": config.window}
 
-    def problems(ids: Sequence[int]) -> list[Problem]:
+    def problems(ids: Iterable[int]) -> list[Problem]:
         return [task.problem("train", seed, int(i)) for i in ids]
 
     fit = [

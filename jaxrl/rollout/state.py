@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from jaxrl.types import Completion, Prefix, Request
 _PLAIN = frozenset({type(None), bool, int, float, str, np.ndarray})
 _SCALARS = (bool, int, float, str, np.ndarray)
 _RECORDS = {
-    kind: getattr(kind, "_fields", None) or tuple(f.name for f in dataclasses.fields(kind))
+    kind: tuple(kind.__annotations__)
     for kind in (Problem, Request, Prefix, Completion, Score, Opening, Reply)
 }
 """Types and the names of their fields."""

@@ -156,9 +156,9 @@ def arrays(task: Task, tokenizer: Tokenizer, rollout: RolloutConfig) -> Arrays |
     """
     if not rollout.on_device:
         return None
+    make = None if task.turns is None else task.turns.arrays
     wrong = {
-        f"task {task.name!r} is not given as arrays": task.turns is None
-        or task.turns.arrays is None,
+        f"task {task.name!r} is not given as arrays": make is None,
         "rollout.chat=True": rollout.chat,
         f"rollout.system={rollout.system!r}": bool(rollout.system),
         "rollout.strip_reasoning=True": rollout.strip_reasoning,
@@ -170,7 +170,8 @@ def arrays(task: Task, tokenizer: Tokenizer, rollout: RolloutConfig) -> Arrays |
             "no chat template, no system message and no reasoning left out, but "
             f"{conflicts[0]}; set rollout.on_device to False"
         )
-    return _arrays(task.turns.arrays, tokenizer)
+    assert make is not None
+    return _arrays(make, tokenizer)
 
 
 @functools.lru_cache(maxsize=4)

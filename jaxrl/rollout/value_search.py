@@ -55,11 +55,8 @@ def searched(program: Program, width: int, judge: Judge) -> Program:
 
 
 def _candidate(request: Request, number: int) -> Generator[Wanted, Any, Completion]:
-    apart = {
-        "id": request.id + (number << _APART),
-        "draw": request.draw + ((number - 1) << _DRAW),
-    }
-    return (yield Sample(dataclasses.replace(request, **apart)))
+    name, draw = request.id + (number << _APART), request.draw + ((number - 1) << _DRAW)
+    return (yield Sample(dataclasses.replace(request, id=name, draw=draw)))
 
 
 def token_values(model: DecoderConfig, params: Params) -> Judge:

@@ -119,9 +119,10 @@ def of_row(tokenizer: Tokenizer, config: Config, row: rows.Row) -> list[Group]:
 
 def _compared(tokenizer: Tokenizer, config: Config, row: rows.Row) -> list[Group]:
     """A preference as two questions; none if they are too long."""
-    settings = config.data
+    settings, long = config.data, config.data.long_rows
+    assert long != "split"  # which is for texts
     fitted = [
-        examples.fitting(pair, settings.max_tokens, settings.long_rows, row.id)
+        examples.fitting(pair, settings.max_tokens, long, row.id)
         for pair in comparisons.examples(tokenizer, row, config.seed)
     ]
     return [_group(tokenizer, row.id, pair, (1.0, 0.0)) for pair in fitted if pair is not None]

@@ -182,11 +182,11 @@ def record(
     storage.make_inside(where)
     arrays = {name: np.asarray(a) for name, a in vars(batch).items() if a is not None}
     with (where / "batch.npz").open("wb") as file:
-        np.savez(file, **arrays)
-    record = {
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # mypy: for `allow_pickle`
+    entry = {
         "step": step,
         "trips": [trip._asdict() for trip in step_trips],
         "metrics": dict(metrics),
     }
-    write_json(where / "spike.json", record)
+    write_json(where / "spike.json", entry)
     return where

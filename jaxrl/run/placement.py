@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -19,7 +19,9 @@ from jaxrl.models.lora import LoraConfig
 from jaxrl.training import packing, trainable
 from jaxrl.training.train_step import init_state
 from jaxrl.training.trainable import WHOLE, Part
-from jaxrl.types import Packed, Params, TrainState, Trajectory
+from jaxrl.types import Array, Packed, Params, TrainState, Trajectory
+
+Tree = TypeVar("Tree", Trajectory, Array)
 
 _HOST = "pinned_host"
 Complete = Callable[[TrainState], TrainState]
@@ -32,7 +34,7 @@ def transfers() -> contextlib.AbstractContextManager[None]:
 
 
 def pack(
-    batch: Trajectory, config: Config, keep: np.ndarray | None = None
+    batch: Trajectory, config: Config, keep: Array | None = None
 ) -> tuple[Packed, dict[str, float]]:
     """Packed micro-batches on the mesh, rows split over its batch axes, and what packing cost.
 
@@ -63,7 +65,7 @@ def pack_scored(batch: Trajectory, config: Config) -> Packed:
 
 
 def on_host(
-    batch: Trajectory, config: Config, keep: np.ndarray | None = None
+    batch: Trajectory, config: Config, keep: Array | None = None
 ) -> tuple[Packed, dict[str, float]]:
     """What `pack` puts on the mesh."""
     shards = mesh.batch_shards(jax.sharding.get_mesh(), tuple(config.mesh.rules.items()))
@@ -79,7 +81,7 @@ def of_packed(config: Config, packed: Packed) -> Packed:
     return jax.tree.map(lambda a: split if np.ndim(a) == 3 else everywhere, packed)
 
 
-def of_batch(batch: Trajectory) -> Trajectory:
+def of_batch(batch: Tree) -> Tree:
     """The shardings of a batch during an update: split over sequences, if divisible."""
     the_mesh = jax.sharding.get_mesh()
 

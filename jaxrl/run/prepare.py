@@ -10,7 +10,7 @@ from jaxrl.mesh import mesh
 from jaxrl.run import placement
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training import objective
-from jaxrl.types import TrainState, Trajectory
+from jaxrl.types import Array, TrainState, Trajectory
 
 
 def prepared(
@@ -29,7 +29,7 @@ def prepared(
 
 
 def with_expert_logp(
-    ctx: Context, state: TrainState, batch: Trajectory, rows: np.ndarray | None = None
+    ctx: Context, state: TrainState, batch: Trajectory, rows: Array | None = None
 ) -> Trajectory:
     """Experts' tokens with the log-probabilities and the version of the policy; others as they are.
 

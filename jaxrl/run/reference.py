@@ -219,7 +219,7 @@ def read_cache(directory: Path) -> dict[str, Scored]:
 @distributed.by_first
 def _save(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # mypy: for `allow_pickle`
     storage.write(directory / _FILE, buffer.getvalue())
 
 

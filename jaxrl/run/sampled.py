@@ -20,6 +20,7 @@ from jaxrl.rollout.collect import Weights
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
+from jaxrl.rollout.programs import Program
 from jaxrl.run import asynchronous, evaluate, generators, guards, warm_start
 from jaxrl.run.chunk_log import ChunkLog
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
@@ -91,7 +92,7 @@ def open_batches(
     task = tasks.of_config(config)
     for note in task.notes:
         run.callbacks.note(note)
-    rollout = episodes.group
+    rollout: Program = episodes.group
     for extension in run.extensions.values():
         rollout = extension.program(rollout)
     if objective.needs_greedy(config.objective):
@@ -185,8 +186,9 @@ def check_prompts(config: Config, actor: Policy) -> None:
     for curriculum, task in zip(curricula, root_task.parts.values() or [root_task], strict=True):
         if curriculum.history:
             history.best(curriculum, task)
-        batch = {"seed": config.seed, "batch_size": config.rollout.prompts}
-        first = next(stream.prompts(task, split="train", **batch))
+        first = next(
+            stream.prompts(task, split="train", seed=config.seed, batch_size=config.rollout.prompts)
+        )
         keep = policy.keeps(actor.tokenizer, config.rollout, task)
         size = task.sizes.get("train")
         rest = (task.problem("train", config.seed, i) for i in range(size or 0))

@@ -91,8 +91,8 @@ def step(
         update_metrics, version, applied = jax.device_get(
             (update_metrics, state.step, optimizer.applied(state.opt_state))
         )
-    metrics = combine(update_metrics) | on_host
-    return StepResult(state, int(version), int(applied), experience, batch, metrics)
+    mean_metrics = combine(update_metrics) | on_host
+    return StepResult(state, int(version), int(applied), experience, batch, mean_metrics)
 
 
 def combine(update_metrics: list[dict[str, Any]]) -> dict[str, float]:

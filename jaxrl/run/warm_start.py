@@ -54,6 +54,7 @@ def warm_start(run: RunContext, params: Params) -> Params:
     if not warm.steps:
         return params
     task = run.origin.task
+    assert task is not None  # `validate` refuses a warm start without
     imitate = objective.ObjectiveConfig(
         policy="reinforce", advantage_args={"baseline": "none", "scale": "none"}
     )

@@ -40,14 +40,14 @@ def reshape(setup: Setup, work: Work, total: int, least: int) -> None:
     """
     target_shape = total, setup.width(total, least)
     current_shape = (len(work.seats), work.slots.width) if work.slots else None
-    if not any(work.seats) and current_shape != target_shape:
+    if current_shape is None or (current_shape != target_shape and not any(work.seats)):
         work.slots = slot.empty_slots(
             setup.models, total, setup.capacity, target_shape[1], setup.features
         )
         work.seats, current_shape = [None] * total, target_shape
     for size, width in route(setup, current_shape, target_shape):
         chosen = None if size == len(work.seats) else _kept(work.seats, size, setup.shards)
-        work.slots = slot.resize(setup.models, work.slots, chosen, width=width)
+        work.slots = slot.resize(setup.models, work.state, chosen, width=width)
         if chosen is not None:
             work.seats = [work.seats[i] if i >= 0 else None for i in chosen]
 
@@ -155,7 +155,7 @@ def _append(
     requests: Mapping[int, Request],
 ) -> None:
     """Append to the slot of each row."""
-    seats = {row: work.seats[i] for row, i in slots.items()}
+    seats = {row: work.seat(i) for row, i in slots.items()}
     row_observations = {row: observations[seat.request.id] for row, seat in seats.items()}
     longest = max(map(len, row_observations.values()))
     width = min(round_up(longest, 16), setup.piece)

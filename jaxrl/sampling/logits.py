@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from jaxrl.losses.policy import mixed
 from jaxrl.models.config import DecoderConfig
-from jaxrl.types import Params
+from jaxrl.types import Array, Params
 
 
 class Context(NamedTuple):
@@ -101,7 +101,7 @@ def q_guided(logits: jax.Array, context: Context, args: Any) -> jax.Array:
     return logits + args * functools.reduce(jnp.minimum, context.others)
 
 
-def add_bias(logits: jax.Array, ids: jax.Array, bias: jax.Array) -> jax.Array:
+def add_bias(logits: jax.Array, ids: Array, bias: Array) -> jax.Array:
     """Add `bias` [S, B] to the logits [S, V] of tokens `ids` [S, B]; an id of V or more is none."""
     return jax.vmap(lambda row, at, row_bias: row.at[at].add(row_bias, mode="drop"))(
         logits, ids, bias
@@ -117,7 +117,7 @@ def occurring(tokens: jax.Array, length: jax.Array, vocab_size: int) -> jax.Arra
     )
 
 
-def penalize(logits: jax.Array, occurred: jax.Array, penalty: jax.Array) -> jax.Array:
+def penalize(logits: jax.Array, occurred: jax.Array, penalty: Array) -> jax.Array:
     """Repetition penalty (Keskar et al. 2019, CTRL): scores of tokens that occurred shrink.
 
     A positive logit is divided by `penalty` [S], a negative one multiplied by it.

@@ -24,6 +24,13 @@ def forced(tokens: Sequence[int], source: Source = Source.FORCED) -> Prefix:
     return Prefix(np.array(tokens, np.int32), zeros, zeros, zeros.astype(np.int32), marks)
 
 
+def parts(completion: Completion) -> Prefix:
+    """The arrays of a completion, as the prefix of a longer response."""
+    c = completion
+    source = np.zeros(len(c.tokens), np.int8) if c.source is None else c.source
+    return Prefix(c.tokens, c.logp, c.entropy, c.version, source)
+
+
 def resume(completion: Completion) -> Request:
     """The request that continues an unfinished completion.
 
@@ -31,9 +38,8 @@ def resume(completion: Completion) -> Request:
     the continuation is the one that was interrupted. Each token keeps its source, log-probability
     and policy version; top log-probabilities are not carried over.
     """
-    c = completion
-    prefix = Prefix(c.tokens, c.logp, c.entropy, c.version, c.source)
-    return dataclasses.replace(c.request, prefix=prefix if len(c.tokens) else None)
+    prefix = parts(completion) if len(completion.tokens) else None
+    return dataclasses.replace(completion.request, prefix=prefix)
 
 
 def for_training(completion: Completion) -> Completion:

@@ -171,9 +171,9 @@ def advance(
         )
     if not active:
         return []
-    seats, total = work.seats, len(work.seats)
-    longest = max(seats[i].length for i in active)
-    steps = min(setup.sampler.chunk, work.slots.width - longest)
+    seats, total = {i: work.seat(i) for i in active}, len(work.seats)
+    longest = max(seat.length for seat in seats.values())
+    steps = min(setup.sampler.chunk, work.state.width - longest)
     if budget is not None:
         steps = max(1, min(steps, budget // len(active)))
     # Refill or shrink as soon as it pays: with work waiting when an eighth is free, without when
@@ -191,24 +191,24 @@ def advance(
         min_live=jnp.int32(min(min_live, len(active))),
         args=setup.guide.args,
         process=setup.guide.process,
-        features=_needed(setup, [seats[i].request for i in active]),
+        features=_needed(setup, [seat.request for seat in seats.values()]),
     )
     live, length, failed = _ends(work)
-    for i in active:
-        seats[i].length = int(length[i])
+    for i, seat in seats.items():
+        seat.length = int(length[i])
     if void := [i for i in active if failed[i]]:
         raise FloatingPointError(_explain(seats[void[0]], version, len(void)))
     stopped = find_stops(setup, work, active)
     if stopped:
         length[list(stopped)], live[list(stopped)] = list(stopped.values()), False
-        work.slots = slot.settle(work.slots, length, live)
+        work.slots = slot.settle(work.state, length, live)
     ended = [i for i in active if not live[i]]
     completions = read_out(setup, work, ended, stopped)
     for i, completion in zip(ended, completions, strict=True):
         if setup.hold and seats[i].room > 1:
             seats[i].held = completion
         else:
-            seats[i] = None
+            work.seats[i] = None
     return completions
 
 
@@ -240,10 +240,10 @@ def release(work: Work, ids: Sequence[int]) -> None:
     """Free the slots of held sequences, and cancel those in progress or waiting."""
     gone = set(ids)
     out = [i for i, s in enumerate(work.seats) if s is not None and s.request.id in gone]
-    if any(work.seats[i].held is None for i in out):
+    if any(work.seat(i).held is None for i in out):
         live, length, _ = _ends(work)
         live[out] = False
-        work.slots = slot.settle(work.slots, length, live)
+        work.slots = slot.settle(work.state, length, live)
     for i in out:
         work.seats[i] = None
     waiting = [r for r in work.queue if r.id not in gone]
@@ -268,7 +268,7 @@ def extend(
                 f"request {name} is not held; held are {sorted(seats)}. One that has no room left "
                 "for an observation and an answer is not held"
             )
-        seat = work.seats[seats[name]]
+        seat = work.seat(seats[name])
         if not 0 < len(tokens) < seat.room:
             raise ValueError(
                 f"request {name}: an observation of {len(tokens)} tokens, but there is room for 1 "
@@ -291,7 +291,7 @@ def continue_held(setup: Setup, params: Params, work: Work, requests: Sequence[R
     seats, rest = held_slots(work), dict[int, Sequence[int]]()
     for r in requests:
         seat = work.seats[seats[r.id]] if r.id in seats else None
-        if seat is None:
+        if seat is None or seat.held is None:
             raise ValueError(f"request {r.id} is not held; submit it")
         was, start = seat.held.request, start_of(r)
         sequence = (*was.prompt, *seat.held.tokens.tolist())
@@ -318,7 +318,7 @@ def release_for_queue(setup: Setup, work: Work) -> None:
     To continue one of them, `submit` it with what it held as its prefix; that is read again.
     """
     if count := held_for_queue(setup, work):
-        ended = [work.seats[i] for i in held_slots(work).values()]
+        ended = [work.seat(i) for i in held_slots(work).values()]
         ended.sort(key=lambda seat: (seat.length, seat.request.id))
         release(work, [s.request.id for s in ended[:count]])
 
@@ -367,8 +367,9 @@ def _needed(setup: Setup, live: Sequence[Request]) -> Features:
 
 def _ends(work: Work) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What is live, the lengths and what has failed, [S] each."""
-    s = work.slots
-    return tuple(np.array(a) for a in mesh.fetch((s.live, s.length, s.failed)))
+    s = work.state
+    live, length, failed = mesh.fetch((s.live, s.length, s.failed))
+    return np.array(live), np.array(length), np.array(failed)
 
 
 def _explain(seat: Seat, version: int, count: int) -> str:

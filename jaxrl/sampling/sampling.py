@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl.types import Array
+
 _BLOCK = 256
 
 
@@ -16,14 +18,14 @@ _BLOCK = 256
 class Sampling:
     """Per-row settings, each [S] unless said otherwise; see `types.Request` for their meaning."""
 
-    temperature: jax.Array
-    top_k: jax.Array
-    top_p: jax.Array
-    min_p: jax.Array
-    repetition_penalty: jax.Array
-    bias_ids: jax.Array
+    temperature: Array
+    top_k: Array
+    top_p: Array
+    min_p: Array
+    repetition_penalty: Array
+    bias_ids: Array
     """[S, B] int32; the vocabulary's size or more is none."""
-    bias: jax.Array
+    bias: Array
     """[S, B] float32."""
 
 

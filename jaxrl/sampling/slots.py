@@ -45,8 +45,7 @@ class Features:
     """Most log-probabilities recorded a position."""
 
 
-@struct.dataclass
-class SlotState:
+class SlotState(struct.PyTreeNode):
     """S sequences in progress, of up to M tokens."""
 
     caches: Caches
@@ -297,7 +296,7 @@ def peek(models: Models, arrays: Any, rows: jax.Array, start: jax.Array, *, widt
 
     def span(a: jax.Array) -> jax.Array:
         def read_span(row: jax.Array, first: jax.Array) -> jax.Array:
-            at = (row, first, *[0] * (a.ndim - 2))
+            at: list[jax.Array | int] = [row, first, *[0] * (a.ndim - 2)]
             return jax.lax.dynamic_slice(a, at, (1, width, *a.shape[2:]))[0]
 
         spans = jax.vmap(read_span)(rows, start)

@@ -58,7 +58,7 @@ def warm_up_first(setup: Setup, params: Params, requests: Sequence[Request]) -> 
     work.queue.extend(requests)
     admission.make_room(setup, work)
     state = slot.empty_slots(
-        setup.models, len(work.seats), setup.capacity, work.slots.width, setup.features
+        setup.models, len(work.seats), setup.capacity, work.state.width, setup.features
     )
     state = jax.device_put(state, jax.tree.leaves(params)[0].sharding)  # where `insert` leaves it
     with ThreadPoolExecutor(1) as pool:

@@ -17,7 +17,7 @@ from jaxrl.sampling import logits as processors
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.logits import Guide
 from jaxrl.sampling.slots import Features
-from jaxrl.types import Completion, Request, Source
+from jaxrl.types import Array, Completion, Request, Source
 
 SMALLEST = 4
 """Slots; fewer decode no faster."""
@@ -45,8 +45,8 @@ class Setup(NamedTuple):
     """What stays the same from call to call on a `Work`."""
 
     config: DecoderConfig
-    key: jax.Array
-    """Typed PRNG key."""
+    key: Array
+    """Typed PRNG key, or its data on the way to another process."""
     stop_ids: tuple[int, ...]
     """Tokens that end a sequence, or a turn."""
     max_prompt: int
@@ -208,15 +208,26 @@ class Work:
         """Whether anything is left to decode."""
         return bool(self.queue) or any(s is not None and s.held is None for s in self.seats)
 
+    @property
+    def state(self) -> slot.SlotState:
+        """The slots, once there are some."""
+        assert self.slots is not None
+        return self.slots
+
+    def seat(self, i: int) -> Seat:
+        """Who is in slot `i`, which is not free."""
+        seat = self.seats[i]
+        assert seat is not None
+        return seat
+
 
 def find_stops(setup: Setup, work: Work, active: list[int]) -> dict[int, int]:
     """Slots whose turn completed a stop string, and the length at which it did."""
-    watched, stop_lengths = [i for i in active if work.seats[i].request.stop], {}
-    starts = [work.seats[i].turn + len(work.seats[i].read) for i in watched]
-    ends = [work.seats[i].length for i in watched]
-    spans = _fetch(setup, (work.slots.tokens,), watched, starts, ends)
-    for i, (tokens,) in zip(watched, spans, strict=True):
-        seat = work.seats[i]
+    watched, stop_lengths = {i: s for i in active if (s := work.seat(i)).request.stop}, {}
+    starts = [seat.turn + len(seat.read) for seat in watched.values()]
+    ends = [seat.length for seat in watched.values()]
+    spans = _fetch(setup, (work.state.tokens,), [*watched], starts, ends)
+    for (i, seat), (tokens,) in zip(watched.items(), spans, strict=True):
         if end := _completed(setup, seat, tokens.tolist()):
             stop_lengths[i] = seat.length = seat.turn + end
     return stop_lengths
@@ -228,18 +239,19 @@ def _completed(setup: Setup, seat: Seat, new: list[int]) -> int | None:
     Text is decoded from some tokens before the new ones, not from the start of the turn: those give
     as many characters as a string has, and some more, as the first may be parts of characters.
     """
-    stops, read_count = seat.request.stop, len(seat.read)
+    stops, read_count, decode = seat.request.stop, len(seat.read), setup.text
+    assert decode is not None  # `submit` refuses stop strings without
     seat.read += new
     back = min_characters = max(map(len, stops)) + 8
     while (
         back < read_count
-        and len(setup.text(seat.read[read_count - back : read_count])) < min_characters
+        and len(decode(seat.read[read_count - back : read_count])) < min_characters
     ):
         back *= 2
     first = max(0, read_count - back)
 
     def complete(count: int) -> bool:
-        text = setup.text(seat.read[first:count])
+        text = decode(seat.read[first:count])
         return any(string in text for string in stops)
 
     if not complete(len(seat.read)):
@@ -252,8 +264,8 @@ def read_out(
     setup: Setup, work: Work, chosen: list[int], stopped: Mapping[int, int]
 ) -> list[Completion]:
     """What the slots `chosen` hold."""
-    seats = [work.seats[i] for i in chosen]
-    arrays = _recorded(work.slots) if seats else ()
+    seats = [work.seat(i) for i in chosen]
+    arrays = _recorded(work.state) if seats else ()
     starts, ends = [len(t.request.prompt) for t in seats], [t.length for t in seats]
     spans = _fetch(setup, arrays, chosen, starts, ends)
     return [

@@ -72,7 +72,7 @@ def play(
     while work.queue and None in work.seats:
         admission.admit(setup, everything, work)
     chosen = [i for i, seat in enumerate(work.seats) if seat is not None]
-    first = work.seats[chosen[0]].request.world
+    first = work.seat(chosen[0]).request.world
     rows = [first if seat is None else seat.request.world for seat in work.seats]
     starts = [0 if seat is None else len(seat.request.prompt) for seat in work.seats]
     budgets = [0 if seat is None else seat.request.max_new_tokens for seat in work.seats]
@@ -90,14 +90,15 @@ def play(
         process=setup.guide.process,
         features=setup.features,
     )
-    length, failed, record = mesh.fetch((work.slots.length, work.slots.failed, device_record))
+    length, failed, record = mesh.fetch((work.state.length, work.state.failed, device_record))
     if np.any(failed):
+        ids = [work.seat(i).request.id for i in np.flatnonzero(failed).tolist()]
         raise FloatingPointError(
-            f"requests {[work.seats[i].request.id for i in np.flatnonzero(failed)]}: their logits "
-            f"are nan or infinite under policy version {version}; look for nan in the weights"
+            f"requests {ids}: their logits are nan or infinite under policy "
+            f"version {version}; look for nan in the weights"
         )
     for i in chosen:
-        seat = work.seats[i]
+        seat = work.seat(i)
         seat.length = int(length[i])
         non_policy_indices = np.flatnonzero(
             np.asarray(record.source[i, : seat.length]) != Source.POLICY

@@ -6,7 +6,7 @@ Updates, reference policies and evaluations all use these functions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +53,14 @@ class Restriction:
     """The same in sampling, see `jaxrl.sampling.logits`."""
     args: Any = struct.field(pytree_node=False, default=())
     """Of both."""
+
+
+class Reads(TypedDict):
+    """How log-probabilities are read, see `state_logprobs`."""
+
+    temperature: float
+    restriction: Restriction | None
+    reading: Reading | None
 
 
 def guide_of(
@@ -106,9 +114,9 @@ def micro_states(
     noise: Noise | None = None,
 ) -> jax.Array:
     """States [R, A, D] that the actions of micro-batch `index` are chosen in."""
-    rows, noise = _inputs(model, packed, index, noise)
+    rows, embedding_noise = _inputs(model, packed, index, noise)
     hidden = decoder.hidden(
-        model, params, *rows, remat=remat, layout=layouts.layout(model), noise=noise
+        model, params, *rows, remat=remat, layout=layouts.layout(model), noise=embedding_noise
     )
     return _predicting(model, packed, index, hidden)
 
@@ -122,9 +130,9 @@ def micro_routing(
     noise: Noise | None = None,
 ) -> tuple[jax.Array, Routing]:
     """As `micro_states`, with what the routers did with all tokens of the micro-batch."""
-    rows, noise = _inputs(model, packed, index, noise)
+    rows, embedding_noise = _inputs(model, packed, index, noise)
     hidden, routing = decoder.routed(
-        model, params, *rows, remat=remat, layout=layouts.layout(model), noise=noise
+        model, params, *rows, remat=remat, layout=layouts.layout(model), noise=embedding_noise
     )
     return _predicting(model, packed, index, hidden), routing
 
@@ -201,8 +209,8 @@ def micro_logprobs(
       logp and entropy, each [R * A].
     """
     states = micro_states(model, params, packed, index, remat, noise)
-    arguments = {"temperature": temperature, "restriction": restriction, "reading": reading}
-    return state_logprobs(model, params, packed, index, states, **arguments)
+    reads: Reads = {"temperature": temperature, "restriction": restriction, "reading": reading}
+    return state_logprobs(model, params, packed, index, states, **reads)
 
 
 def state_logprobs(
@@ -229,7 +237,7 @@ def state_logprobs(
         beside = (jax.lax.dynamic_index_in_dim(teaching.states, index, keepdims=False),)
 
     def unembedding(params: Params) -> jax.Array:
-        tables = {name: params[name] for name in ("embed", "head") if name in params}
+        tables: Params = {name: params[name] for name in ("embed", "head") if name in params}
         return decoder.unembedding(layouts.layout(model).weights(tables, ""))
 
     def logprobs(
@@ -249,7 +257,8 @@ def state_logprobs(
             return logits if reading is not None else logits / temperature
 
         def read(logits: jax.Array, target: jax.Array, *beside: jax.Array) -> jax.Array:
-            if not beside:
+            assert reading is not None
+            if teaching is None:
                 return reading(logits, None, target)
             (teacher_states,) = beside
             vocab_size = min(logits.shape[-1], weights[1].shape[0])  # rows beyond are no tokens

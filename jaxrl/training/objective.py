@@ -22,7 +22,7 @@ from jaxrl import functions
 from jaxrl.losses.reduce import aggregate, masking
 from jaxrl.losses.reduce.parts import part_weights
 from jaxrl.training import turns
-from jaxrl.types import Trajectory
+from jaxrl.types import Array, Trajectory
 
 ARRAYS = {
     "logp", "behavior_logp", "ref_logp", "advantages", "mask", "batch_mask", "entropy", "rewards",
@@ -173,7 +173,7 @@ def worth_computing(
     batch: Trajectory,
     step: int = 0,
     coefficients: Collection[str] = (),
-) -> np.ndarray | None:
+) -> Array | None:
     """The sequences that the update depends on.
 
     Args:
@@ -201,7 +201,7 @@ def whole_batch(
     config: ObjectiveConfig,
     batch: Trajectory,
     max_new_tokens: int,
-    computed: jax.Array | bool = True,
+    computed: Array | bool = True,
     step: jax.Array | int = 0,
 ) -> Whole:
     """Advantages and weights, from all N sequences at once.
@@ -215,7 +215,7 @@ def whole_batch(
     """
     advantages = _advantages(config, batch, step)
     keep = _rows(config, batch, advantages, step) & batch.learned
-    mask = batch.action_mask & keep[:, None]
+    mask = keep[:, None] & batch.action_mask
     if config.aggregation == SOURCE_MEAN:
         weights = aggregate.source_weights(mask, _expert(batch))
     else:
@@ -223,7 +223,7 @@ def whole_batch(
             mask,
             config.aggregation,
             max_length=max_new_tokens,
-            group_ids=batch.group_ids,
+            group_ids=jnp.asarray(batch.group_ids),
             num_groups=batch.tokens.shape[0],
         )
     mask = mask & computed
@@ -304,7 +304,7 @@ def _given(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) ->
 def _advantages(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) -> jax.Array:
     """[N, 1], or [N, T] from a critic or a function that gives each token its own."""
     if batch.advantages is not None:
-        return batch.advantages
+        return jnp.asarray(batch.advantages)
     arguments = _given(config, batch, step)
     function = functions.resolve(config.advantage, config.advantage_args, set(arguments))
     advantages = functions.call(function, config.advantage_args, arguments)
@@ -333,7 +333,7 @@ def _age(batch: Trajectory, step: jax.Array | int) -> jax.Array:
 
 
 def _expert(batch: Trajectory) -> jax.Array:
-    return jnp.zeros(len(batch.valid), bool) if batch.expert is None else batch.expert
+    return jnp.zeros(len(batch.valid), bool) if batch.expert is None else jnp.asarray(batch.expert)
 
 
 def objective(
@@ -370,7 +370,7 @@ def objective(
       A scalar whose sum over micro-batches is the loss, and scalars whose sums are token means;
       where the policy objective gives one, also `lr_scale`, a factor of the learning rate.
     """
-    arguments = masking.sanitize(
+    arguments: dict[str, Any] = masking.sanitize(
         mask,
         logp=logp,
         behavior_logp=batch.behavior_logp,

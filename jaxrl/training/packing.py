@@ -20,7 +20,7 @@ from jaxrl.mesh.buckets import round_to_eighth, round_up
 from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.training import tries
 from jaxrl.training.tries import Branch
-from jaxrl.types import Completion, Packed, Source, Trajectory
+from jaxrl.types import Array, Completion, Packed, Source, Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ def pack(
     config: PackingConfig,
     *,
     row_multiple: int = 1,
-    keep: np.ndarray | None = None,
+    keep: Array | None = None,
     chunks: Chunks = WHOLE,
 ) -> tuple[Packed, dict[str, float]]:
     """Lay trajectories out as packed micro-batches.
@@ -125,9 +125,9 @@ def pack(
     acts = computed & mask.any(axis=1)
     first = np.where(acts, np.argmax(mask, axis=1), 0)
     end = np.where(acts, width - np.argmax(mask[:, ::-1], axis=1), 0)
-    parent = trajectory.extra.get("parent")
-    if parent is not None:
-        parent = np.asarray(parent)
+    parent = None
+    if "parent" in trajectory.extra:
+        parent = np.asarray(trajectory.extra["parent"])
     branches = tries.branches(tokens, mask, first, end, parent, chunks)
     row_length = _row_length(branches, config, row_multiple)
     rows = _fill(_trees(branches, row_length), row_length)
@@ -208,7 +208,7 @@ def pack(
         Packed(
             **folded,
             computed=computed,
-            micro_batches=np.int32(used),
+            micro_batches=np.array(used, np.int32),
             length=width,
             cut=bool(chunks.size) or (parent is not None and _parted(rows, per_micro)),
         ),
@@ -276,7 +276,7 @@ def shares(batch: Trajectory, count: int) -> Iterator[Trajectory]:
         yield part.replace(group_ids=renumbered(part.group_ids))
 
 
-def renumbered(group_ids: np.ndarray) -> np.ndarray:
+def renumbered(group_ids: Array) -> np.ndarray:
     """The same groups under the ids 0, 1, ..., in their order, int32 of the same shape."""
     _, dense = np.unique(group_ids, return_inverse=True)
     return dense.reshape(np.shape(group_ids)).astype(np.int32)

@@ -102,6 +102,7 @@ def preferred(model: DecoderConfig, routing: Routing) -> tuple[jax.Array, jax.Ar
     Where a bias steers the choice, those are the most probable ones without it (DeepSeek-V3).
     """
     experts = model.experts
+    assert experts is not None
     probabilities = router.router_probabilities(routing.logits, scoring=experts.scoring)
     if not experts.correction_bias:
         return probabilities, routing.chosen

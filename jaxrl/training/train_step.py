@@ -18,6 +18,7 @@ from jaxrl.training import routers
 from jaxrl.training.logprobs import (
     Noise,
     Reading,
+    Reads,
     Restriction,
     all_logprobs,
     micro_logprobs,
@@ -156,7 +157,7 @@ def make_update(
         embedding_noise = (
             Noise(jax.random.fold_in(key, UpdateStream.NOISE.value), noise) if noise else None
         )
-        reads = {"temperature": temperature, "restriction": allowed, "reading": reading}
+        reads: Reads = {"temperature": temperature, "restriction": allowed, "reading": reading}
         if router is not None:
             counted = jnp.any(statistics.mask, axis=1)
             totals = routers.totals(packed, counted)
@@ -279,11 +280,14 @@ def _load(
 ) -> jax.Array:
     """Tokens [L, E] for each expert of a whole batch, as its load-balancing loss counts them."""
 
+    assert model.experts is not None
+    num_experts = model.experts.num_experts
+
     def load_of(index: jax.Array) -> jax.Array:
         _, routing = micro_routing(model, params, packed, index, "none", noise)
         weights = routers.token_weights(packed, index, routers.ends(packed, index, counted))
         chosen = routers.preferred(model, routing)[1]
-        return expert_load(chosen, weights, num_experts=model.experts.num_experts)
+        return expert_load(chosen, weights, num_experts=num_experts)
 
     zero = jnp.zeros(jax.eval_shape(load_of, jnp.int32(0)).shape, jnp.float32)
     return jax.lax.fori_loop(0, packed.micro_batches, lambda i, load: load + load_of(i), zero)

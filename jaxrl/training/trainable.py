@@ -134,8 +134,8 @@ def abstract(model: DecoderConfig, adapters: LoraConfig, *, on: bool = True) -> 
         keys = tuple(step.key for step in path if isinstance(step, jax.tree_util.DictKey))
         attributes = [step.name for step in path[len(keys) :]]
         param_path = keys if attributes in ([], ["base"]) else ()
-        where = mesh.param_spec(model, param_path, names, shape.shape, the_mesh)
-        where = jax.NamedSharding(the_mesh, where)
+        spec = mesh.param_spec(model, param_path, names, shape.shape, the_mesh)
+        where = jax.NamedSharding(the_mesh, spec)
         return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where)
 
     return jax.tree_util.tree_map_with_path(place, shapes, axes)

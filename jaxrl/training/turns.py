@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from jaxrl.data.environments import MOST_AGENTS
 from jaxrl.losses.advantages import credit
+from jaxrl.types import Array
 
 TOKENS = ("turn", "turn_rewards", "turn_state", "agent")
 """Arrays that episodes add to a batch, see `jaxrl.rollout.experience.turns`."""
@@ -23,7 +24,7 @@ STEPS = ("step_rewards", "step_mask", "state_ids", "num_states", "agent_ids", "n
 """What `steps` makes of them."""
 
 
-def steps(arrays: Mapping[str, jax.Array], group_ids: jax.Array, mask: jax.Array) -> dict[str, Any]:
+def steps(arrays: Mapping[str, Array], group_ids: Array, mask: Array) -> dict[str, Any]:
     """The turns of N episodes, with S = T: an episode has no more turns than tokens.
 
     Args:
@@ -43,7 +44,7 @@ def steps(arrays: Mapping[str, jax.Array], group_ids: jax.Array, mask: jax.Array
     count, length = turn.shape
     place = jnp.where(mask, turn - 1, length)
 
-    def best(values: jax.Array, least: Any) -> jax.Array:
+    def best(values: Array, least: Any) -> jax.Array:
         start = jnp.full((count, length), least, values.dtype)
         return start.at[jnp.arange(count)[:, None], place].max(values, mode="drop")
 
@@ -64,9 +65,7 @@ def steps(arrays: Mapping[str, jax.Array], group_ids: jax.Array, mask: jax.Array
     }
 
 
-def with_more(
-    arrays: Mapping[str, jax.Array], mask: jax.Array, reward_change: jax.Array
-) -> dict[str, jax.Array]:
+def with_more(arrays: Mapping[str, Array], mask: Array, reward_change: Array) -> dict[str, Array]:
     """The same arrays, where `reward_change` [N] is added to the reward of agent 0's last turn.
 
     So the rewards of its turns still sum to the reward of the episode.
@@ -83,6 +82,6 @@ def with_more(
     return {**arrays, "turn_rewards": rewards}
 
 
-def to_tokens(advantages: jax.Array, turn: jax.Array, mask: jax.Array) -> jax.Array:
+def to_tokens(advantages: jax.Array, turn: Array, mask: jax.Array) -> jax.Array:
     """Advantages [N, S] of turns as [N, T], 0 where `mask` is False."""
-    return credit.to_tokens(advantages, turn - 1, mask=mask)
+    return credit.to_tokens(advantages, jnp.asarray(turn) - 1, mask=mask)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import functions
@@ -32,7 +33,7 @@ from jaxrl.training.objective import (
     shaped,
     whole_batch,
 )
-from jaxrl.types import Trajectory
+from jaxrl.types import Array, Trajectory
 
 _SHAPED = ("rewards", "turn_rewards", "step_rewards")
 """Arrays that shaping changes."""
@@ -130,7 +131,8 @@ def _batch(
     length = next(n for n in itertools.count(bucket, bucket) if n > 32 and n != sequences)
     of_rows, of_tokens = np.zeros(sequences, np.float32), np.zeros((sequences, length), np.float32)
     integers, truths = of_tokens.astype(np.int32), of_tokens.astype(bool)
-    of_turns = {name: integers for name in turns.TOKENS} | {"turn_rewards": of_tokens}
+    of_turns: dict[str, Array] = {name: integers for name in turns.TOKENS}
+    of_turns["turn_rewards"] = of_tokens
     return Trajectory(
         tokens=integers,
         action_mask=truths,
@@ -193,7 +195,7 @@ def _check_calls(
 
     statistics, alone = of_batch(all_rows), dataclasses.replace(config, kl_coef=0.0)
     one_each = dataclasses.replace(
-        statistics, advantages=jax.ShapeDtypeStruct((count, 1), statistics.advantages.dtype)
+        statistics, advantages=jnp.zeros((count, 1), statistics.advantages.dtype)
     )
     failure = _failure(loss, alone, statistics)
     if failure and statistics.advantages.size > count and not _failure(loss, alone, one_each):

@@ -37,7 +37,7 @@ class Dialogue(NamedTuple):
     opening: Callable[..., tuple[int, ...]]
     """`(messages, tools=())`: ids up to where the policy writes its first turn. Where the template
     does not show the tools, a system message explains them."""
-    joint: Callable[[int, Sequence[Message]], Joint]
+    joint: Callable[..., Joint]
     """`(last token of a turn, messages, tools=())`: what is appended after the turn."""
     end: int
     """The token that ends a turn."""

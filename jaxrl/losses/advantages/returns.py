@@ -368,7 +368,9 @@ def _continues(turn_ids: jax.Array, mask: jax.Array) -> jax.Array:
     """`[B, T]`: the row's previous action token belongs to the same turn."""
     rows = jnp.zeros(len(turn_ids), turn_ids.dtype)
 
-    def step(state: tuple, inputs: tuple) -> tuple:
+    def step(
+        state: tuple[jax.Array, jax.Array], inputs: tuple[jax.Array, jax.Array]
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         previous, any_before = state
         turn, acts = inputs
         same = any_before & (previous == turn)

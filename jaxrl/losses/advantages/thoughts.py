@@ -107,8 +107,8 @@ def tp_grpo(
     values = prefix_values(rewards, group_ids, tokens, mask, valid=valid)
 
     def step(
-        carry: tuple[jax.Array, ...], inputs: tuple[jax.Array, jax.Array]
-    ) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, jax.Array]]:
+        carry: tuple[jax.Array, jax.Array, jax.Array], inputs: tuple[jax.Array, jax.Array]
+    ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
         before, side, thought = carry
         value, acts = inputs
         change = jnp.where(acts & (jnp.abs(value - before) > 1e-6), value - before, 0.0)

@@ -295,8 +295,14 @@ def labelled_kto(
       Loss `[B, T]`, equal along a row; metric `implicit_reward` `[B, T]`.
     """
     sums = row_sum(mask, as_float(logp)), row_sum(mask, constant(ref_logp))
-    weights = {"desirable_weight": desirable_weight, "undesirable_weight": undesirable_weight}
-    loss, metrics = direct.kto(*sums, constant(rewards) > 0, kl, beta=beta, **weights)
+    loss, metrics = direct.kto(
+        *sums,
+        constant(rewards) > 0,
+        kl,
+        beta=beta,
+        desirable_weight=desirable_weight,
+        undesirable_weight=undesirable_weight,
+    )
     return _along(loss, mask), {"implicit_reward": _along(metrics["reward"], mask)}
 
 

@@ -66,10 +66,11 @@ def denominator(
     if mode == "token-mean":
         count = jnp.sum(_valid(mask))
     elif mode == "prompt-mean":
+        assert group_ids is not None and num_groups is not None
         count = jnp.sum(prompt_tokens(mask, group_ids, num_groups) > 0)
     else:
         count = jnp.sum(jnp.any(_valid(mask), axis=-1))
-    scale = max_length if mode == "seq-mean-token-sum-norm" else 1
+    scale = max_length if max_length and mode == "seq-mean-token-sum-norm" else 1
     return jnp.maximum(count, 1).astype(float) * scale
 
 
@@ -149,8 +150,10 @@ def weights(
     divisor = denominator(
         mask, mode, max_length=max_length, group_ids=group_ids, num_groups=num_groups
     )
-    by_prompt = mode == "prompt-mean"
-    inner = prompt_tokens(mask, group_ids, num_groups) if by_prompt else None
+    inner = None
+    if mode == "prompt-mean":
+        assert group_ids is not None and num_groups is not None
+        inner = prompt_tokens(mask, group_ids, num_groups)
     return _inner(mask, mode, group_ids, inner) / divisor
 
 

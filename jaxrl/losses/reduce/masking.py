@@ -9,18 +9,19 @@ masks again. Functions that take a `mask` also mask whatever they sum over a row
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 LOG_RATIO_BOUND = 20.0
 """Log-ratios above 20 (a ratio of 4.9e8) continue `exp` along its tangent; see `bounded_exp`."""
 
 
-def as_float(x: jax.Array) -> jax.Array:
+def as_float(x: ArrayLike) -> jax.Array:
     """Promotes to at least float32, so that bfloat16 inputs are computed on exactly."""
     x = jnp.asarray(x)
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def where_valid(mask: jax.Array, x: jax.Array, fill: float = 0.0) -> jax.Array:
+def where_valid(mask: ArrayLike, x: ArrayLike, fill: float = 0.0) -> jax.Array:
     """Replaces the entries of `x` where `mask` is 0 (their gradient is then exactly 0).
 
     Args:
@@ -31,10 +32,10 @@ def where_valid(mask: jax.Array, x: jax.Array, fill: float = 0.0) -> jax.Array:
     return jnp.where(jnp.asarray(mask, bool), x, jnp.asarray(fill, jnp.asarray(x).dtype))
 
 
-def sanitize(mask: jax.Array, **arrays: jax.Array | None) -> dict[str, jax.Array]:
+def sanitize(mask: ArrayLike, **arrays: ArrayLike | None) -> dict[str, ArrayLike | None]:
     """`where_valid` on every `[B, T]` keyword array; `[B]`, `[B, 1]` and `None` pass through."""
     return {
-        name: where_valid(mask, x) if getattr(x, "shape", None) == mask.shape else x
+        name: where_valid(mask, x) if x is not None and jnp.shape(x) == jnp.shape(mask) else x
         for name, x in arrays.items()
     }
 
@@ -75,7 +76,7 @@ def row_count(mask: jax.Array, dtype: jnp.dtype = jnp.float32) -> jax.Array:
     return jnp.maximum(jnp.sum(jnp.asarray(mask, bool), axis=-1), 1).astype(dtype)
 
 
-def constant(x: jax.Array) -> jax.Array:
+def constant(x: ArrayLike) -> jax.Array:
     """`as_float` without a gradient."""
     return jax.lax.stop_gradient(as_float(x))
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -70,7 +70,7 @@ def checked(function: F) -> F:
                 _check(function.__name__, name, array, requirements[name], sizes)
         return function(*args, **kwargs)
 
-    return call  # type: ignore[return-value]
+    return cast(F, call)
 
 
 def _check(
@@ -82,9 +82,9 @@ def _check(
 ) -> None:
     """Compare one argument, and note the sizes of the axes that it is the first to have."""
     for axes in want.shapes:
-        actual = _matched(axes, value, sizes)
-        if actual is not None:
-            sizes.update(actual)
+        of_value = _matched(axes, value, sizes)
+        if of_value is not None:
+            sizes.update(of_value)
             break
     else:
         forms = " or ".join(f"[{', '.join(axes)}]" for axes in want.shapes)
@@ -116,11 +116,12 @@ def _matched(
     except AssertionError:
         return None
     shape, axis_sizes = jnp.shape(value), dict(sizes)
+    parts: Sequence[int | tuple[int, ...]] = shape
     if "..." in axes:
         first = axes.index("...")
         last = len(shape) - (len(axes) - first - 1)
-        shape = (*shape[:first], shape[first:last], *shape[last:])
-    for axis, n in zip(axes, shape, strict=True):
+        parts = [*shape[:first], shape[first:last], *shape[last:]]
+    for axis, n in zip(axes, parts, strict=True):
         if axis != "1" and axis_sizes.setdefault(axis, n) != n:
             return None
     return axis_sizes
