@@ -4,9 +4,9 @@
 kinds of disturbance until the time is over. A trial is a run of `tests.jaxrl.tiny`, or of
 `jaxrl control`, that is disturbed, then continued to its end:
 
-- kill: SIGKILL to the first of a mode, and to all that have generators in other processes; of the
-  others, a copy that was made while all threads of the process stood still, which is what SIGKILL
-  leaves. Each life to the end gives one more copy, so that some were killed several times;
+- kill: a copy of the directory that was made while all threads of the process stood still, which
+  is what SIGKILL leaves; a run with generators in other processes gets SIGKILL itself. Each life
+  to the end gives one more copy, so that some were killed several times;
 - signal: SIGTERM, SIGHUP, SIGINT or SIGUSR1;
 - storage: files may not grow beyond a random size (RLIMIT_FSIZE) in one life of the run;
 - damage: a kill, after which a file of the run is cut, zeroed, changed or removed.
@@ -73,6 +73,8 @@ CONTROL = (
     "--algorithm.warmup", "16", "--algorithm.hidden", "8", "--algorithm.batch-size", "16",
 )  # fmt: skip
 RECORDS = ("metrics.jsonl", "history.jsonl", "heartbeat.json", "chunks.jsonl", "schedule.jsonl")
+COPIED = 0.3
+"""Share of the lines of an undisturbed run after which its directory is copied."""
 NEEDED = {"fork": "sync", "distillation": "SFT"}
 """Modes that start from the undisturbed run of another."""
 
@@ -127,8 +129,8 @@ class Trial(NamedTuple):
         if not copies:
             self.directory.mkdir()
             return int(self._killed())
-        copy, times = self.chance.choice(copies)
-        shutil.copytree(copy, self.directory, symlinks=True)
+        source, times = self.chance.choice(copies)
+        shutil.copytree(source, self.directory, symlinks=True)
         return times
 
     def _killed(self) -> bool:
@@ -145,11 +147,9 @@ class Trial(NamedTuple):
         Raises:
           RuntimeError: its exit status is not 0.
         """
-        before, copies = self.begin(), self.plan.copies[self.mode]
+        before = self.begin()
         if self.mode != "generators" and self.comes_to_a_moment(before):
-            copy = self.plan.folder / f"{folder_of(self.mode)}-copy-{len(copies)}"
-            self.plan.host.copy(self.directory, copy)
-            copies.append((copy, times + 1))
+            copy(self.mode, self.directory, times + 1, self.plan)
         if status := self.plan.host.status():
             raise RuntimeError(f"it does not continue: exit status {status}")
 
@@ -296,8 +296,8 @@ def folder_of(mode: str) -> str:
     return mode.replace(" ", "-").replace(",", "")
 
 
-def repeats(mode: str, plan: Plan) -> bool:
-    """Whether two undisturbed runs of a mode are equal, of which one is kept to compare with."""
+def compared(mode: str, plan: Plan) -> bool:
+    """Whether there is an undisturbed run of a mode to compare with."""
     if mode not in plan.seconds:
         try:
             undisturbed(mode, plan)
@@ -309,25 +309,38 @@ def repeats(mode: str, plan: Plan) -> bool:
 
 
 def undisturbed(mode: str, plan: Plan) -> None:
-    """The run that the others of a mode are compared with, and the time that one takes.
+    """The run that the others of a mode are compared with, which takes its time.
+
+    It is copied at random moments.
 
     Raises:
-      RuntimeError: it fails, or a second one differs.
+      RuntimeError: it fails.
     """
-    first, second = (plan.folder / f"{folder_of(mode)}{end}" for end in ("", "-again"))
-    for directory in (first, second):  # the second compiles nothing
-        directory.mkdir()
-        start = time.monotonic()
-        plan.host.begin(directory, plan.changes[mode])
-        if status := plan.host.status():
-            text = directory.with_suffix(".txt").read_text()
-            raise RuntimeError(f"{mode}: exit status {status}: {text[-2000:]}")
-        plan.seconds[mode] = time.monotonic() - start
-    plan.lines[mode] = second.with_suffix(".txt").read_bytes().count(b"\n")
-    faults, lost = differences(first, second)
-    if faults or lost.total():
-        raise RuntimeError(f"{mode}: two undisturbed runs differ: {faults}, {dict(lost)}")
-    shutil.rmtree(second)
+    directory, chance = plan.folder / folder_of(mode), random.Random(mode)
+    directory.mkdir()
+    text = directory.with_suffix(".txt")
+    start = line_time = time.monotonic()
+    plan.host.begin(directory, plan.changes[mode])
+    count = 0
+    while not plan.host.over():
+        time.sleep(0.005)
+        if text.exists() and (now := text.read_bytes().count(b"\n")) > count:
+            pause, line_time, count = time.monotonic() - line_time, time.monotonic(), now
+            if mode != "generators" and chance.random() < COPIED:
+                time.sleep(chance.uniform(0.0, pause))
+                copy(mode, directory, 1, plan)
+    if status := plan.host.status():
+        raise RuntimeError(f"{mode}: exit status {status}: {text.read_text()[-2000:]}")
+    plan.seconds[mode], plan.lines[mode] = time.monotonic() - start, count
+
+
+def copy(mode: str, directory: Path, times: int, plan: Plan) -> None:
+    """Keep what a kill would leave of a run, unless it is over; it is the one of so many."""
+    copies = plan.copies[mode]
+    to = plan.folder / f"{folder_of(mode)}-copy-{len(copies)}"
+    if not plan.host.over():
+        plan.host.copy(directory, to)
+        copies.append((to, times))
 
 
 def table(counts: Mapping[str, Counter[str]]) -> str:
@@ -387,7 +400,7 @@ def main() -> int:
             if time.monotonic() > began + 60 * flags.minutes:
                 return over(plan)
             kind = list(KINDS)[(number + place) % len(KINDS)]
-            if all(repeats(m, plan) for m in (NEEDED.get(mode), mode) if m):
+            if all(compared(m, plan) for m in (NEEDED.get(mode), mode) if m):
                 attempt(mode, kind, number, flags.seed, plan)
             write(flags.out, plan, time.monotonic() - began)
             print(table(plan.counts) + "\n", flush=True)
