@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+DEEPEST = 100
+"""Lists and objects within each other in a file, which are read recursively."""
+
 
 def read(path: Path) -> dict[str, Any]:
     """The object that a file holds.
@@ -21,7 +24,21 @@ def read(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         kind = type(value).__name__
         raise ValueError(f"{path} is damaged: it holds a {kind}; restore it from a copy")
+    if is_deep(value):
+        raise ValueError(
+            f"{path} is damaged: over {DEEPEST} lists and objects are within each other; restore "
+            "it from a copy"
+        )
     return value
+
+
+def is_deep(value: Any) -> bool:
+    """Whether over `DEEPEST` lists and objects of a JSON value are within each other."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [node for node in level if isinstance(node, dict | list)]
+        level = [x for node in level for x in (node.values() if isinstance(node, dict) else node)]
+    return any(isinstance(node, dict | list) for node in level)
 
 
 def field(path: Path, name: str) -> dict[str, Any]:

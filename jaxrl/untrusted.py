@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from jaxrl import json_file
 from jaxrl.data.rewards.programs import code
 from jaxrl.data.scoring import user_functions as own
 from jaxrl.data.tasks import is_function
@@ -188,7 +189,10 @@ def _of_nested(field: str, text: str) -> Iterator[str]:
     except RecursionError:
         yield _entry(field, text)
     else:
-        yield from _of_tree(inner) if field in PROSE else _entries(field, inner)
+        if json_file.is_deep(inner):
+            yield _entry(field, text)
+        else:
+            yield from _of_tree(inner) if field in PROSE else _entries(field, inner)
 
 
 def _is_nested(text: str) -> bool:

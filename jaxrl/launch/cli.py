@@ -203,9 +203,18 @@ def without_late_writes(
     return handle
 
 
+_LONGEST = 8000
+"""Characters of a refusal."""
+
+
 def refused(error: Exception) -> int:
-    """Say why a request cannot be served; the exit status for it."""
-    streams.say(f"jaxrl: {error}", error=True)
+    """Say why a request cannot be served; the exit status for it.
+
+    A value that the reason quotes may be of any length.
+    """
+    text = str(error)
+    cut = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text)} characters)"
+    streams.say(f"jaxrl: {cut}", error=True)
     return 2
 
 

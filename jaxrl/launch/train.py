@@ -65,9 +65,10 @@ def train_run(config: Config, options: short.Options) -> int:
 def _one(config: Config, options: short.Options) -> int:
     """See `one`."""
     try:
-        short.check_named(config)
-        lines = needs.check(config, strict=options.strict)
-        distributed.start()
+        distributed.start()  # first, as the others wait for one that is refused before
+        with distributed.together():
+            short.check_named(config)
+            lines = needs.check(config, strict=options.strict)
     except ValueError as error:
         return refused(error)
     for line in lines:

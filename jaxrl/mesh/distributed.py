@@ -14,6 +14,7 @@ import os
 import pickle
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,10 @@ VARIABLES = ("JAXRL_COORDINATOR", "JAXRL_PROCESSES", "JAXRL_PROCESS")
 `JAXRL_PROCESSES=auto` alone leaves all three to JAX, where nothing in the environment tells a
 process of many from one alone, as on TPU VMs."""
 
+_MEETING_S = 300
+"""Seconds that a process waits for the others to start; JAX then ends it."""
+_MEETING_NOTICE_S = 15
+"""Seconds after which it says so."""
 _ENDING_S = 30
 """Seconds that ending processes wait for each other."""
 _ROLL_CALL_S = 5
@@ -56,19 +61,40 @@ def start(environment: Mapping[str, str] = os.environ) -> int:
     variables = {name: environment[name] for name in VARIABLES if name in environment}
     if variables and variables != {"JAXRL_PROCESSES": "auto"}:
         coordinator, count, index = explicit(variables)
-        jax.distributed.initialize(
-            coordinator,
-            count,
-            index,
-            # else a scheduler around us would have JAX take one device alone
-            cluster_detection_method="deactivate",
-            shutdown_timeout_seconds=_ENDING_S,
-        )
+        with _waiting(f"process {index} of {count}", f" at {coordinator}"):
+            jax.distributed.initialize(
+                coordinator,
+                count,
+                index,
+                # else a scheduler around us would have JAX take one device alone
+                cluster_detection_method="deactivate",
+                initialization_timeout=_MEETING_S,
+                shutdown_timeout_seconds=_ENDING_S,
+            )
     elif variables or announced(environment) > 1:
-        jax.distributed.initialize(shutdown_timeout_seconds=_ENDING_S)
+        with _waiting("this process"):
+            jax.distributed.initialize(
+                initialization_timeout=_MEETING_S, shutdown_timeout_seconds=_ENDING_S
+            )
     else:
         return 1
     return jax.process_count()
+
+
+@contextmanager
+def _waiting(process: str, where: str = "") -> Iterator[None]:
+    """Say that others have not come yet, if the body takes long: JAX ends a process without it."""
+    text = (
+        f"jaxrl: {process} on {socket.gethostname()} waits for the others{where}; if not all of "
+        f"them come within {_MEETING_S} s, it ends: the log of the missing one has the cause"
+    )
+    timer = threading.Timer(_MEETING_NOTICE_S, lambda: print(text, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def explicit(variables: Mapping[str, str]) -> tuple[str, int, int]:

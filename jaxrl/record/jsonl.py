@@ -7,12 +7,15 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from jaxrl import json_file
 from jaxrl.record import storage
 from jaxrl.record.rundir import best_effort
 
 Note = Callable[[str], object]
+_LONGEST = 1 << 26
+"""Bytes of a line."""
 _NAMED = 5  # lines of a file whose numbers a message has
 
 
@@ -30,7 +33,7 @@ def read(path: Path, note: Note = warnings.warn) -> Iterator[dict[str, Any]]:
         return
     faulty: list[int] = []
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(_bounded(file), 1):
             if not line.endswith(b"\n"):
                 break
             json_object = row(line)
@@ -40,6 +43,16 @@ def read(path: Path, note: Note = warnings.warn) -> Iterator[dict[str, Any]]:
                 yield json_object
     if faulty:
         note(f"WARNING: {path}: {_lines_of(faulty)} no JSON object; the other rows are used")
+
+
+def _bounded(file: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a file; in the place of one over `_LONGEST`, an empty one."""
+    while line := file.readline(_LONGEST):
+        if len(line) == _LONGEST and not line.endswith(b"\n"):
+            while (line := file.readline(_LONGEST)) and not line.endswith(b"\n"):
+                pass
+            line = line[-1:]
+        yield line
 
 
 def read_whole(path: Path) -> list[dict[str, Any]]:
@@ -63,6 +76,8 @@ def row(line: bytes) -> dict[str, Any] | None:
     try:
         json_value = json.loads(line)
     except (ValueError, RecursionError):
+        return None
+    if line.count(b"[") + line.count(b"{") > json_file.DEEPEST and json_file.is_deep(json_value):
         return None
     return json_value if isinstance(json_value, dict) else None
 

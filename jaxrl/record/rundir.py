@@ -32,6 +32,7 @@ MAY_CHANGE = (
 )  # fmt: skip
 """Fields, or groups of fields, that a continued run may be given new values of."""
 
+_MOST_NAMED = 5  # fields that a refusal names
 _ATTEMPTS = 3  # to make the directory, which another process may remove meanwhile
 
 RENEWAL_S = 10.0
@@ -49,6 +50,38 @@ class Place(NamedTuple):
     directory: Path
     made: bool
     """Whether this process has made the directory, which then is its own to remove."""
+
+
+def require_one(config: Config) -> None:
+    """Refuse, in all processes of a run, configs or versions that are not the same in each.
+
+    Raises:
+      ValueError: they differ.
+    """
+    versions = {name: metadata.version(name) for name in ("jaxrl", "jax")}
+    plain = masks.values(configs.to_dict(config)) | {"versions": versions}
+    first, *others = distributed.gathered(dict(_leaves(plain)))
+    for process, values in enumerate(others, 1):
+        names = sorted(name for name in first | values if first.get(name) != values.get(name))
+        if names:
+            differs = "; ".join(
+                f"{name}: {first.get(name, 'nothing')} in process 0, "
+                f"{values.get(name, 'nothing')} in process {process}"
+                for name in names[:_MOST_NAMED]
+            )
+            raise ValueError(
+                f"the processes of a run have other configs ({differs}); start all of them with "
+                "the same command and the same files"
+            )
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """The values of a config by dotted name, as they are written."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{name}.{key}".strip("."))
+    else:
+        yield name, repr(value)
 
 
 @distributed.by_first

@@ -56,15 +56,17 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
       OSError: the last step could not be saved.
     """
     start = perf_counter()
-    course.check(config)
-    parts = None if config.course else assemble.assemble(config)
-    callbacks = callbacks if distributed.first() else Callbacks()
-    place = rundir.prepare(config, callbacks.note)
-    with rundir.locked(place.directory), rundir.discarding(place):
-        last = course.followed(config, place.directory, callbacks, train)
-        return _train(
-            config, last, parts or assemble.assemble(last), place.directory, callbacks, start
-        )
+    with distributed.together():
+        rundir.require_one(config)
+        course.check(config)
+        parts = None if config.course else assemble.assemble(config)
+        callbacks = callbacks if distributed.first() else Callbacks()
+        place = rundir.prepare(config, callbacks.note)
+        with rundir.locked(place.directory), rundir.discarding(place):
+            last = course.followed(config, place.directory, callbacks, train)
+            return _train(
+                config, last, parts or assemble.assemble(last), place.directory, callbacks, start
+            )
 
 
 def _train(

@@ -1,7 +1,10 @@
 """Games of other packages against turns that no player writes: replies stay finite and bounded."""
 
+import importlib.machinery
 import math
+import sys
 import time
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -63,3 +66,113 @@ def test_games_of_text_world_take_any_turn():
     pytest.importorskip("textworld")
     faults = list(faults_of(tasks.get("text_world", rooms=1, objects=1, length=1), TURNS))
     assert not faults, "\n".join(faults)
+
+
+class FakeGame:
+    """A game of TextWorld as the bridge uses it, which gives any fields."""
+
+    def __init__(self, first, later):
+        self.first, self.later, self.closed, self.commands = first, later, 0, []
+
+    @staticmethod
+    def _state(fields):
+        if isinstance(fields, Exception):
+            raise fields
+        plain = {
+            "feedback": "A room.",
+            "objective": "Win.",
+            "score": 0,
+            "max_score": 3,
+            "won": False,
+        }
+        return SimpleNamespace(
+            **plain | {"admissible_commands": [], "policy_commands": []} | fields
+        )
+
+    def reset(self):
+        return self._state(self.first)
+
+    def step(self, command):
+        self.commands.append(command)
+        state = self._state(self.later)
+        return state, state.score, self.later.get("over", False)
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.fixture
+def text_world(monkeypatch):
+    """`(first, later) -> task, games`: fields of the states of its games, and those that began."""
+
+    def task_of(first=None, later=None):
+        games = []
+
+        def start(path, infos):
+            games.append(FakeGame(first or {}, later or {}))
+            return games[-1]
+
+        package, generator = ModuleType("textworld"), ModuleType("textworld.generator")
+        package.__spec__ = importlib.machinery.ModuleSpec("textworld", None)
+        package.GameOptions = lambda: SimpleNamespace(chaining=SimpleNamespace())
+        package.EnvInfos = SimpleNamespace
+        package.start = start
+        generator.make_game = lambda options: None
+        generator.compile_game = lambda game, options: options.path
+        monkeypatch.setitem(sys.modules, "textworld", package)
+        monkeypatch.setitem(sys.modules, "textworld.generator", generator)
+        return tasks.get("text_world", turns=3, commands=True), games
+
+    return task_of
+
+
+def test_turns_reach_a_game_of_text_world_short_and_without_commands_to_its_program(text_world):
+    task, games = text_world()
+    assert not list(faults_of(task, TURNS))
+    commands = [command for game in games for command in game.commands]
+    assert all(0 < len(c) <= 200 and len(c.splitlines()) == 1 for c in commands)
+    assert not {"quit", "save", "restore", "script", "undo"} & {c.split()[0] for c in commands}
+    assert all(game.closed == 1 for game in games)
+
+
+ODD_NUMBERS = (math.nan, math.inf, -math.inf, 10**400, -1, 4, 1e308, None, "9", [], object())
+ODD_FIELDS = (
+    [{"score": n} for n in ODD_NUMBERS if n is not None]
+    + [{"score": None}, {"feedback": None}, {"feedback": b"A room."}, {"won": None}]
+    + [{"feedback": text * 100_000} for text in ("x", "\x1b[2J", "\u202e", "\x00", "\n>", "\n")]
+    + [{"admissible_commands": c} for c in (None, 5, [None, 1], ["x" * 10**6], ["go"] * 10**5)]
+    + [
+        RuntimeError("x" * 10**6),
+        SystemExit(3),
+        RecursionError(),
+        MemoryError(),
+        OSError(32, "pipe"),
+    ]
+)
+"""Of a state, or what the game raises."""
+
+
+@pytest.mark.parametrize("fields", ODD_FIELDS, ids=range(len(ODD_FIELDS)))
+def test_odd_states_of_text_world_void_an_episode_or_are_cut(text_world, fields):
+    """At first or later: no reward beyond the quest's, no long text, and the game is closed."""
+    for at in ({"later": fields}, {"first": fields}):
+        task, games = text_world(**at)
+        player, problem = play.Player(task), task.problem("train", 0, 0)
+        answers = [player.answer(play.Turn(0, problem, 0))]
+        while not (answers[-1].error or getattr(answers[-1], "done", False)):
+            turn = play.Turn(0, problem, 0, ("look",) * len(answers), tuple(answers))
+            answers.append(player.answer(turn))
+        player.close()
+        assert len(answers) <= 4
+        assert all(0.0 <= (a.reward or 0.0) <= 1.0 for a in answers[1:] if a.reward is not None)
+        texts = [m["content"] for a in answers for m in a.messages]
+        assert all(len(text) <= 1 << 14 for text in texts)
+        assert all(len(a.error or "") < 10_000 for a in answers)
+        assert [game.closed for game in games] == [1]
+
+
+@pytest.mark.parametrize("best", [0, -1, math.nan, None, "3"])
+def test_a_game_of_text_world_without_a_score_is_no_episode(text_world, best):
+    task, games = text_world(first={"max_score": best})
+    answer = play.Player(task).answer(play.Turn(0, task.problem("train", 0, 0), 0))
+    assert answer.error and [game.closed for game in games] == [1]

@@ -204,6 +204,15 @@ OF_ONE_KIND = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("field", sorted(untrusted.JSON | untrusted.PROSE | {"task"}))
+@pytest.mark.parametrize("depth", [200, 480, 950, 100_000])
+def test_json_in_a_text_is_not_read_where_it_is_deep(field, depth):
+    """It would end what looks into it, or what it is given to."""
+    for text in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
+        assert untrusted.foreign({field: text})
+        assert untrusted.foreign({"stages": {"3": {"task_args": {field: text}}}})
+
+
 def test_texts_of_one_kind():
     assert not accepted({"task_args": {field: text}} for field, text in OF_ONE_KIND)
 

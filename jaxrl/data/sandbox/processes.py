@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_LONGEST = 5000
+"""Characters of an error, which may quote what caused it."""
 
 
 def kill_tree(pid: int) -> None:
@@ -41,10 +43,10 @@ def hide() -> None:
 
 
 def failure(error: BaseException) -> str:
-    """An exception of a user's code as an error, `kind: explanation`."""
+    """An exception of a user's code as an error, `kind: explanation`, of `_LONGEST` at most."""
     if isinstance(error, MemoryError):
         return "memory: there is no more for this process; it may leak, or score_memory_mb is low"
-    return f"exception: {type(error).__name__}: {error}"
+    return f"exception: {type(error).__name__}: {error}"[:_LONGEST]
 
 
 def _children(pid: int) -> list[int]:

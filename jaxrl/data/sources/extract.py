@@ -70,8 +70,8 @@ def last_number(text: str) -> str | None:
     Any number the completion happens to end with counts as its answer, a unit after it or not.
     Where what it ends with is more than a number, such as `3^5` or `1,8`, there is none.
     """
-    rest = re.sub(r"\s*([/^])\s*", r"\1", (plain(text) or "").translate(_MINUS))
-    rest = re.sub(r"-\s*[$€£¥]\s*", "-", rest)
+    flat = re.sub(r"\s+", " ", (plain(text) or "").translate(_MINUS))  # else long runs take long
+    rest = re.sub(r"- ?[$€£¥] ?", "-", re.sub(r" ?([/^]) ?", r"\1", flat))
     for token in reversed(_TOKENS.split(rest)):
         if any(character.isdigit() for character in token):
             match = _NUMBER.fullmatch(token.lstrip("*_#+").rstrip("*_#!?.,") or "x")

@@ -204,6 +204,41 @@ def test_a_signal_to_one_process_stops_both_at_one_step(tmp_path, signalled):
     assert checkpoint.steps(tmp_path) == [0, int(step)]
 
 
+@pytest.mark.broad
+def test_two_commands_and_two_configs_are_refused_and_a_kill_is_said(tmp_path):
+    """At one directory at once: the pair that trains there is disturbed by nothing but a kill."""
+    long, run = {"steps": 300, "checkpoint.every": 100}, tmp_path / "run"
+    pair = tiny.start_pair(run, devices=1, **SHORT | long)
+    tiny.await_line(pair[0], "train 1")
+    for process in tiny.start_pair(run, devices=1, **SHORT | long):
+        code, error = ended(process, 120)
+        assert code == 1 and "is in use by another process" in error and "lost" not in error
+    other = tmp_path / "other"
+    places = enumerate(tiny.pair_variables())
+    for process in [tiny.start(other, variables=v, **SHORT, seed=seed) for seed, v in places]:
+        code, error = ended(process, 120)
+        assert code == 1 and "seed: 0 in process 0, 1 in process 1" in error
+    assert not other.exists()
+    assert [process.poll() for process in pair] == [None, None]
+    pair[0].kill()
+    code, error = ended(pair[1], 60)
+    assert code in (1, -signal.SIGABRT)
+    assert "has lost another process" in error or "another task died" in error
+    ended(pair[0])
+
+
+def test_a_process_that_waits_for_others_says_so(monkeypatch, capsys):
+    """It says for how long; JAX ends it then."""
+    monkeypatch.setattr(distributed, "_MEETING_NOTICE_S", 0.01)
+    monkeypatch.setattr("jax.distributed.initialize", lambda *a, **k: time.sleep(0.5))
+    distributed.start(dict(zip(distributed.VARIABLES, ("a:1", "2", "1"), strict=True)))
+    assert "process 1 of 2" in (error := capsys.readouterr().err) and "at a:1" in error
+    assert "within 300 s" in error
+    monkeypatch.setattr("jax.distributed.initialize", lambda *a, **k: None)
+    distributed.start({"JAXRL_PROCESSES": "auto"})
+    assert not capsys.readouterr().err
+
+
 def faulty(logp):
     """A policy objective with a fault that shows in one process."""
     if jax.process_index() == 1:

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl import json_file
@@ -144,6 +144,7 @@ def test_nothing_is_said_of_whole_files(short, tmp_path):
     assert not [note for note in (*notes, *forked, *again) if "lacks" in note or ".jsonl" in note]
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 30)), st.integers(0, 20), st.integers(0, 20))
 def test_the_steps_of_lost_rows_are_named(present, start, count):
     notes = []
@@ -166,6 +167,7 @@ LINES = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(LINES)
 def test_any_lines_leave_the_good_rows(lines):
     good = [row for line in lines if isinstance(row := parsed(line), dict)]
@@ -268,3 +270,35 @@ def test_a_history_of_a_fork_begins_where_it_forked(tmp_path):
     (tmp_path / "history.jsonl").write_text('{"batch": 3}\n{"batch": 5}\n')
     history.Recorder(tmp_path, notes.append, forked=True).back_to(6)
     assert len(notes) == 1 and "batches 4;" in notes[0]
+
+
+@pytest.mark.parametrize("depth", [99, 100, 900, 100_000])
+@pytest.mark.parametrize("brackets", ["[]", ('{"a": ', "}")])
+def test_what_is_nested_too_deep_is_damaged(depth, brackets, tmp_path):
+    """It would end what reads it recursively; a row of it is none."""
+    start, end = brackets
+    text = f'{{"config": {start * depth}1{end * depth}}}' if start != "[" else (
+        f'{{"config": {"[" * depth}{"]" * depth}}}'
+    )  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(text + "\n")
+    notes = []
+    rows = list(jsonl.read(path, notes.append))
+    if depth == 99:
+        assert rows == [json_file.read(path)] and not notes
+        return
+    with pytest.raises(ValueError, match=r"config\.json is damaged"):
+        json_file.read(path)
+    assert not rows and "line 1 holds no JSON object" in notes[0]
+
+
+def test_a_line_is_read_in_bounds(monkeypatch, tmp_path):
+    """The rows around those that are too long are kept, and their numbers are those of the file."""
+    monkeypatch.setattr(jsonl, "_LONGEST", 16)
+    long = json.dumps({"text": "x" * 100})
+    path = tmp_path / "metrics.jsonl"
+    for number in range(1, 40):  # lines that end at, before and after a bound
+        path.write_text('{"a": 1}\n' + "y" * number + '\n{"a": 2}\n' + long + '\n{"a": 3}\n' + long)
+        notes = []
+        assert [row["a"] for row in jsonl.read(path, notes.append)] == [1, 2, 3]
+        assert "lines 2, 4 hold no JSON object" in notes[0]

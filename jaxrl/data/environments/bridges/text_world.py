@@ -5,10 +5,12 @@ They are named as `--task text_world` and need the extra `textworld`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ _OF_THE_PROGRAM = ("quit", "q", "restart", "restore", "save", "script", "transcr
 
 _LONGEST = 200
 """Characters of a command that the program reads."""
+_LONGEST_TEXT = 1 << 14
+"""Characters that the policy reads of what a game prints."""
 
 
 @dataclasses.dataclass
@@ -83,15 +87,19 @@ def task(
             options.path = str(Path(folder) / "game.z8")
             path = generator.compile_game(generator.make_game(options), options)
             env = package.start(path, package.EnvInfos(**dict.fromkeys(info_names, True)))
-            return env, env.reset()
+            with _closed_on_error(env):
+                return env, env.reset()
 
     def begin(problem: Problem, seed: int) -> tuple[_Game, Opening]:
         env, state = started(seed)
-        feedback = state.feedback
-        feedback = feedback[max(0, feedback.find(state.objective)) :]  # what is before is a banner
-        game = _Game(env, state.max_score, turns or 10 + 5 * length)
-        lead = {"role": "system", "content": RULES}
-        return game, Opening((lead, {"role": "user", "content": _shown(feedback, state)}))
+        with _closed_on_error(env):
+            if not state.max_score > 0:
+                raise ValueError(f"the game's best score is {state.max_score!r:.100}, not above 0")
+            text = state.feedback
+            text = text[max(0, text.find(state.objective)) :]  # what is before is a banner
+            game = _Game(env, state.max_score, turns or 10 + 5 * length)
+            lead = {"role": "system", "content": RULES}
+            return game, Opening((lead, {"role": "user", "content": _shown(text, state)}))
 
     def step(game: _Game, action: str) -> Reply:
         """A command, the last line of the turn."""
@@ -102,6 +110,8 @@ def task(
             message = {"role": "user", "content": "that is no command of the game"}
             return Reply((message,) if game.left else (), 0.0, {"won": 0.0}, done=not game.left)
         state, _, over = game.env.step(command)
+        if not 0 <= state.score <= game.best:
+            raise ValueError(f"the game's score is {state.score!r:.100}, not 0 to {game.best}")
         earned, game.score = (state.score - game.score) / game.best, state.score
         parts, done = {"won": float(bool(state.won))}, bool(over) or not game.left
         message = {"role": "user", "content": _shown(state.feedback, state)}
@@ -110,14 +120,23 @@ def task(
     def _shown(text: str, state: Any) -> str:
         text = text.partition("\n>")[0].strip()
         listed = f"\n\nCommands: {', '.join(sorted(state.admissible_commands))}" if commands else ""
-        return text + listed
+        return (text + listed)[:_LONGEST_TEXT]
 
     def gold(problem: Problem, seed: int) -> tuple[str, ...]:
         env, state = started(problem.answer)
-        way = tuple(state.policy_commands)
-        env.close()
-        return way
+        with contextlib.closing(env):
+            return tuple(state.policy_commands)
 
     world = Environment(begin, step, close=lambda game: game.env.close(), gold=gold)
     key = ",".join(f"{name}={value}" for name, value in sizes.items())
     return adapters.seeded("text_world", key, world)
+
+
+@contextlib.contextmanager
+def _closed_on_error(env: Any) -> Iterator[None]:
+    """Close a game that does not begin: nobody else would end its program."""
+    try:
+        yield
+    except BaseException:
+        env.close()
+        raise

@@ -6,14 +6,14 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-_THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 _ENDS = re.compile(r"[.!?;\n]+")
 
 
 def thought(text: str) -> str:
     """What stands in the first `<think>...</think>`; without one, the whole text."""
-    match = _THOUGHT.search(text)
-    return match[1] if match else text
+    _, opened, rest = text.partition("<think>")
+    inner, closed, _ = rest.partition("</think>")
+    return inner if opened and closed else text
 
 
 def claims(text: str) -> list[str]:

@@ -38,7 +38,7 @@ Reply with one JSON object and nothing else: {shape}"""
 _RETRIED = {408, 409, 425, 429, 500, 502, 503, 504}
 _OFFICIAL = "https://api.openai.com"
 _THOUGHT = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
-_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+_FENCED = re.compile(r"```(?:json)?[^\S\n]*\n(.*?)```", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
