@@ -235,6 +235,16 @@ def test_numbers_of_tables_are_answers_and_lists_of_lists_are_none(reward, tmp_p
         assert score(scored, form % "a").error.startswith("gold: ")
 
 
+@pytest.mark.parametrize("answer", ['["4", "four"]', "['4', 'four']", '["4"]'])
+def test_a_list_that_is_a_text_is_told(answer, tmp_path):
+    """A table of texts may hold it: it is compared as it is written, and the run says so."""
+    notes = task(tmp_path, {"question": "q", "answer": answer}, reward="exact").notes
+    assert any("compared as it is written" in note for note in notes)
+    for other in (["4", "four"], "[1, 2]", "four", "[x](y) 'z'"):
+        notes = task(tmp_path, {"question": "q", "answer": other}, reward="exact").notes
+        assert not any("compared" in note for note in notes)
+
+
 VERL = {"prompt": [USER], "reward_model": {"ground_truth": "4"}, "extra_info": {"answer": "long"}}
 
 

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -243,6 +244,11 @@ class _Rows:
             lines.append(f"{len(self.bad)} bad rows of {self.path} are left out")
         if left:
             lines.append(f"{self.path}: unused columns: {', '.join(left)}")
+        if self.answer and _is_list(text := layouts.first(self._all, self.answer)):
+            lines.append(
+                f"{self.path}: {self.answer}={text!r:.60} is a text, and is compared as it is "
+                "written; give a list where any of its elements is right"
+            )
         return tuple(lines)
 
     def record(self, index: int) -> Mapping[str, Any]:
@@ -309,6 +315,13 @@ def _rows(
     stamp: tuple[tuple[int, ...], ...],
 ) -> _Rows:
     return _Rows(path, prompt, answer, bad_rows, beside)
+
+
+def _is_list(answer: Any) -> bool:
+    """Whether an answer is the text of a list of texts."""
+    return (
+        isinstance(answer, str) and re.match(r"\s*\[\s*(['\"]).*\1\s*\]\s*\Z", answer) is not None
+    )
 
 
 _SKIP = "--data.bad-rows skip"
