@@ -301,3 +301,12 @@ def test_the_remedy_that_a_refusal_names_can_be_applied(column, tmp_path, capsys
     assert task(tmp_path, record, columns=columns).problem("train", 0, 0).prompt == "hi"
     with pytest.raises(ValueError, match="no such column"):
         task(tmp_path, record, columns=json.dumps({"colour": ""}))
+
+
+@pytest.mark.parametrize("flag", ["--data", "--test-data", "--eval-data"])
+@pytest.mark.parametrize("recipe", ["grpo", "sft"])
+def test_no_file_is_ignored_for_another(flag, recipe, tmp_path, capsys):
+    paths = [saved(tmp_path, {"prompt": "a"}, name=f"{n}.jsonl") for n in range(2)]
+    flags = [flag, paths[0], f"{flag}={paths[1]}"]
+    assert cli.main(["show", recipe, "--model", "none", *flags]) == 2
+    assert f"{flag} is given twice; name several files" in capsys.readouterr().err

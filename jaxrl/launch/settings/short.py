@@ -150,6 +150,9 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
     values: dict[str, str] = {}
     rewards: list[str] = []
     columns: dict[str, str] = {}
+    for flag in ("--data", "--test-data", "--eval-data"):
+        if sum(token.partition("=")[0] == flag for token in argv) > 1:
+            raise ValueError(f"{flag} is given twice; name several files by one folder or glob")
     queue = list(argv)
     while queue:
         token = queue.pop(0)
