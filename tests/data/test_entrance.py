@@ -471,14 +471,16 @@ def test_variables_of_the_template_are_part_of_the_prompt(tmp_path):
         "{% endif %}{% endif %}",
     ).replace("m['content']", "('<think></think>' if m.role == 'assistant' else '') + m['content']")
     plain = loaded(tmp_path / "model", template)
-    tokenizer = tokenizers.with_variables(plain, {"enable_thinking": False})
     path = saved(tmp_path, {"messages": [USER, ANSWER]})
-    assert encoded(tokenizer, path) == [f"{HI}<think></think>{YO}"]
+    for off in (False, "false", "False"):
+        tokenizer = tokenizers.with_variables(plain, {"enable_thinking": off})
+        assert encoded(tokenizer, path) == [f"{HI}<think></think>{YO}"]
     assert encoded(plain, path) == [f"{HI}[[<think></think>yo{END}]]"]
     row = {"messages": [USER, ANSWER], "chat_template_kwargs": {"enable_thinking": False}}
     assert encoded(plain, saved(tmp_path, row)) == [f"{HI}<think></think>{YO}"]
-    with pytest.raises(ValueError, match="has no variable 'enable_thought'"):
-        tokenizers.with_variables(plain, {"enable_thought": False})
+    for name in ("enable_thought", "enable", "enable_thinkin"):
+        with pytest.raises(ValueError, match=f"has no variable '{name}'"):
+            tokenizers.with_variables(plain, {name: False})
 
 
 # --- rewards ---------------------------------------------------------------------------------

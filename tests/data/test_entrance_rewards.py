@@ -7,6 +7,7 @@ import pytest
 from jaxrl.data import tasks
 from jaxrl.data.rewards import named
 from jaxrl.data.scoring import pool as scoring
+from jaxrl.data.scoring import user_functions
 from jaxrl.data.text import tokenizer_backends as backends
 
 FUNCTIONS = """
@@ -132,6 +133,31 @@ def test_token_ids_are_refused_by_name(folder):
     spec = named.to_json([named.parse(f"{folder}/mine.py:ids")])
     with pytest.raises(ValueError, match="'completion_ids': token ids are not given"):
         tasks.get("file", path=str(folder / "text.jsonl"), rewards=spec)
+
+
+@pytest.mark.parametrize("name", ["ground_truth", "labels", "problem"])
+def test_a_column_of_the_name_of_a_parameter_is_what_it_receives(name, tmp_path):
+    """Functions for TRL know columns alone; without the column, the name has its other meaning."""
+    code = f"def f(completions, {name}, **kwargs): return [float({name}[0] == 'column')]\n"
+    (tmp_path / "mine.py").write_text(code)
+    row = {"question": "q", "answer": "4", name: "column"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    path = str(tmp_path / "a.jsonl")
+    spec = named.to_json([named.parse(f"{tmp_path}/mine.py:f")])
+    task = tasks.get("file", path=path, test_path=path, prompt_column="question", rewards=spec)
+    score = task.reward(task.problem("train", 0, 0), json.dumps(["x"]))
+    assert score.value == 1.0
+    assert not any("unused" in note for note in task.notes)
+
+
+@pytest.mark.parametrize("key", ["score", "reward"])
+def test_a_total_that_is_no_number_is_not_replaced_by_the_other_parts(key):
+    alone = user_functions.score({key: None, "acc": 1.0})
+    assert alone.value is None and user_functions.abstains(alone)
+    with pytest.raises(TypeError, match=f"returned {key}='0.5'; return a number"):
+        user_functions.score({key: "0.5", "acc": 1.0})
+    other = {"score": "reward", "reward": "score"}[key]
+    assert user_functions.score({key: None, other: 0.5}).value == 0.5
 
 
 @pytest.mark.parametrize(

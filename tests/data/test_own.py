@@ -372,9 +372,8 @@ def test_prompts_of_bytes_as_tfds_gives_them_are_texts(folder, monkeypatch):
     assert problem.prompt == f"é{problem.answer}"
     assert score(task, problem, problem.answer).value == 1.0
     rows[2] = {"question": b"\xff", "answer": b""}
-    with pytest.raises(
-        ValueError, match=r"tfds:other/train:3: question: question=b'\\xff' is not UTF-8"
-    ):
+    says = r"tfds:other/train:3: 'question' is b'\\xff', which is not UTF-8"
+    with pytest.raises(ValueError, match=says):
         made(folder, "exact", path="tfds:other/train")
 
 

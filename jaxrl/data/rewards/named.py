@@ -96,7 +96,7 @@ def exact(answer_format: str = "text") -> Reward:
         right = answer is not None and text.exact_match(answer, str(problem.answer)) == 1
         return Score(float(right))
 
-    return references.answered(reward)
+    return references.answered(references.final(reward))
 
 
 def contains() -> Reward:
@@ -105,7 +105,7 @@ def contains() -> Reward:
     def reward(problem: Problem, completion: str) -> Score:
         return Score(float(str(problem.answer) in (extract.after_thought(completion) or "")))
 
-    return references.answered(reward)
+    return references.answered(references.final(reward))
 
 
 def equivalent(answer_format: str = "boxed") -> Reward:
@@ -114,7 +114,7 @@ def equivalent(answer_format: str = "boxed") -> Reward:
     Args:
       answer_format: where the answer is in the completion, see `jaxrl.data.sources.extract`.
     """
-    return references.any_of(math.equivalent(answer_format))
+    return references.any_of(references.final(math.equivalent(answer_format)))
 
 
 def closeness(name: str, answer_format: str = "text", longest: int = 10_000) -> Reward:

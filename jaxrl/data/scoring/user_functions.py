@@ -183,14 +183,10 @@ def scorer(
 
     def arguments_of(problem: Problem, texts: Sequence[str]) -> dict[str, Any]:
         row = problem.metadata.get("row", {})
-        values = {
-            **row,
-            "prompt": problem.prompt,
-            "answer": problem.answer,
-            "ground_truth": problem.answer,
-        }
+        values = {"ground_truth": problem.answer, "labels": problem.answer, **row}
+        values |= {"prompt": problem.prompt, "answer": problem.answer}
         if grouped:
-            values |= {"prompts": problem.prompt, "labels": problem.answer}
+            values["prompts"] = problem.prompt
             chat = as_trl and problem.metadata.get("conversational")
             if chat:
                 values["prompts"] = [dict(turn) for turn in problem.messages or ()]
@@ -199,7 +195,8 @@ def scorer(
             values["queries"] = [problem.prompt + text for text in texts]
         else:
             values[text_name] = texts[0]
-        values["problem"] = problem
+        if not (grouped and "problem" in row):  # as TRL, which knows columns alone
+            values["problem"] = problem
         arguments = values if names is None else {n: values[n] for n in names if n in values}
         return arguments | args
 
@@ -292,6 +289,11 @@ def score(value: Any) -> Score:
     if isinstance(value, Mapping):
         texts = {str(name): part for name, part in value.items() if isinstance(part, str)}
         numbers = {n: part for n, part in value.items() if not isinstance(part, str | None)}
+        for name in (name for name in _TOTALS if name in value and name not in numbers):
+            if value[name] is not None:
+                raise TypeError(f"returned {name}={value[name]!r:.80}; return a number")
+            if not numbers.keys() & {*_TOTALS}:
+                return score(None)
         if not numbers:
             raise TypeError(f"returned {value!r:.80}; return a dict with a number in it")
         parts = {str(name): _number(part) for name, part in numbers.items()}

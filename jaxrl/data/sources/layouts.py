@@ -6,6 +6,8 @@ known meaning, such as `system`, is named in a warning where it is not used.
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +19,11 @@ Kind = Literal[
 ]  # fmt: skip
 
 KINDS: dict[Kind, tuple[tuple[str, ...], ...]] = {
-    "preference": (("chosen", "rejected"),),
+    "preference": (
+        ("chosen", "rejected"),
+        ("messages", "rejected"),
+        ("prompt", "completion", "rejected"),
+    ),
     "ranking": (("prompt", "ranking"),),
     "stepwise": (("prompt", "completions", "labels"),),
     "referenced": (("prompt", "completions", "reference"),),
@@ -33,7 +39,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "question", "instruction", "problem", "query", "input"),
     "completion": ("completion", "response", "answer", "output", "solution"),
     "chosen": ("chosen", "preferred_output"),
-    "rejected": ("rejected", "non_preferred_output"),
+    "rejected": ("rejected", "non_preferred_output", "rejected_response", "rejected_messages"),
     "margin": ("margin",),
     "ranking": ("ranking", "ranked", "answers"),
     "label": ("label", "kto_tag"),
@@ -47,7 +53,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "tools": ("tools", "functions"),
     "variables": ("chat_template_kwargs",),
     "weight": ("weight",),
-    "images": ("images", "image", "videos", "video", "audios", "audio"),
+    "images": ("images", "image"),
+    "videos": ("videos", "video"),
+    "audios": ("audios", "audio"),
 }
 """Names that each column is recognised by, the first that is there."""
 
@@ -58,7 +66,9 @@ _IDS = ("input_ids", "prompt_ids", "completion_ids")
 _CONVERSATION = ("system", "history", "tools", "variables")
 _GROUND_TRUTH = "reward_model.ground_truth"
 """Path of the answer in the layout of verl."""
-_ALWAYS = ("weight", "images")
+MEDIA = frozenset({"images", "videos", "audios"})
+"""Columns of what is no text."""
+_ALWAYS = ("weight", "images", "videos", "audios")
 _OPTIONAL: dict[Kind, tuple[str, ...]] = {
     "messages": _CONVERSATION,
     "preference": ("prompt", "messages", "input", "margin", *_CONVERSATION),
@@ -73,7 +83,7 @@ _OPTIONAL: dict[Kind, tuple[str, ...]] = {
 INPUTS = ("input", "context")
 """Columns that hold what an `instruction` is about."""
 
-_MEANT = ("system", "history", "input", "tools", "label", "margin", "weight", "images")
+_MEANT = ("system", "history", "input", "tools", "label", "margin", *_ALWAYS)
 """Columns whose meaning is known, so that leaving one out deserves a warning."""
 
 
@@ -85,6 +95,8 @@ class Layout(NamedTuple):
     """Of each column of the kind, its name in the file; `a.b` is the key b of the column a."""
     unused: tuple[str, ...]
     """Columns of the file that nothing reads."""
+    blank: tuple[str, ...] = ()
+    """Those of them that have no value in any row."""
 
     @property
     def used(self) -> tuple[str, ...]:
@@ -97,7 +109,7 @@ class Layout(NamedTuple):
         return [
             f"{path}: the column {name!r} is not used in rows of the kind {self.kind!r}"
             for name in self.unused
-            if name in names
+            if name in names and name not in self.blank
         ]
 
 
@@ -140,17 +152,21 @@ def recognise(
         if needed is None:
             continue
         optional = (*_OPTIONAL.get(kind, ()), *_ALWAYS)
-        if kind == "preference" and (
+        if kind == "preference" and "chosen" not in needed:
+            optional = ("input", "margin", *_CONVERSATION, *_ALWAYS)
+        elif kind == "preference" and (
             "prompt" in names or _has_conversations(records, names["chosen"])
         ):  # messages beside a prompt repeat one of the answers
             optional = tuple(column for column in optional if column != "messages")
         used = {column: names[column] for column in (*needed, *optional) if column in names}
-        return Layout(kind, used, unused(present, used.values()))
+        if kind == "preference" and "completion" in used:
+            used["chosen"] = used.pop("completion")
+        return _layout(kind, used, present)
     if prompts and "prompt" in names:
         used = {c: names[c] for c in ("prompt", "input", *_CONVERSATION, *_ALWAYS) if c in names}
-        if _reaches(records, _GROUND_TRUTH):
+        if reaches(records, _GROUND_TRUTH):
             used["answer"] = _GROUND_TRUTH
-        return Layout("prompt", used, unused(present, used.values()))
+        return _layout("prompt", used, present)
     if ids := [name for name in present if name in _IDS]:
         raise ValueError(
             f"{path} has the columns {', '.join(ids)}: token ids are not read, as they are right "
@@ -164,6 +180,11 @@ def recognise(
         "its columns, as in --data.columns.prompt NAME --data.columns.completion NAME"
         f"{alone if 'prompt' in names else ''}"
     )
+
+
+def _layout(kind: Kind, used: dict[str, str], present: Mapping[str, bool]) -> Layout:
+    left = unused(present, used.values())
+    return Layout(kind, used, left, tuple(name for name in left if not present[name]))
 
 
 def unused(present: Collection[str], used: Collection[str]) -> tuple[str, ...]:
@@ -186,7 +207,7 @@ def check_names(
     for column, name in columns.items():
         if column not in COLUMNS:
             raise ValueError(f"data.columns.{column}: no such column; known: {', '.join(COLUMNS)}")
-        if name and name not in present and not _reaches(records, name):
+        if name and name not in present and not reaches(records, name):
             raise ValueError(
                 f"data.columns.{column}={name!r}: {path} has no such column; it has "
                 f"{', '.join(present)}"
@@ -196,16 +217,24 @@ def check_names(
 def value(record: Mapping[str, Any], name: str) -> Any:
     """The value of a column, or of a path such as `reward_model.ground_truth`; None: none."""
     if name in record or "." not in name:
-        return record.get(name)
+        return _known(record.get(name))
     inner: Any = record
     for key in name.split("."):
+        if isinstance(inner, str) and inner.lstrip()[:1] == "{":  # as a table of texts holds it
+            with contextlib.suppress(ValueError):
+                inner = json.loads(inner)
         if not isinstance(inner, Mapping) or key not in inner:
             return None
         inner = inner[key]
-    return inner
+    return _known(inner)
 
 
-def _reaches(records: Sequence[Mapping[str, Any]], name: str) -> bool:
+def _known(cell: Any) -> Any:
+    """The value of a cell; None for one that is missing, which is NaN where pandas wrote it."""
+    return None if sources.is_missing(cell) else cell
+
+
+def reaches(records: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Whether a path leads to a value in any of the records."""
     places = range(len(records)) if "." in name else ()
     return any(value(records[index], name) is not None for index in places)
@@ -213,19 +242,19 @@ def _reaches(records: Sequence[Mapping[str, Any]], name: str) -> bool:
 
 def _has_conversations(records: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Whether a column holds whole conversations, and not one message or text each."""
-    first = _first(records, name)
-    return isinstance(first, list | tuple) and len(first) > 1
+    first_cell = first(records, name)
+    return isinstance(first_cell, list | tuple) and len(first_cell) > 1
 
 
 def _has_ranks(records: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Whether a column holds answers with their ranks, and not the answers to a question."""
-    first = _first(records, name)
-    return isinstance(first, list | tuple) and all(
-        isinstance(answer, Mapping) and "rank" in answer for answer in first
+    first_cell = first(records, name)
+    return isinstance(first_cell, list | tuple) and all(
+        isinstance(answer, Mapping) and "rank" in answer for answer in first_cell
     )
 
 
-def _first(records: Sequence[Mapping[str, Any]], name: str) -> Any:
+def first(records: Sequence[Mapping[str, Any]], name: str) -> Any:
     """The first value of a column that is not null."""
     values = (value(records[index], name) for index in range(len(records)))
     return next((cell for cell in values if cell is not None), None)

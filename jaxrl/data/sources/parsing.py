@@ -48,7 +48,13 @@ class _Record(NamedTuple):
 
     def get(self, column: str) -> Any:
         """The value of a column; None where the record lacks it."""
-        return layouts.value(self.fields, self.columns[column]) if column in self.columns else None
+        cell = layouts.value(self.fields, self.columns[column]) if column in self.columns else None
+        if not isinstance(cell, bytes):
+            return cell
+        try:
+            return cell.decode()
+        except UnicodeDecodeError:
+            raise ValueError(f"{self.label(column)} is {cell!r:.80}, which is not UTF-8") from None
 
     def value(self, column: str) -> Any:
         """The value of a column that must be there."""
@@ -66,7 +72,7 @@ class _Record(NamedTuple):
 
     def label(self, column: str) -> str:
         """The column of the record, for a message."""
-        return f"{self.where}: {self.columns[column]!r}"
+        return f"{self.where}: {self.columns.get(column, column)!r}"
 
 
 def parse(fields: Mapping[str, Any], layout: Layout, where: str) -> Row:
@@ -80,7 +86,9 @@ def parse(fields: Mapping[str, Any], layout: Layout, where: str) -> Row:
     tools, variables = _tools(record), _variables(record)
     kind = layout.kind
     if kind == "text":
-        text = record.text("text")
+        text = record.value("text")
+        if isinstance(text, str) and not text:
+            raise ValueError(f"{record.label('text')} is empty")
         if not isinstance(text, str):
             raise ValueError(f"{record.label('text')} holds messages; name it `messages`")
         return Row(where, "", (text,), (1.0,))
@@ -112,7 +120,8 @@ def parse(fields: Mapping[str, Any], layout: Layout, where: str) -> Row:
             raise ValueError(f"{record.label('prompt')} of steps must be a text")
         steps, labels = _labelled(record, kind)
         return Row(where, prompt, steps, labels, stepwise=True)
-    row = Row(where, prompt, (record.text("completion"),), (1.0,), tools, variables)
+    prompt, answer = _without_prompt(prompt, record.text("completion"), where)
+    row = Row(where, prompt, (answer,), (1.0,), tools, variables)
     if kind == "completion":
         return row
     return row._replace(rewards=(_label(record.value("label"), record),))
@@ -128,6 +137,12 @@ def prompt_of(fields: Mapping[str, Any], layout: Layout, where: str) -> Text:
     """
     record = _Record(fields, layout.columns, where)
     _check_always(record)
+    if variables := _variables(record):
+        raise ValueError(
+            f"{record.label('variables')} is {variables!r:.60}, and prompts have no variables of "
+            "their own; give them to all with --rollout.template-args, and ignore the column with "
+            "--data.columns.variables ''"
+        )
     prompt, schemas = _prompt(record), _tools(record)
     if isinstance(prompt, str) and not schemas:
         return prompt
@@ -142,11 +157,13 @@ def prompt_of(fields: Mapping[str, Any], layout: Layout, where: str) -> Text:
 
 def _check_always(record: _Record) -> None:
     """Refuse what changes the meaning of a row and cannot be followed."""
-    if record.get("images"):
-        raise messages.NotText(
-            f"{record.label('images')} is not empty, and only texts are read; leave the column out "
-            f"with --data.columns.images ''"
-        )
+    for column in layouts.MEDIA & record.columns.keys():
+        names = (record.columns[column], *layouts.COLUMNS[column])
+        if name := next((n for n in names if layouts.value(record.fields, n)), ""):
+            raise messages.NotText(
+                f"{record.where}: {name!r} is not empty, and only texts are read; leave the "
+                f"column out with --data.columns.{column} ''"
+            )
     weight = record.get("weight")
     if weight is not None and str(weight).strip() not in ("1", "1.0", ""):
         raise ValueError(
@@ -157,8 +174,7 @@ def _check_always(record: _Record) -> None:
 
 def _tools(record: _Record) -> Any:
     """Schemas of tools: of their column, or beside the messages of OpenAI's layout."""
-    value = record.get("tools")
-    prompt = record.get("prompt")
+    value, prompt = record.get("tools"), record.get("prompt")
     if not value and isinstance(prompt, Mapping):
         value = prompt.get("tools")
     return messages.tools(value, record.where)
@@ -187,19 +203,9 @@ def _parsed(value: Any) -> Any:
         return value
 
 
-def _messages_of(text: Any) -> list[Any] | None:
-    """The messages that a text is the JSON of, as tables of texts hold them; None: of none."""
-    value = _parsed(text) if isinstance(text, str) and text.lstrip()[:1] == "[" else None
-    if not isinstance(value, list) or not value:
-        return None
-    has_roles = all(isinstance(turn, Mapping) and {"role", "from"} & turn.keys() for turn in value)
-    return value if has_roles else None
-
-
 def _prompt(record: _Record) -> Text:
     """The prompt with its input, after the system message and the turns before it."""
-    value, input_text = record.value("prompt"), record.get("input")
-    prompt = _text(_messages_of(value) or value, record.label("prompt"))
+    prompt, input_text = record.text("prompt"), record.get("input")
     if input_text is not None and not isinstance(input_text, str | int | float):
         raise ValueError(f"{record.label('input')} is {input_text!r:.60}, and must be a text")
     if input_text is not None and str(input_text).strip():
@@ -227,39 +233,30 @@ def _with_context(turns: tuple[Message, ...], record: _Record) -> tuple[Message,
         )
     if system and not lead:
         before.append({"role": "system", "content": system})
-    history = _history(_parsed(record.get("history")), record)
+    history = messages.earlier(_parsed(record.get("history")), record.label("history"))
     return (*before, *lead, *history, *turns[len(lead) :])
-
-
-def _history(value: Any, record: _Record) -> list[Message]:
-    """Earlier turns: pairs of a question and an answer, or messages."""
-    if not value:
-        return []
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"{record.label('history')} is {value!r:.60}, and must be a list")
-    if all(isinstance(turn, Mapping) for turn in value):
-        return list(messages.conversation(value, record.label("history")))
-    turns = list[Message]()
-    for pair in value:
-        if not isinstance(pair, list | tuple) or [type(text) for text in pair] != [str, str]:
-            raise ValueError(
-                f"{record.label('history')} holds {pair!r:.60}; write [question, answer] pairs"
-            )
-        turns += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
-    return turns
 
 
 def _preference(record: _Record, tools: Any, variables: Mapping[str, Any]) -> Row:
     """A pair, whose prompt may be the common beginning of both answers."""
-    pair = (record.text("chosen"), record.text("rejected"))
+    if "chosen" in record.columns:
+        pair = (record.text("chosen"), record.text("rejected"))
+    else:  # a conversation, and what was worse than its last answer
+        turns, worse = _turns(record, "messages"), record.text("rejected")
+        if isinstance(worse, str):
+            worse = (*turns[:-1], {"role": "assistant", "content": worse})
+        pair = (turns, worse)
     if "prompt" in record.columns:
         prompt = _prompt(record)
+    elif "chosen" not in record.columns:
+        prompt = ""
     elif "messages" in record.columns:
         prompt = _with_context(_turns(record, "messages"), record)
     else:
         prompt = ""
     prompt, pair = _with_prompt(prompt, pair, record.where)
-    if not {"prompt", "messages"} & record.columns.keys() and not isinstance(prompt, str):
+    implicit = "chosen" not in record.columns or "messages" not in record.columns
+    if "prompt" not in record.columns and implicit and not isinstance(prompt, str):
         prompt = _with_context(prompt, record)
     elif isinstance(prompt, str) and {"system", "history"} & record.columns.keys():
         prompt = _with_context(({"role": "user", "content": prompt},), record)
@@ -314,7 +311,12 @@ def _with_prompt(prompt: Text, pair: tuple[Text, Text], where: str) -> tuple[Tex
     if isinstance(chosen, str) != isinstance(rejected, str):
         raise ValueError(f"{where}: one answer is a text and the other a list of messages")
     if isinstance(chosen, str) and isinstance(rejected, str):
-        return (prompt, pair) if prompt else _divided(chosen, rejected, where)
+        if not prompt:
+            return _divided(chosen, rejected, where)
+        dialogue = isinstance(prompt, str) and _TURN.search(prompt) and _OTHER.search(f"\n{prompt}")
+        if dialogue and chosen.startswith(prompt) and rejected.startswith(prompt):  # as in HH-RLHF
+            return prompt, (chosen[len(prompt) :], rejected[len(prompt) :])
+        return prompt, pair
     same = 0
     while same < min(len(chosen), len(rejected)) and chosen[same] == rejected[same]:
         same += 1
@@ -322,16 +324,54 @@ def _with_prompt(prompt: Text, pair: tuple[Text, Text], where: str) -> tuple[Tex
         raise ValueError(f"{where}: one conversation is the beginning of the other")
     if isinstance(prompt, str) and not prompt and not same:
         raise ValueError(f"{where}: the conversations have no common beginning, so no prompt")
+    divided = (chosen[same:], rejected[same:])
     # conversations that repeat their prompt are as good as those that do not
-    repeated = same and (not prompt or _contents(chosen[:same]) == _contents(prompt))
-    if not repeated:
+    shared, asked = _contents(chosen[:same]), _contents(prompt)
+    if same and (not prompt or shared == asked):
+        return chosen[:same], divided
+    if not any(_is_whole(prompt, answer) for answer in (chosen, rejected)):
         return prompt, pair
-    return chosen[:same], (chosen[same:], rejected[same:])
+    if same and _holds(shared, asked):
+        return chosen[:same], divided
+    if same and asked[-same:] == shared:
+        return prompt, divided
+    raise _other_prompt(where)
+
+
+def _without_prompt(prompt: Text, answer: Text, where: str) -> tuple[Text, Text]:
+    """A prompt and its answer, where the answer may be the conversation that begins with it."""
+    if isinstance(answer, str) or not _is_whole(prompt, answer):
+        return prompt, answer
+    shared, asked = _contents(answer[:-1]), _contents(prompt)
+    if _holds(shared, asked):
+        return answer[:-1], answer[-1:]
+    if shared and asked[-len(shared) :] == shared:
+        return prompt, answer[-1:]
+    raise _other_prompt(where)
+
+
+def _other_prompt(where: str) -> ValueError:
+    return ValueError(
+        f"{where}: the answer is a conversation that begins otherwise than with the prompt; leave "
+        "one of them out of the row (--data.columns.prompt '' ignores the column of a preference)"
+    )
+
+
+def _is_whole(prompt: Text, answer: tuple[Message, ...]) -> bool:
+    """Whether an answer is a conversation, whose first turn is what a prompt already holds."""
+    answered = not isinstance(prompt, str) and prompt[-1]["role"] == "assistant"
+    return not answered and answer[0]["role"] in ("system", "user")
 
 
 def _contents(text: Text) -> list[str]:
-    """The contents of a prompt, without its form."""
-    return [text] if isinstance(text, str) else [str(turn["content"]) for turn in text]
+    """The contents of a prompt, without its form and the white space around each."""
+    texts = [text] if isinstance(text, str) else [str(turn["content"]) for turn in text]
+    return [part.strip() for part in texts]
+
+
+def _holds(whole: list[str], part: list[str]) -> bool:
+    """Whether a list has another as a run of its elements."""
+    return any(whole[at : at + len(part)] == part for at in range(len(whole)))
 
 
 _TURN = re.compile(r"(?:^|\n)(?:Assistant|ASSISTANT|assistant|AI|Bot):")
@@ -339,11 +379,8 @@ _OTHER = re.compile(r"\n(?:Human|HUMAN|human|User|USER|user):")
 
 
 def _divided(chosen: str, rejected: str, where: str) -> tuple[str, tuple[str, str]]:
-    """The prompt of two texts that begin with it, and what follows.
-
-    It ends with the last sign of the assistant's turn in the common beginning; without one, at the
-    last space or line break.
-    """
+    """The common beginning of two texts as their prompt, and what follows: it ends with its last
+    sign of the assistant's turn; without one, at its last space or line break."""
     pairs = zip(chosen, rejected, strict=False)
     same = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(chosen), len(rejected)))
     ends = [match.end() for match in _TURN.finditer(chosen[:same])]
@@ -396,5 +433,8 @@ def _text(value: Any, where: str) -> Text:
     if isinstance(value, str):
         if not value:
             raise ValueError(f"{where} is empty")
-        return value
+        turns = messages.in_text(value, where)
+        if turns is None:
+            return value
+        value = turns
     return messages.conversation(value, where)

@@ -68,8 +68,13 @@ def columns(records: Records) -> dict[str, bool]:
     names: dict[str, bool] = {}
     for index in range(len(records)):
         for name, value in records[index].items():
-            names[name] = names.get(name, False) or value is not None
+            names[name] = names.get(name, False) or not is_missing(value)
     return names
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is null, or NaN, as pandas writes what is missing."""
+    return value is None or (isinstance(value, float) and value != value)
 
 
 def _file(path: Path, skip: OnBroken | None) -> Records:
@@ -191,11 +196,13 @@ class Jsonl(Sequence[Mapping[str, Any]]):
             return True
         try:
             record = _parsed(line)
-            why = "" if isinstance(record, dict) else f"{record!r:.60} is not a JSON object"
+            why = "" if isinstance(record, dict) else f"not JSON: {record!r:.60} is no JSON object"
+        except UnicodeDecodeError as error:
+            why = f"not UTF-8 ({error.reason}); save the file as UTF-8"
         except (ValueError, RecursionError) as error:
-            why = str(error)
+            why = f"not JSON: {error}"
         if why:
-            skip(f"{self._path}:{line_number}", f"not JSON: {why}")
+            skip(f"{self._path}:{line_number}", why)
         return not why
 
     def __len__(self) -> int:
@@ -251,7 +258,7 @@ class Table(Sequence[Mapping[str, Any]]):
         try:
             tables = [load(path) for path in paths]
             self._table = pyarrow.concat_tables(tables, promote_options="permissive")
-        except pyarrow.ArrowInvalid as error:
+        except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"{paths[0]}: cannot be read as a table: {error}") from error
         self._paths = paths
         self._starts = list(itertools.accumulate((t.num_rows for t in tables), initial=0))
@@ -283,12 +290,15 @@ def delimited(path: Path) -> Records:
         or a file that is not UTF-8.
     """
     with io.TextIOWrapper(compressed.opened(path), newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, delimiter="\t" if shards.suffix(path) == ".tsv" else ",")
+        delimiter = "\t" if shards.suffix(path) == ".tsv" else ","
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
         rows: list[Mapping[str, Any]] = []
         lines: list[int] = []
         try:
             with _long_cells():
-                names = next(reader, [])
+                names = [name.strip() for name in next(reader, [])]
+                if twice := [name for name in names if name and names.count(name) > 1]:
+                    raise ValueError(f"{path}: two columns are named {twice[0]!r}; rename one")
                 last = reader.line_num
                 for row in reader:
                     first, last = last + 1, reader.line_num

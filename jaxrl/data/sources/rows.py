@@ -112,7 +112,8 @@ def read(
     if bad == "error" and broken:
         raise unusable(broken[0])
     if not len(records):
-        raise ValueError(f"data.path={path!r} has no rows")
+        why = f" that can be used: {broken[0].id}: {broken[0].why}" if broken else ""
+        raise ValueError(f"data.path={path!r} has no rows{why}")
     layout = layouts.recognise(records, columns or {}, path, prompts=prompts)
     good, keys = array("Q"), list[bytes]()
     for index in range(len(records)):

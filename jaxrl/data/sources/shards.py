@@ -22,6 +22,7 @@ _SPLITS = {
     "evaluation": "test", "validation": "validation", "valid": "validation", "val": "validation",
     "dev": "validation",
 }  # fmt: skip
+_SHARD = re.compile(r"(.+)-[0-9]{4,}-of-[0-9]{4,}")
 _METADATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 
 
@@ -125,10 +126,12 @@ def _configured(path: Path) -> list[Path]:
 
 def _train_patterns(value: object) -> list[str]:
     """Globs of the train split in `data_files` of a card."""
+    if isinstance(value, dict) and "path" not in value:
+        value = [{"split": split, "path": path} for split, path in value.items()]
     entries = value if isinstance(value, list) else [value]
     if all(isinstance(entry, str) for entry in entries):
         return [str(entry) for entry in entries]
-    paths = [e["path"] for e in entries if e.get("split", "train") == "train"]
+    paths = [e.get("path", []) for e in entries if e.get("split", "train") == "train"]
     return [p for path in paths for p in (path if isinstance(path, list) else [path])]
 
 
@@ -156,7 +159,15 @@ def _of_train(shards: Sequence[Path], folder: Path) -> list[Path]:
             f"path={str(folder)!r} holds files named after splits, and {strays[0].name!r} beside "
             f"them; name those that are meant, as in {folder / '**' / 'train*'}"
         )
-    return [file for file in shards if splits[file] == "train"]
+    train = [file for file in shards if splits[file] == "train"]
+    # the name of a shard on the Hub is that of its split, such as train_sft
+    names = {match[1] for file in train if (match := _SHARD.match(file.name))}
+    if len(names) > 1:
+        raise ValueError(
+            f"path={str(folder)!r} holds the splits {', '.join(sorted(names))}; name the files of "
+            f"one, as in {train[0].parent / (min(names) + '-*')}"
+        )
+    return train
 
 
 def _check_alike(shards: Sequence[Path], folder: Path) -> None:

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,12 +23,15 @@ from jaxrl.data.text import templates
 from jaxrl.data.text.messages import Message
 from jaxrl.data.types import Problem, Task
 
-_PROMPTS = ("prompt", "question", "problem", "instruction", "messages", "conversations", "input")
+_PROMPTS = (
+    "prompt", "question", "problem", "instruction", "query", "messages", "conversations",
+    "conversation", "input",
+)  # fmt: skip
 _ANSWERS = (
     "answer", "solution", "target", "output", "response", "ground_truth",
     "reward_model.ground_truth", "extra_info.answer",
 )  # fmt: skip
-_BESIDE = ("system", "history", "tools", "images")
+_BESIDE = ("system", "history", "tools", "variables", "weight", *sorted(layouts.MEDIA))
 """Columns of `jaxrl.data.sources.layouts` that a prompt may have besides, and `input` after
 instruction."""
 _MOST_HELD_OUT = 1024
@@ -46,6 +50,7 @@ def task(
     solution_column: str = "",
     domain_column: str = "",
     domain: str = "",
+    columns: str = "",
 ) -> Task:
     """Problems from a file of your own.
 
@@ -54,9 +59,9 @@ def task(
       rewards: from `jaxrl.data.rewards.named.to_json`; on the command line, --reward writes it.
       test_path: rows of the test split; empty holds out a share of `path`, by a hash of the prompt.
       prompt_column: column of the prompt, a text or a list of chat messages; empty: the first of
-        prompt, question, problem, instruction, messages, conversations and input that is there. A
-        system message, a history, the input of an instruction and tools are read from the columns
-        of these names.
+        prompt, question, problem, instruction, query, messages, conversations, conversation and
+        input that is there and has a value. A system message, a history, the input of an
+        instruction and tools are read from the columns of these names.
       answer_column: column of the reference answer, or a path into one; empty: the first of answer,
         solution, target, output, response, ground_truth and reward_model.ground_truth that is
         there, or none.
@@ -69,13 +74,16 @@ def task(
         imitate or show one; empty: the column of the answer, where that is a text.
       domain_column: column whose values divide the rows into domains.
       domain: the value of that column whose rows are used; empty: all rows.
+      columns: a JSON object of names in the file by the names of
+        `jaxrl.data.sources.layouts.COLUMNS`, for what belongs to a prompt; an empty name says that
+        there is no such column. The others are recognised.
 
     Raises:
       ValueError: a row that does not fit, with its line; or a reward that cannot be called.
     """
     if bad_rows not in ("error", "skip"):
         raise ValueError(f"bad_rows={bad_rows!r} must be error or skip")
-    beside = _Beside(solution_column, domain_column, domain)
+    beside = _Beside(solution_column, domain_column, domain, columns)
     rows = _rows(path, prompt_column, answer_column, bad_rows, beside, _stamp(path))
     split_rows = {"train": rows}
     if test_path:
@@ -144,6 +152,7 @@ class _Beside(NamedTuple):
     solution: str
     domain_column: str
     domain: str
+    columns: str
 
 
 class _Rows:
@@ -159,8 +168,8 @@ class _Rows:
             raise ValueError(f"{path} has no rows")
         self._names = sources.columns(self._all)
         self.columns = list(self._names)
-        self.prompt = prompt or next((n for n in _PROMPTS if self._has(n)), "")
-        self.answer = answer or next((n for n in _ANSWERS if self._has(n)), "")
+        self.prompt = prompt or self._first_of(_PROMPTS)
+        self.answer = answer or self._first_of(_ANSWERS)
         if not self.prompt:
             raise ValueError(
                 f"{path} has the columns {', '.join(self.columns)}; say which one is the prompt, "
@@ -187,26 +196,36 @@ class _Rows:
             why = self.bad[0].why if self.bad else f"none is of domain {beside.domain!r}"
             raise ValueError(f"{path} has no row that can be used: {why}")
 
-    def _has(self, name: str) -> bool:
-        """Whether the file has a column, or a path that leads to a value of its first row."""
-        return name in self._names or layouts.value(self._all[0], name) is not None
+    def _first_of(self, names: Sequence[str]) -> str:
+        """The first column or path that leads to a value in any row, or else that is there."""
+        full = (
+            name
+            for name in names
+            if self._names.get(name)
+            or (self._names.get(name.partition(".")[0]) and layouts.reaches(self._all, name))
+        )
+        return next(full, next((name for name in names if name in self._names), ""))
 
     def _is_text(self, name: str) -> bool:
-        return bool(name) and isinstance(layouts.value(self._all[0], name), str)
+        """Whether the values of a column are texts."""
+        return bool(name) and isinstance(layouts.first(self._all, name), str)
 
     def _is_of_domain(self, place: int) -> bool:
-        _, column, domain = self._columns
+        _, column, domain, _ = self._columns
         return not domain or str(layouts.value(self._all[place], column)) == domain
 
     def _context(self) -> dict[str, str]:
         """The columns that belong to the prompt."""
+        chosen = json.loads(self._columns.columns or "{}")
+        layouts.check_names(chosen, self._names, self._all, self.path)
         names = {
             column: name
             for column in _BESIDE
             for name in reversed(layouts.COLUMNS[column])
-            if self._names.get(name) and name != self.prompt
+            if self._names.get(name) and name != self.prompt and column not in chosen
         }
-        if self.prompt == "instruction":
+        names |= {column: name for column, name in chosen.items() if name}
+        if self.prompt == "instruction" and "input" not in chosen:
             full = [name for name in layouts.INPUTS if self._names.get(name)]
             names |= {"input": full[0]} if full else {}
         return names
@@ -225,6 +244,11 @@ class _Rows:
             lines.append(f"{len(self.bad)} bad rows of {self.path} are left out")
         if left:
             lines.append(f"{self.path}: unused columns: {', '.join(left)}")
+        if self.answer and _is_list(text := layouts.first(self._all, self.answer)):
+            lines.append(
+                f"{self.path}: {self.answer}={text!r:.60} is a text, and is compared as it is "
+                "written; give a list where any of its elements is right"
+            )
         return tuple(lines)
 
     def record(self, index: int) -> Mapping[str, Any]:
@@ -247,7 +271,7 @@ class _Rows:
         record = self._all[place]
         needed = {"prompt": self.prompt, "answer": self.answer, "solution": self.solution}
         for flag, name in needed.items():
-            if name and name not in record and layouts.value(record, name) is None:
+            if name and name not in record and not self._is_null(record, name):
                 raise ValueError(
                     f"{self._where(place)}: no column {name!r}; it has {', '.join(record)}; name "
                     f"another with --{flag}-column"
@@ -264,18 +288,21 @@ class _Rows:
         self.characters.update(*texts, str(answer), str(solution))
         return hashlib.blake2b(_dumped(prompt), digest_size=8).digest()
 
+    def _is_null(self, record: Mapping[str, Any], path: str) -> bool:
+        """Whether a path leads to a value of a record, or to one of another in the same column."""
+        if layouts.value(record, path) is not None:
+            return True
+        top = path.partition(".")[0]
+        return path != top and top in record and layouts.reaches(self._all, path)
+
     def _asked(self, place: int) -> str | tuple[Message, ...]:
         """The prompt of a row: a text, or messages with what stands beside it.
 
         Raises:
           ValueError: it is neither, or holds the answer too.
         """
-        record, where = self._all[place], f"{self._where(place)}: {self.prompt}"
         layout = layouts.Layout("completion", {"prompt": self.prompt, **self.beside}, ())
-        value = layouts.value(record, self.prompt)
-        if isinstance(value, bytes):
-            record = {**record, self.prompt: sources.field(record, self.prompt, where)}
-        return parsing.prompt_of(record, layout, self._where(place))
+        return parsing.prompt_of(self._all[place], layout, self._where(place))
 
 
 @functools.lru_cache(maxsize=8)
@@ -288,6 +315,13 @@ def _rows(
     stamp: tuple[tuple[int, ...], ...],
 ) -> _Rows:
     return _Rows(path, prompt, answer, bad_rows, beside)
+
+
+def _is_list(answer: Any) -> bool:
+    """Whether an answer is the text of a list of texts."""
+    return (
+        isinstance(answer, str) and re.match(r"\s*\[\s*(['\"]).*\1\s*\]\s*\Z", answer) is not None
+    )
 
 
 _SKIP = "--data.bad-rows skip"
@@ -373,4 +407,4 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(element) for element in value]
-    return str(value)
+    return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)

@@ -8,6 +8,7 @@ arguments as JSON, and keys that are null because another row of a Parquet file 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,11 @@ ROLES = {
 
 _CALLS = ("function_call", "tool_call")
 _THOUGHTS = ("reasoning_content", "thinking", "reasoning")
-_SWITCHES = ("train", "training", "loss")
+_SWITCHES = ("train", "training", "loss", "weight")
+"""Fields that say whether a message is learned."""
+_KEYS = (("role", "from"), ("content", "value"))
+"""Keys of a message, in the layouts of OpenAI and of ShareGPT."""
+_REPR = re.compile(r"\s*\[?\s*\{\s*'(role|from|content|value)'\s*:")
 _TEXTS = ("text", "input_text", "output_text")
 
 
@@ -86,9 +91,7 @@ def normal(message: Any, where: str = "", *, strict: bool = True) -> Message:
     weight = _weight(fields, where)
     if weight != 1:
         out["weight"] = weight
-    return out | {
-        name: fields[name] for name in fields if name not in ("role", *_SWITCHES, "weight")
-    }
+    return out | {name: fields[name] for name in fields if name not in ("role", *_SWITCHES)}
 
 
 def conversation(value: Any, where: str = "") -> tuple[Message, ...]:
@@ -102,6 +105,50 @@ def conversation(value: Any, where: str = "") -> tuple[Message, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         raise ValueError(f"{where} is {value!r:.60}, neither a text nor a list of messages")
     return tuple(normal(turn, where) for turn in value)
+
+
+def in_text(text: str, where: str) -> Any:
+    """The messages that a text is the JSON of, as tables of texts hold them; None: of none.
+
+    Raises:
+      ValueError: it is what Python prints of messages.
+    """
+    if _REPR.match(text) and all(re.search(f"'({a}|{b})':", text) for a, b in _KEYS):
+        raise ValueError(
+            f"{where} is {text!r:.60}, which Python printed of messages; write it as JSON, by "
+            "json.dumps"
+        )
+    if text.lstrip()[:1] not in ("[", "{"):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    turns = value if isinstance(value, list) else [value]
+    has_roles = all(
+        isinstance(turn, Mapping) and all(turn.keys() & {*pair} for pair in _KEYS) for turn in turns
+    )
+    return value if turns and has_roles else None
+
+
+def earlier(value: Any, where: str) -> tuple[Message, ...]:
+    """Turns before a prompt: pairs of a question and an answer, or messages; none of what is empty.
+
+    Raises:
+      ValueError: anything else.
+    """
+    if not value:
+        return ()
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{where} is {value!r:.60}, and must be a list")
+    if all(isinstance(turn, Mapping) for turn in value):
+        return conversation(value, where)
+    turns = list[Message]()
+    for pair in value:
+        if not isinstance(pair, list | tuple) or [type(text) for text in pair] != [str, str]:
+            raise ValueError(f"{where} holds {pair!r:.60}; write [question, answer] pairs")
+        turns += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
+    return tuple(turns)
 
 
 def tools(value: Any, where: str = "") -> list[dict[str, Any]] | None:
@@ -240,10 +287,13 @@ def _json(text: Any, what: str) -> Any:
 
 def _weight(fields: Mapping[str, Any], where: str) -> int:
     """1 for a message that may be learned, 0 for one that is not."""
-    weights = [fields[name] for name in _SWITCHES if isinstance(fields.get(name), bool)]
-    if "weight" in fields:
-        weights.append(fields["weight"])
-    for weight in weights:
+    weights = {name: fields[name] for name in _SWITCHES if name in fields}
+    for name, weight in weights.items():
         if not isinstance(weight, bool | int | float) or weight not in (0, 1):
-            raise ValueError(f"{where}: weight={weight!r} must be 0 or 1; leave it out")
-    return int(all(weights))
+            raise ValueError(f"{where}: {name}={weight!r} must be 0 or 1; leave it out")
+    if fields.get("train_detail"):
+        raise ValueError(
+            f"{where}: 'train_detail' divides a message, which is learned whole or, with weight 0, "
+            "not at all; leave it out"
+        )
+    return int(all(weights.values()))

@@ -95,12 +95,14 @@ def with_variables(tokenizer: Tokenizer, variables: Mapping[str, Any]) -> Tokeni
     if tokenizer.template is None:
         raise ValueError("rollout.template_args is set, but this model has no chat template")
     for name in variables:
-        if name not in tokenizer.template:
+        if not re.search(rf"\b{re.escape(name)}\b", tokenizer.template):
             raise ValueError(
                 f"rollout.template_args.{name}: the chat template has no variable {name!r}"
             )
+    words = {"true": True, "false": False}  # as a command line may write them
+    values = {name: words.get(str(value).lower(), value) for name, value in variables.items()}
     functions = ("chat", "conversation", "render")
-    bound = {name: functools.partial(getattr(tokenizer, name), **variables) for name in functions}
+    bound = {name: functools.partial(getattr(tokenizer, name), **values) for name in functions}
     return dataclasses.replace(tokenizer, **bound)
 
 

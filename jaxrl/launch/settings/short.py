@@ -92,6 +92,9 @@ DATA = {
 }
 """Flags to the parameters of the task `file` that they set."""
 
+_PROMPT_COLUMNS = {"prompt": "prompt-column", "completion": "answer-column"}
+"""Columns of a file of rows, and the flags that name them in a file of prompts."""
+
 ROWS = {
     "data": "data.path",
     "dataset": "data.path",
@@ -146,6 +149,10 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
     rest: list[str] = []
     values: dict[str, str] = {}
     rewards: list[str] = []
+    columns: dict[str, str] = {}
+    for flag in ("--data", "--test-data", "--eval-data"):
+        if sum(token.partition("=")[0] == flag for token in argv) > 1:
+            raise ValueError(f"{flag} is given twice; name several files by one folder or glob")
     queue = list(argv)
     while queue:
         token = queue.pop(0)
@@ -153,9 +160,12 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
         name = flag.removeprefix("--").replace("_", "-")
         if name == "data.bad-rows":  # what messages name, whatever a run learns from
             token, name = f"--bad-rows{has_value}{value}", "bad-rows"
+        column = "" if config.data.kinds else name.partition("data.columns.")[2]
+        name = _PROMPT_COLUMNS.get(column, name)
+        plain = not token.startswith("--") or name not in NAMES or _is_field(config, name)
         if config.data.kinds and token.startswith("--") and name in ROWS:
             rest.append(f"--{ROWS[name]}{has_value}{value}")
-        elif not token.startswith("--") or name not in NAMES or _is_field(config, name):
+        elif plain and not column:
             rest.append(token)
         elif name in _SWITCHES:
             enabled = _is_on(name, value) if has_value else True
@@ -173,12 +183,16 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
             if not has_value and (not queue or queue[0].startswith("--")):
                 raise ValueError(f"--{name} needs a value")
             argument = value if has_value else queue.pop(0)
-            if name == "reward":
+            if column and name not in DATA:
+                columns[column.replace("-", "_")] = argument
+            elif name == "reward":
                 rewards.append(argument)
                 while queue and not has_value and not queue[0].startswith("--"):
                     rewards.append(queue.pop(0))
             else:
                 values[DATA.get(name, name)] = argument
+    if columns:
+        values["columns"] = json.dumps(columns)
     options = Options(
         _whole("epochs", values), _whole("show-every", values),
         "profile" in values, "trust" in values, "strict" in values,
@@ -190,7 +204,8 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
     if "path" in values and (method := recipes.method_of(config)):
         rewards += [text for text in method.rewards if text not in rewards]
     config, rewards = _with_reward_models(config, rewards, "path" in values)
-    config = _with_data(config, {k: v for k, v in values.items() if k in DATA.values()}, rewards)
+    data_args = {k: v for k, v in values.items() if k in {*DATA.values(), "columns"}}
+    config = _with_data(config, data_args, rewards)
     if options.epochs and any(t.partition("=")[0] == "--steps" for t in rest):
         raise ValueError("--epochs and --steps both say how long to train; give one of them")
     return _with_chat(config, rest), rest, options
