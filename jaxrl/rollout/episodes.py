@@ -114,6 +114,8 @@ def episode(
         if record.error is not None or last.done:
             record.stopped = record.error is None
             break
+        if len(play.actions) == ctx.rollout.max_turns:
+            break
         try:
             following = _following(ctx, contexts, record, request, turn_request, completion, last)
         except ValueError as refused:
