@@ -33,6 +33,8 @@ FLAGS: dict[Need, str] = {
     "runs": "more than one run: `jaxrl merge` or an experiment puts runs of other recipes together",
 }
 """Need to the flag that gives it."""
+_OF_FILES = ("answer", "solution", "domains", "harmful", "facts", "judge", "rewards")
+"""Needs whose flags are for data of the user's."""
 
 
 class Refused(ValueError):
@@ -53,16 +55,19 @@ def _title(need: Need, method: Method) -> str:
     return f"{need} ({', '.join(parameters(method))})" if need == "parameters" else need
 
 
-def flag(need: Need, recipe: str, method: Method) -> str:
-    """The flag that gives what a method needs.
+def flag(need: Need, config: Config, method: Method) -> str:
+    """The flag that gives a run what its method needs.
 
     Args:
       need: one of the method's.
-      recipe: its name.
-      method: of the recipe.
+      config: of the run.
+      method: of its recipe.
     """
+    if need in _OF_FILES and "file" not in _tasks(config):
+        return f"--data FILE with {FLAGS[need]}"
     if need != "parameters":
         return FLAGS[need]
+    recipe = config.recipe
     named_parameters = " and ".join(parameters(method))
     task = recipes.load(recipe).task if recipe in recipes.names() else ""
     like = f", as --env {task} has" if task else ""
@@ -100,7 +105,7 @@ def check(config: Config, *, strict: bool = False) -> list[str]:
         return []
     if absent := missing(config, method):
         names = " and ".join(_title(need, method) for need in absent)
-        flags = "; and ".join(flag(need, config.recipe, method) for need in absent)
+        flags = "; and ".join(flag(need, config, method) for need in absent)
         raise Refused(f"{config.recipe} needs {names}: {flags}", tuple(absent))
     lines = [
         f"{config.recipe}: {change} takes part of the method away"
@@ -199,9 +204,11 @@ def verdict(config: Config) -> str:
       ValueError: it has no model, or nothing to train on.
     """
     short.check_named(config)
-    check(config, strict=True)
     try:
+        check(config, strict=True)
         assemble.assemble(config)
+    except Refused:
+        raise
     except ValueError as error:
         raise Refused(f"{config.recipe} needs other settings: {error}") from error
     return f"{config.recipe}: the method is kept"

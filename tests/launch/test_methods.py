@@ -80,7 +80,7 @@ def test_what_is_missing_is_refused_with_its_flag(name, rows):
         with pytest.raises(needs.Refused, match="needs") as refusal:
             needs.check(config)
         assert refusal.value.needs == tuple(absent)
-        assert all(needs.flag(need, name, own) in str(refusal.value) for need in absent)
+        assert all(needs.flag(need, config, own) in str(refusal.value) for need in absent)
     else:
         assert needs.check(config, strict=True) == []
 

@@ -38,7 +38,10 @@ def task(
     """
     plain = tasks.within(of, args)
     if plain.turns is not None or plain.grouped:
-        raise ValueError(f"of={of!r}: a task of one turn, which scores completions one by one")
+        raise ValueError(
+            f"wrapper={by!r}: task {of!r} has turns, or rewards whole groups, and this method's "
+            "reward is made of that of single answers; use --data FILE, or a task of one turn"
+        )
     wrap = _function("wrapper", by)
     names = [spec.name for spec in named.read(str(plain.params.get("rewards", "[]")))]
 

@@ -23,10 +23,10 @@ and what happens with three kinds of data. `jaxrl train NAME --model MODEL --dat
 REWARD` trains one. What a method lacks is refused before anything is loaded, and the message has
 the flag. `jaxrl show NAME ... --check` says it without training, and `jaxrl recipes --for FILE`
 lists the methods for a file. A plain file has the columns prompt and answer, with numbers as
-answers; the other one has solutions, domains, facts and harmful requests as well. The last column
-is of the other file with two rewards, one of them a judge, or of the environment of the recipe's
-small run. Parameters are those of an environment that a method's stages set, such as the noise of
-a search engine.
+answers; the other one has solutions, facts and harmful requests as well, and domains for methods
+that need them. The last column is of the other file with two rewards, one of them a judge, or of
+the environment of the recipe's small run. Parameters are those of an environment that a method's
+stages set, such as the noise of a search engine.
 
 | need | flag |
 |---|---|
@@ -101,7 +101,9 @@ def cases(name: str, plain_file: str, rich_file: str) -> dict[str, list[Config]]
     rewards = ["number", *recipes.module(name).METHOD.rewards]
     judged = [*rewards, "judge?url=http://localhost:8000/v1&model=judge"]
     plain = {"path": plain_file, "rewards": _written(rewards)}
-    rich = {**plain, "path": rich_file, "solution_column": "solution", "domain_column": "kind"}
+    rich = {**plain, "path": rich_file, "solution_column": "solution"}
+    if "domains" in recipes.module(name).METHOD.needs:
+        rich["domain_column"] = "kind"
     judge_args = {**rich, "rewards": _written(judged)}
     return {
         _CASES[0]: [_on_file(config, plain)],
