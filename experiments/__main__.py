@@ -3,6 +3,7 @@
 effects    what methods do, by the protocol of `experiments/lab/PROTOCOL.md`
 pack       the figures of arms that were run, into one compressed file
 control    learning curves of offline RL and control over seeds, their table and figures
+own_data   sixteen methods on a real model and a file of the user's
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ COMMANDS = {
     "effects": "experiments.effects.command",
     "pack": "experiments.lab.archive",
     "control": "experiments.bench",
+    "own_data": "experiments.own_data",
 }
 """Command -> the module whose `main(argv)` it is."""
 

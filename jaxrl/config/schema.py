@@ -66,6 +66,9 @@ class RolloutConfig:
     """Longest completion, in tokens; of an episode, all its turns and observations."""
     turn_tokens: int = 0
     """Longest turn of an episode, in tokens; 0: what is left of `max_new_tokens`."""
+    max_turns: int = 0
+    """Most turns of an episode, which is cut off after them; 0: as many as the environment allows.
+    Environments of any kind have it."""
     chunks: Chunks = WHOLE
     """Splits long responses into chunks; each sees the prompt and the end of the chunk before it
     (Delethink)."""
@@ -250,7 +253,8 @@ class Config:
     """A function of `jaxrl.data.rewards.wrappers`, or module:function, that makes a method's reward
     of the task's own; empty: none."""
     wrapper_args: dict[str, str] = dataclasses.field(default_factory=dict)
-    """`asks`, a text added to each prompt, and `column`, of the row that the function reads."""
+    """`asks`, a text added to each prompt; `states`, a function that gives one for each problem;
+    and `column`, of the row that the function reads."""
     domains: dict[str, Domain] = dataclasses.field(default_factory=dict)
     """Several tasks by name, in place of `task`; each problem is scored by its own task."""
     bandit: BanditConfig = BanditConfig()

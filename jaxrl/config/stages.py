@@ -27,9 +27,9 @@ from jaxrl.config.schema import Config
 
 MAY_CHANGE = (
     "rollout.group_size", "rollout.max_prompt_tokens", "rollout.max_new_tokens",
-    "rollout.turn_tokens", "rollout.long_prompts", "rollout.temperature", "rollout.oversampling",
-    "rollout.chat", "rollout.system", "task", "task_args.", "domains.", "bandit.", "curriculum.",
-    "objective.",
+    "rollout.turn_tokens", "rollout.max_turns", "rollout.long_prompts", "rollout.temperature",
+    "rollout.oversampling", "rollout.chat", "rollout.system", "task", "task_args.", "domains.",
+    "bandit.", "curriculum.", "objective.",
 )  # fmt: skip
 """Fields, or groups of fields, that a stage may set."""
 PERIOD = "period"

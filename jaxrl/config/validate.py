@@ -30,6 +30,11 @@ def check(config: Config) -> None:
     for name, value in positive.items():
         if value < 1:
             raise ValueError(f"{name}={value}: must be 1 or more")
+    if config.rollout.max_turns < 0:
+        raise ValueError(
+            f"rollout.max_turns={config.rollout.max_turns}: 0 leaves it to the environment, and "
+            "else it must be 1 or more"
+        )
     if config.labels not in (0, 1) or (config.labels and not config.data.kinds):
         raise ValueError(
             f"labels={config.labels}: a reward model has 1 and learns from a file, as with "

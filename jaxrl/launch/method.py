@@ -19,7 +19,7 @@ DEFAULT_BASE = "quickstart"
 
 Need = Literal[
     "answer", "solution", "domains", "harmful", "facts", "judge", "rewards", "environment",
-    "history", "task", "runs",
+    "parameters", "history", "task", "runs",
 ]  # fmt: skip
 """What a method may need of the user; `jaxrl.launch.needs` has the flag of each."""
 
@@ -60,6 +60,15 @@ class Example(NamedTuple):
     """Fields of `Config`; of a group of fields, a mapping of those that change."""
     base: str = DEFAULT_BASE
     """The recipe to begin with."""
+    stages: Mapping[float, Mapping[str, Any]] | None = None
+    """In place of the method's stages; None: as the method has them."""
+
+
+def parameters(method: Method) -> tuple[str, ...]:
+    """Parameters of a task that a method's stages set, sorted."""
+    fields = {field for changes in (method.stages or {}).values() for field in changes}
+    start = "task_args."
+    return tuple(sorted(name.removeprefix(start) for name in fields if name.startswith(start)))
 
 
 _OF_CONFIG = (
@@ -67,6 +76,8 @@ _OF_CONFIG = (
     "asynchronous", "sampling", "wrapper", "wrapper_args",
 )  # fmt: skip
 """Fields of a method that are those of a config."""
+_OF_OBJECTIVE = ("policy", "advantage", "shaping", "aggregation", "rows", "kl")
+"""Fields of an objective that are a method; coefficients are for tuning."""
 
 
 def changed(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -130,6 +141,8 @@ def fitted(config: Config, method: Method, before: int) -> Config:
 def lost(config: Config, method: Method) -> list[str]:
     """Fields that a method sets and the user has set otherwise, as FIELD=VALUE.
 
+    What a need's flag sets, such as `curriculum.history`, is the user's part.
+
     Args:
       config: of the run.
       method: of its recipe.
@@ -137,13 +150,19 @@ def lost(config: Config, method: Method) -> list[str]:
     out = []
     for name in _OF_CONFIG:
         value, config_value = getattr(method, name), getattr(config, name)
-        if isinstance(value, ObjectiveConfig):
-            fields = ("policy", "advantage", "shaping", "aggregation", "rows", "kl")
+        if dataclasses.is_dataclass(value):
             out += [
-                f"objective.{field}={getattr(config_value, field)!r}"
-                for field in fields
-                if getattr(value, field)
-                not in (getattr(config_value, field), getattr(ObjectiveConfig(), field))
+                f"{name}.{field.name}={getattr(config_value, field.name)!r}"
+                for field in dataclasses.fields(value)
+                if (not isinstance(value, ObjectiveConfig) or field.name in _OF_OBJECTIVE)
+                and getattr(value, field.name)
+                not in (getattr(config_value, field.name), getattr(type(value)(), field.name))
+            ]
+        elif name == "wrapper_args" and value:
+            out += [
+                f"wrapper_args.{key}={config_value.get(key, '')!r}"
+                for key in value.keys() - {"column"}
+                if config_value.get(key) != value[key]
             ]
         elif name == "extensions" and value:
             out += [f"extensions without {key}" for key in value if key not in config_value]

@@ -115,6 +115,8 @@ def episode(
         if record.error is not None or reply.done:
             record.stopped = record.error is None
             break
+        if len(play.actions) == ctx.rollout.max_turns:
+            break
         try:
             following = _following(ctx, contexts, record, request, turn_request, completion, reply)
         except ValueError as refused:

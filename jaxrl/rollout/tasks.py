@@ -163,6 +163,7 @@ def arrays(task: Task, tokenizer: Tokenizer, rollout: RolloutConfig) -> Arrays |
         f"rollout.system={rollout.system!r}": bool(rollout.system),
         "rollout.strip_reasoning=True": rollout.strip_reasoning,
         f"rollout.turn_tokens={rollout.turn_tokens}": rollout.turn_tokens < 1,
+        f"rollout.max_turns={rollout.max_turns}": rollout.max_turns > 0,
     }
     if conflicts := [name for name, value in wrong.items() if value]:
         raise ValueError(

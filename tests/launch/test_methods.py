@@ -17,7 +17,7 @@ from jaxrl.launch.settings import short
 from jaxrl.training import companions
 from jaxrl.training.objective import ObjectiveConfig
 
-METHODS = [name for name in recipes.names() if hasattr(recipes.module(name), "METHOD")]
+METHODS = [name for name in recipes.names() if recipes.method_in(recipes.module(name))]
 
 
 @pytest.fixture(autouse=True)
@@ -77,9 +77,10 @@ def test_what_is_missing_is_refused_with_its_flag(name, rows):
     config = resolved(name, rows)
     absent = needs.missing(config, own)
     if absent:
-        with pytest.raises(ValueError, match="needs") as refusal:
+        with pytest.raises(needs.Refused, match="needs") as refusal:
             needs.check(config)
-        assert all(needs.FLAGS[need] in str(refusal.value) for need in absent)
+        assert refusal.value.needs == tuple(absent)
+        assert all(needs.flag(need, config, own) in str(refusal.value) for need in absent)
     else:
         assert needs.check(config, strict=True) == []
 
@@ -272,10 +273,8 @@ def test_the_page_of_methods_is_what_is_generated():
 def test_every_method_is_kept_where_it_has_what_it_needs():
     """Zero refusals where the need is given; histories and merged runs are runs, not data."""
     for row in methods_table.rows():
-        needed = set(filter(None, row["needs"].split(", ")))
-        if needed & {"history", "runs", "task"}:
-            continue
-        assert "method kept" in row.values(), row
+        if not {"history", "runs"} & set(recipes.module(row["method"]).METHOD.needs):
+            assert "method kept" in row.values(), row
 
 
 def test_a_column_of_ones_own_is_named_by_a_flag(rows):
@@ -285,6 +284,66 @@ def test_a_column_of_ones_own_is_named_by_a_flag(rows):
     assert config.wrapper_args == {"column": "unsafe"}
     with pytest.raises(ValueError, match="needs harmful"):
         needs.check(config)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_task_of_an_example_gives_no_model_the_rest_of_it(name):
+    """What an example is without, a run of one's own model on its task is refused for."""
+    example = recipes.load(name)
+    config = dataclasses.replace(recipes.load(name, "any"), model="smollm2-135m", task=example.task)
+    lacks = {"history", "runs"} & set(recipes.module(name).METHOD.needs)
+    if lacks:
+        with pytest.raises(needs.Refused) as refusal:
+            needs.check(config)
+        assert lacks <= set(refusal.value.needs)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_parameters_that_stages_set_are_a_need(name):
+    own = recipes.module(name).METHOD
+    assert bool(method.parameters(own)) == ("parameters" in own.needs)
+
+
+def test_an_environment_without_the_parameters_of_the_stages_is_refused():
+    argv = ["zerosearch", "--model", "smollm2-135m", "--env"]
+    with pytest.raises(needs.Refused, match=r"parameters \(noise\): --env MODULE.*noise") as refusal:
+        needs.check(files.resolve([*argv, "calculator"])[0])
+    assert refusal.value.needs == ("parameters",)
+    assert needs.check(files.resolve([*argv, "retrieval"])[0], strict=True) == []
+
+
+def test_turns_are_cut_off_in_any_environment():
+    argv = ["agentgym_rl_scalinginter_rl", "--model", "smollm2-135m", "--env", "calculator"]
+    config = files.resolve([*argv, "--steps", "30"])[0]
+    assert needs.check(config, strict=True) == []
+    assert [config.stages[at]["rollout.max_turns"] for at in (0, 10, 20)] == [6, 13, 20]
+
+
+@pytest.mark.parametrize("steps", [5, 40])
+def test_stages_of_an_example_keep_their_share_of_the_run(steps):
+    config = files.resolve(["ur2", "--steps", str(steps)])[0]
+    assert list(config.stages) == [0, round(steps / 4)]
+    assert config.stages[0]["task_args.unknown"] is True
+
+
+@pytest.mark.parametrize("column", ["extra.harmful", "harmful"])
+def test_a_column_may_be_a_path_and_any_row_may_have_it(column, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    cells = [{}, *({"harmful": i % 2, "extra": {"harmful": i % 2}} for i in range(30))]
+    lines = [json.dumps({"prompt": f"{i}?", "answer": 1, **c}) for i, c in enumerate(cells)]
+    path.write_text("\n".join(lines))
+    config = resolved("alphaalign", str(path), "--wrapper-args.column", column)
+    assert needs.check(config) == []
+    config = resolved("alphaalign", str(path), "--wrapper-args.column", "extra.unsafe")
+    with pytest.raises(needs.Refused, match="needs harmful"):
+        needs.check(config)
+
+
+def test_recipes_as_json_have_the_same_keys(capsys):
+    assert cli.main(["recipes", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert all({"name", "kind", "needs", "source", "fidelity"} <= row.keys() for row in listed)
+    assert sorted(row["name"] for row in listed if row["kind"] == "method") == sorted(METHODS)
 
 
 def test_an_environment_is_named_by_a_flag():

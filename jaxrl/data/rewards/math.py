@@ -73,8 +73,8 @@ def near() -> Reward:
     """`nearness` of the last number of the completion to the answer; 0 without a number."""
 
     def reward(problem: Problem, completion: str) -> Score:
-        stated = _float(extract.last_number(completion) or "")
-        expected = _float(str(problem.answer).rpartition("####")[2])
+        stated = read_number(extract.last_number(completion) or "")
+        expected = read_number(str(problem.answer).rpartition("####")[2])
         if expected is None:
             return Score(None, error=f"gold: the answer {problem.answer!r:.80} is not a number")
         value = 0.0 if stated is None else nearness(stated, expected)
@@ -83,6 +83,7 @@ def near() -> Reward:
     return references.any_of(reward)
 
 
-def _float(text: str) -> float | None:
+def read_number(text: str) -> float | None:
+    """The value of a text that is a number of bounded length, without exponent; else None."""
     number = extract.number(text)
     return float(number) if number and _NUMBER.fullmatch(number) else None

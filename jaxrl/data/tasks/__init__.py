@@ -13,7 +13,7 @@ import importlib
 import inspect
 import json
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxrl.data.tasks import parameters
@@ -100,23 +100,39 @@ def get(name: str, /, **params: Any) -> Task:
       ValueError: an unknown name or parameter, and the message gives the nearest known one; or for
         a parameter of a bundled task, a value of another type.
     """
-    if name in BUNDLED:
-        return _call(name, importlib.import_module(BUNDLED[name]).task, params)
     family, _, member = name.partition("/")
     if family in _FAMILY and member:
         task = get(family, **{_FAMILY[family]: member}, **params)
         return dataclasses.replace(task, name=name, params=params)
-    if is_function(name):
-        module, _, function = name.partition(":")
-        try:
-            make = getattr(importlib.import_module(module), function)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(
-                f"task={name!r}: read as MODULE:FUNCTION, but {error}; the function must be "
-                "importable and return a jaxrl.data.types.Task"
-            ) from error
-        return _call(name, make, params)
-    raise ValueError(f"task={name!r} is unknown{_nearest(name, BUNDLED)}")
+    return _call(name, _maker(name), params)
+
+
+def takes(name: str, parameter: str) -> bool:
+    """Whether the task called `name` has a parameter.
+
+    Raises:
+      ValueError: no such task.
+    """
+    family = name.partition("/")[0]
+    task_parameters = inspect.signature(_maker(family if family in _FAMILY else name)).parameters
+    any_name = any(p.kind is p.VAR_KEYWORD for p in task_parameters.values())
+    return any_name or parameter in task_parameters
+
+
+def _maker(name: str) -> Callable[..., Task]:
+    """The function that makes the task called `name`."""
+    if name in BUNDLED:
+        return importlib.import_module(BUNDLED[name]).task
+    if not is_function(name):
+        raise ValueError(f"task={name!r} is unknown{_nearest(name, BUNDLED)}")
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"task={name!r}: read as MODULE:FUNCTION, but {error}; the function must be "
+            "importable and return a jaxrl.data.types.Task"
+        ) from error
 
 
 def within(name: str, args: str | Mapping[str, Any]) -> Task:

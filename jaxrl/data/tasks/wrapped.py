@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxrl.data import tasks
-from jaxrl.data.rewards import wrappers
+from jaxrl.data.rewards import named, wrappers
+from jaxrl.data.sources import generate
 from jaxrl.data.text import templates
-from jaxrl.data.types import Task
+from jaxrl.data.types import Problem, Task
 
 
 def task(
@@ -19,6 +20,7 @@ def task(
     by: str = "calibrated",
     asks: str = "",
     column: str = "",
+    states: str = "",
 ) -> Task:
     """Problems of a task, each with a method's reward.
 
@@ -28,26 +30,50 @@ def task(
       by: a function of `jaxrl.data.rewards.wrappers`, or module:function, reward -> reward.
       asks: added to each prompt, such as a request for `<confidence>0.8</confidence>`.
       column: of the row that the function reads; empty: its own default.
+      states: module:function, (problem's id, names of its rewards) -> a text added to its prompt;
+        empty: none.
 
     Raises:
       ValueError: no such function, or a task that has turns or scores whole groups.
     """
     plain = tasks.within(of, args)
     if plain.turns is not None or plain.grouped:
-        raise ValueError(f"of={of!r}: a task of one turn, which scores completions one by one")
-    module, _, function = by.rpartition(":")
+        raise ValueError(
+            f"wrapper={by!r}: task {of!r} has turns, or rewards whole groups, and this method's "
+            "reward is made of that of single answers; use --data FILE, or a task of one turn"
+        )
+    wrap = _function("wrapper", by)
+    names = [spec.name for spec in named.read(str(plain.params.get("rewards", "[]")))]
+
+    def addition(problem: Problem) -> str:
+        """What the prompt of a problem has besides."""
+        return asks + (_function("states", states)(problem.id, names) if states else "")
+
+    def gold(problem: Problem) -> str:
+        """A solution, which may be made of the prompt, and so of the one that the task wrote."""
+        return plain.gold(templates.removed(problem, addition(problem)))
+
+    return dataclasses.replace(
+        templates.wrap(plain, lambda problem: templates.append(problem, addition(problem))),
+        gold=gold if plain.gold else None,
+        reward=wrap(plain.reward, **({"column": column} if column else {})),
+        alphabet=plain.alphabet and _characters(plain, asks, bool(states)),
+        description=__doc__,
+    )
+
+
+def _function(field: str, name: str) -> Callable[..., Any]:
+    """The function that a field names."""
+    module, _, function = name.rpartition(":")
     try:
-        home = importlib.import_module(module) if module else wrappers
-        wrap = getattr(home, function)
+        return getattr(importlib.import_module(module) if module else wrappers, function)
     except (ImportError, AttributeError) as error:
         raise ValueError(
-            f"wrapper={by!r}: {error}; name a function of jaxrl.data.rewards.wrappers, or "
+            f"{field}={name!r}: {error}; name a function of jaxrl.data.rewards.wrappers, or "
             "module:function"
         ) from error
 
-    return dataclasses.replace(
-        templates.wrap(plain, lambda problem: templates.append(problem, asks)),
-        reward=wrap(plain.reward, **({"column": column} if column else {})),
-        alphabet=plain.alphabet and "".join(sorted({*plain.alphabet, *asks})),
-        description=__doc__,
-    )
+
+def _characters(plain: Task, asks: str, states: bool) -> str:
+    """The alphabet of a task and of what is added to its prompts."""
+    return "".join(sorted({*plain.alphabet, *asks, *(generate.ASCII if states else "")}))

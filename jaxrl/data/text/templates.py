@@ -51,6 +51,18 @@ def append(problem: Problem, text: str) -> Problem:
     return dataclasses.replace(problem, prompt=problem.prompt + text, messages=turns)
 
 
+def removed(problem: Problem, text: str) -> Problem:
+    """The problem without a text that `append` has put behind its prompt."""
+    turns = problem.messages and (
+        *problem.messages[:-1],
+        {
+            **problem.messages[-1],
+            "content": problem.messages[-1]["content"].removesuffix(text),
+        },
+    )
+    return dataclasses.replace(problem, prompt=problem.prompt.removesuffix(text), messages=turns)
+
+
 def few_shot(problem: Problem, examples: Sequence[tuple[Problem, str]]) -> Problem:
     """The problem after worked examples: earlier turns of the conversation, or text before it.
 

@@ -49,7 +49,10 @@ def recipes(argv: list[str]) -> int:
         return _for_file(argv[1:])
     if argv and not argv[0].startswith("-"):
         return _one(argv[0], [*algorithms.rows(), *recipe_rows])
-    listed = [{"kind": "algorithm", **row} for row in algorithms.rows()]
+    listed = [
+        {"kind": "algorithm", "needs": [], "source": "", "fidelity": "", **row}
+        for row in algorithms.rows()
+    ]
     if flags.parse(Listing(), argv, prog="jaxrl recipes [NAME]").json:
         print(json.dumps([*listed, *recipe_rows], indent=2))
         return 0

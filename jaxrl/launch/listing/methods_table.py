@@ -14,7 +14,6 @@ from jaxrl.config import Config
 from jaxrl.data.rewards import named
 from jaxrl.data.tasks import file
 from jaxrl.launch import needs, recipes
-from jaxrl.launch.method import Method
 from jaxrl.launch.settings import short
 
 HEAD = """# Methods on your own data
@@ -24,9 +23,10 @@ and what happens with three kinds of data. `jaxrl train NAME --model MODEL --dat
 REWARD` trains one. What a method lacks is refused before anything is loaded, and the message has
 the flag. `jaxrl show NAME ... --check` says it without training, and `jaxrl recipes --for FILE`
 lists the methods for a file. A plain file has the columns prompt and answer, with numbers as
-answers; the other one has solutions, domains, facts and harmful requests as well. The outcome is of
-the needs alone: where a method's stages set parameters of an environment, such as the noise of a
-search engine, the environment must have them too.
+answers; the other one has solutions, facts and harmful requests as well, and domains for methods
+that need them. The last column is of the other file with two rewards, one of them a judge, or of
+the environment of the recipe's small run. Parameters are those of an environment that a method's
+stages set, such as the noise of a search engine.
 
 | need | flag |
 |---|---|
@@ -43,21 +43,20 @@ def rows() -> list[dict[str, str]]:
         plain.write_text("\n".join(json.dumps(_row(i)) for i in range(24)))
         rich.write_text("\n".join(json.dumps({**_row(i), **_beside(i)}) for i in range(24)))
         for name, row in recipe_rows.items():
-            method = getattr(recipes.module(name), "METHOD", None)
+            method = recipes.method_in(recipes.module(name))
             if method is None:
                 continue
-            configs = _configs(name, str(plain), str(rich))
-            outcomes = dict(
-                zip(_CASES, (_outcome(configs, c, method) for c in _CASES), strict=True)
-            )
             out.append(
                 {
                     "method": name,
                     "family": str(row["family"]),
-                    "needs": ", ".join(method.needs),
+                    "needs": ", ".join(needs.titles(method)),
                     "source": str(row.get("source", "")),
                     "fidelity": str(row.get("fidelity", "")),
-                    **outcomes,
+                    **{
+                        case: min(map(_outcome, configs), key=len)
+                        for case, configs in cases(name, str(plain), str(rich)).items()
+                    },
                 }
             )
     return out
@@ -90,13 +89,21 @@ def _beside(index: int) -> dict[str, object]:
     }
 
 
-def _configs(name: str, plain_file: str, rich_file: str) -> dict[str, list[Config]]:
-    """The configs of a method by kind of data; several where any of them may be used."""
+def cases(name: str, plain_file: str, rich_file: str) -> dict[str, list[Config]]:
+    """The configs of a method by kind of data; several where any of them may be used.
+
+    Args:
+      name: of the recipe.
+      plain_file, rich_file: with a few columns and with many.
+    """
+    example = recipes.load(name)
     config = recipes.load(name, "any")
     rewards = ["number", *recipes.module(name).METHOD.rewards]
     judged = [*rewards, "judge?url=http://localhost:8000/v1&model=judge"]
     plain = {"path": plain_file, "rewards": _written(rewards)}
-    rich = {**plain, "path": rich_file, "solution_column": "solution", "domain_column": "kind"}
+    rich = {**plain, "path": rich_file, "solution_column": "solution"}
+    if "domains" in recipes.module(name).METHOD.needs:
+        rich["domain_column"] = "kind"
     judge_args = {**rich, "rewards": _written(judged)}
     return {
         _CASES[0]: [_on_file(config, plain)],
@@ -104,6 +111,7 @@ def _configs(name: str, plain_file: str, rich_file: str) -> dict[str, list[Confi
         _CASES[2]: [
             _on_file(config, judge_args),
             dataclasses.replace(config, task="retrieval", task_args={}, wrapper=""),
+            dataclasses.replace(config, task=example.task, task_args={}, wrapper=""),
         ],
     }
 
@@ -118,10 +126,13 @@ def _on_file(config: Config, args: dict[str, str]) -> Config:
     return short.on_file(config, args, domains)
 
 
-def _outcome(configs: dict[str, list[Config]], case: str, method: Method) -> str:
-    """`method kept`, or what it is refused for, in the best of the configs."""
-    absent = min((needs.missing(config, method) for config in configs[case]), key=len)
-    return f"refused for: {', '.join(absent)}" if absent else "method kept"
+def _outcome(config: Config) -> str:
+    """`method kept`, or what it is refused for."""
+    try:
+        needs.check(config)
+    except needs.Refused as error:
+        return f"refused for: {', '.join(error.needs)}"
+    return "method kept"
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def load(name: str, model: str | None = None) -> Config:
     recipe, name = module(name), IDS.get(name, name)
     if model in (None, "fresh"):
         return of_module(recipe, name)
-    change = method.Method() if name == method.DEFAULT_BASE else getattr(recipe, "METHOD", None)
+    change = method.Method() if name == method.DEFAULT_BASE else method_in(recipe)
     if change is None:
         return recipe.config()
     return dataclasses.replace(method.applied(algorithms.BASE, change), recipe=name)
@@ -122,30 +122,48 @@ def of_module(recipe: ModuleType, name: str) -> Config:
       recipe: the module.
       name: that the run gets.
     """
-    if not hasattr(recipe, "METHOD"):
+    recipe_method = method_in(recipe)
+    if recipe_method is None:
         return recipe.config()
     example = getattr(recipe, "EXAMPLE", method.Example())
     base = method.changed(load(example.base), example.changes)  # its steps, which stages divide
-    config = method.changed(method.applied(base, recipe.METHOD), example.changes)
-    return dataclasses.replace(config, recipe=name)
+    config = method.applied(base, _as_shown(recipe_method, example))
+    return dataclasses.replace(method.changed(config, example.changes), recipe=name)
 
 
-def method_of(config: Config) -> method.Method | None:
-    """The method of a config's recipe, or of a user's file; None for a whole run."""
-    modules = _modules()
-    name = IDS.get(config.recipe, config.recipe)
-    module = importlib.import_module(modules[name]) if name in modules else sys.modules.get(name)
-    recipe_method = getattr(module, "METHOD", None)
+def method_in(recipe: ModuleType | None) -> method.Method | None:
+    """The `METHOD` of a module; None where it has none."""
+    recipe_method = getattr(recipe, "METHOD", None)
     return recipe_method if isinstance(recipe_method, method.Method) else None
 
 
+def method_of(config: Config) -> method.Method | None:
+    """The method of a config's recipe, or of a user's file; None for a whole run.
+
+    Of the small run that shows a method, the stages are those of that run.
+    """
+    name = IDS.get(config.recipe, config.recipe)
+    recipe = module(name) if name in _modules() else sys.modules.get(name)
+    recipe_method = method_in(recipe)
+    if recipe_method is None or not is_example(config):
+        return recipe_method
+    return _as_shown(recipe_method, getattr(recipe, "EXAMPLE", method.Example()))
+
+
+def _as_shown(recipe_method: method.Method, example: method.Example) -> method.Method:
+    """A method with the stages of its example."""
+    if example.stages is None:
+        return recipe_method
+    return dataclasses.replace(recipe_method, stages=example.stages)
+
+
 def is_example(config: Config) -> bool:
-    """Whether a config trains on the problems of its recipe's example."""
+    """Whether a config trains the model of its recipe's example on its problems."""
     name = IDS.get(config.recipe, config.recipe)
     if name not in _modules():
         return False
     example = load(name)
-    same = ("task", "domains", "wrapper")
+    same = ("model", "task", "domains", "wrapper")
     return all(getattr(config, field) == getattr(example, field) for field in same)
 
 
@@ -158,11 +176,11 @@ def hint(name: str) -> str:
 
 
 def kind(name: str) -> str:
-    """`ready`, a run for this machine; `data`, one that learns from a file; or `method`, one of the
-    literature on a toy task."""
-    if name in READY:
-        return "ready"
-    return "data" if load(name).data.kinds else "method"
+    """`method`, one of the literature; `ready`, a whole run for this machine; or `data`, any other,
+    which learns from data of the user's."""
+    if method_in(module(name)) is not None:
+        return "method"
+    return "ready" if name in READY else "data"
 
 
 def documented(name: str) -> dict[str, str]:

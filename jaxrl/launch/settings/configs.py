@@ -223,8 +223,8 @@ def _of_python(path: Path, model: str | None) -> Config:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
-    file_method = getattr(module, "METHOD", None)
-    if isinstance(file_method, method.Method):
+    file_method = recipes.method_in(module)
+    if file_method is not None:
         if model in (None, "fresh"):
             return recipes.of_module(module, path.stem)
         return dataclasses.replace(method.applied(algorithms.BASE, file_method), recipe=path.stem)

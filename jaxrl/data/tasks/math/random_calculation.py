@@ -7,16 +7,12 @@ Contamination": problems that no training set can hold, for benchmarks may have 
 from __future__ import annotations
 
 import random
-import re
 from fractions import Fraction
 
 from jaxrl.data.rewards import math
 from jaxrl.data.sources import extract, generate
 from jaxrl.data.tasks.math import countdown
 from jaxrl.data.types import Problem, Score, Task
-
-_NUMBER = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,12})?")
-
 
 def task(
     operations: int = 2,
@@ -67,10 +63,9 @@ def task(
         return generate.user_problem("random_calculation", question, prompt, answer)
 
     def reward(problem: Problem, completion: str) -> Score:
-        answer = find(completion)
-        number = None if answer is None else _NUMBER.fullmatch(extract.number(answer) or "")
-        value = math.nearness(float(number[0]), problem.answer) if number else 0.0
-        return Score(value, {"correct": float(value == 1.0), "format": float(number is not None)})
+        stated = math.read_number(find(completion) or "")
+        value = 0.0 if stated is None else math.nearness(stated, problem.answer)
+        return Score(value, {"correct": float(value == 1.0), "format": float(stated is not None)})
 
     task = Task(
         name="random_calculation",

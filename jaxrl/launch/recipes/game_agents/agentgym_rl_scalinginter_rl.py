@@ -9,8 +9,9 @@ Claim: agents match or surpass commercial models on 27 tasks, and training is st
 horizons.
 Reading: GRPO on whole episodes, from a random initialisation, in the worlds of the recipe
 `keydoor`. Horizons of 6, 13 and 20 turns, 100 steps each, and the KL penalty of 0.001 are those of
-the authors' script for BabyAI; their other four scripts have others. The small run has shorter
-ones, and an entropy bonus. Held-out episodes have the last one.
+the authors' script for BabyAI; their other four scripts have others. They cut off the episodes of
+any environment, which earn what they have earned by then. The small run has shorter ones, which its
+worlds keep themselves, and an entropy bonus; its held-out episodes have the last one.
 Source: WooooDyy/AgentGym-RL@82402a99c62a293735a3f412fb8ac9a600673bc0
 examples/train/ScalingInter-RL/babyai_train.sh:43
 Fidelity: verified against code
@@ -22,16 +23,16 @@ from jaxrl.training.objective import ObjectiveConfig
 METHOD = Method(
     objective=ObjectiveConfig(kl_coef=0.001),
     stages={
-        share: {"task_args.turns": turns} for share, turns in {0: 6, 1 / 3: 13, 2 / 3: 20}.items()
+        share: {"rollout.max_turns": turns}
+        for share, turns in {0: 6, 1 / 3: 13, 2 / 3: 20}.items()
     },
     needs=("environment",),
 )
 EXAMPLE = Example(
-    {
-        "objective": {"entropy_coef": 0.02},
-        "stages": {step: {"task_args.turns": n} for step, n in {0: 6, 24: 9, 48: 12}.items()},
-        "steps": 72,
-    },
+    {"objective": {"entropy_coef": 0.02}, "steps": 72},
     base="keydoor",
+    stages={
+        share: {"task_args.turns": turns} for share, turns in {0: 6, 1 / 3: 9, 2 / 3: 12}.items()
+    },
 )
 """Six turns, then nine, then twelve, with an entropy bonus."""

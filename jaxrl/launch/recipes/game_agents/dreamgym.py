@@ -27,7 +27,7 @@ METHOD = Method(
     objective=ObjectiveConfig(entropy_coef=0.03),
     curriculum=CurriculumConfig(choose="difficulty_targeted", prompts=512),
     stages={0: {"task_args.experience": 1200}, 0.9: {"task_args.experience": 0}},
-    needs=("environment",),
+    needs=("environment", "parameters"),
 )
 EXAMPLE = Example(
     {

@@ -29,7 +29,7 @@ METHOD = Method(
         policy_args={"clip_high": 0.28}, advantage="turn_advantages", entropy_coef=0.03
     ),
     stages={SHARE * i: {"task_args.masks": masks} for i, masks in enumerate((*MASKS, 0))},
-    needs=("environment",),
+    needs=("environment", "parameters"),
 )
 EXAMPLE = Example({"steps": 160, "rollout": {"max_new_tokens": 32}}, base="retrieval")
 """The recipe `retrieval`, after 60 steps on masked facts."""

@@ -13,7 +13,9 @@ forgets its facts. The world is `recall`: a warm start on questions about one fa
 but a quarter, and one question in fifty needs two. RL is on questions of two facts, that quarter
 included. `--objective.advantage-args.information 0` trains what was found too, which in training
 with a real engine (`task_args.engine` in `--stages.0`) is no turn's start. A run is evaluated as
-its own engine; `jaxrl eval RUN --task-args.engine tool` plugs the tool in.
+its own engine; `jaxrl eval RUN --task-args.engine tool` plugs the tool in. An environment of your
+own has the parameter `engine`, too: with `self`, a turn, but the first, begins with `information`
+tokens that the policy writes as found.
 Source: TsinghuaC3I/SSRL@3009f2163497ec3f14508bb5e0c60e82536c13f6
 verl/workers/reward_manager/naive.py:473
 Fidelity: verified against code
@@ -25,8 +27,8 @@ from jaxrl.training.objective import ObjectiveConfig
 METHOD = Method(
     objective=ObjectiveConfig(advantage="ssrl", advantage_args={"information": 2}, kl_coef=0.02),
     updates_per_batch=1,
-    stages={0: {"task_args.single": 0.0, "task_args.unknown": True}},
-    needs=("environment",),
+    stages={0: {"task_args.engine": "self"}},
+    needs=("environment", "parameters"),
 )
 EXAMPLE = Example(
     {
@@ -38,5 +40,6 @@ EXAMPLE = Example(
         "optimizer": {"learning_rate": 0.0005},
     },
     base="retrieval",
+    stages={0: {"task_args.single": 0.0, "task_args.unknown": True}},
 )
 """Facts by heart, then GRPO on questions of two facts."""

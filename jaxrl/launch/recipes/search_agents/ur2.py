@@ -14,7 +14,9 @@ difficulty is a model's pass rate; here a question is hard if it needs a fact th
 has not taught, which is known exactly and is known at evaluation as well. The world is `recall`:
 where search is not offered, the policy writes down what it knows, and that is trained. No summaries
 of documents by another model, and no penalty for a call that a search engine cannot answer, as
-there is none. `--task-args.engine tool` offers search for every question, and `self` for none.
+there is none. `--task-args.engine tool` offers search for every question, and `self` for none. An
+environment of your own has both parameters: `engine`, which with `gated` offers search for what the
+policy does not know, and `reward`, for which `retrieve` rewards calls and `answer` the answer.
 Source: Tsinghua-dhy/UR2@b1cbc8bc4b4d94778baa2dd4180643b10703d753
 UR2_RL/train/reward_server_qwen_3b_math_rag_stage1.py:190
 Fidelity: partial: difficulty is known in place of measured
@@ -27,10 +29,10 @@ METHOD = Method(
     objective=ObjectiveConfig(advantage="reinforce_pp_baseline"),
     updates_per_batch=1,
     stages={
-        0: {"task_args.single": 0.0, "task_args.unknown": True, "task_args.reward": "retrieve"},
+        0: {"task_args.engine": "gated", "task_args.reward": "retrieve"},
         0.25: {"task_args.reward": "answer"},
     },
-    needs=("environment",),
+    needs=("environment", "parameters"),
 )
 EXAMPLE = Example(
     {
@@ -42,5 +44,9 @@ EXAMPLE = Example(
         "optimizer": {"learning_rate": 0.0005},
     },
     base="retrieval",
+    stages={
+        0: {"task_args.single": 0.0, "task_args.unknown": True, "task_args.reward": "retrieve"},
+        0.25: {"task_args.reward": "answer"},
+    },
 )
 """A quarter of the steps on calls, then on answers."""

@@ -37,7 +37,7 @@ def noise(progress: float) -> float:
 METHOD = Method(
     objective=ObjectiveConfig(kl_coef=0.001),
     stages={stage / STAGES: {"task_args.noise": noise(stage / STAGES)} for stage in range(STAGES)},
-    needs=("environment",),
+    needs=("environment", "parameters"),
 )
 EXAMPLE = Example({"objective": {"entropy_coef": 0.03}}, base="retrieval")
 """The recipe `retrieval`, with noise that grows from 0 to 1/2."""

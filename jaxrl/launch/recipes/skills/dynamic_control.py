@@ -1,4 +1,4 @@
-"""Dynamic control, on letters: weights of three rewards in the prompt; no sentence-level decoder.
+"""Dynamic control: the weights of several rewards are in the prompt; no sentence-level decoder.
 
 Paper: Li et al. 2024, "Learning to Generate Research Idea with Dynamic Control"
 Idea: novelty, feasibility and effectiveness pull an idea into different directions, and which of
@@ -7,8 +7,10 @@ weigh them, and train one policy for all weights.
 Formula: `r = sum_k w_k r_k(x, y)`, w the weights that the prompt states
 Claim: novelty, feasibility and effectiveness are balanced dynamically; the abstract has no figure.
 Reading: the abstract has the controls and not the formula; weights in the prompt are ours, and so
-is GRPO. The toy's rewards are by rule: the shares of letters that are written as they are, in
-capitals and 13 places on. In the effect, symbols have a code in each of
+is GRPO. Rewards are the user's, two or more; behind each prompt stands a weight for each, in tenths
+of 1, as in `Weights: short 0.3, right 0.7`, which are drawn for the prompt and take the place of
+those of `--reward`. To use the policy, end the prompt so. The toy's rewards are by rule: the shares
+of letters that are written as they are, in capitals and 13 places on. In the effect, symbols have a code in each of
 three styles. The statistic is the reward at one of the three weights. The ablation has even weights
 whatever the prompt says; a baseline is a policy that trains on that one weight alone. In the task
 `weights not followed`, styles of demonstrations are random.
@@ -17,11 +19,12 @@ Fidelity: own formula
 """
 
 import codecs
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
 from jaxrl.data.rewards import combine
 from jaxrl.data.sources import generate
-from jaxrl.data.types import Problem, Reward, Score, Task
+from jaxrl.data.types import Problem, Reward, Score, Task, exact_sum
 from jaxrl.launch.method import Example, Method
 
 STYLES: dict[str, Callable[[str], str]] = {
@@ -35,6 +38,9 @@ LENGTH = 4
 """Letters of a problem."""
 WEIGHTS = ((0.7, 0.2, 0.1), (0.1, 0.7, 0.2), (0.2, 0.1, 0.7))
 """Rows of weights of the three rewards; a prompt names one."""
+TENTHS = 10
+"""Parts of 1 that weights of the user's rewards are made of."""
+_HEAD = "\n\nWeights: "
 
 
 def style(name: str) -> Reward:
@@ -75,6 +81,47 @@ def task() -> Task:
     return Task("tradeoffs", problem, reward, gold, alphabet=generate.ASCII, pure=True)
 
 
-METHOD = Method(needs=("task",))
-EXAMPLE = Example({"task": f"{__name__}:task", "task_args": {}})
+def stated(problem_id: str, names: Sequence[str]) -> str:
+    """What is added to a prompt: weights of rewards, drawn evenly from all tenths that add up to 1.
+
+    Args:
+      problem_id: of the problem, which always has the same weights.
+      names: of the rewards.
+    """
+    stream = generate.rng("controls", problem_id)
+    bars = sorted(stream.sample(range(TENTHS + len(names) - 1), len(names) - 1))
+    ends = [-1, *bars, TENTHS + len(names) - 1]
+    tenths = [end - start - 1 for start, end in itertools.pairwise(ends)]
+    return _HEAD + ", ".join(f"{name} {n / TENTHS}" for name, n in zip(names, tenths, strict=True))
+
+
+def controlled(reward: Reward) -> Reward:
+    """`sum_k w_k r_k`, with the weights that the prompt ends with.
+
+    Args:
+      reward: of several; their values are parts of its score. Those that do not apply to a problem
+        leave their weight to the others.
+    """
+
+    def value(problem: Problem, completion: str, scores: list[Score]) -> Score:
+        parts = scores[0].parts
+        written = problem.prompt.rpartition(_HEAD)[2].split(", ")
+        weights = {name: float(text) for name, _, text in (w.rpartition(" ") for w in written)}
+        weights = {name: weight for name, weight in weights.items() if name in parts}
+        total = exact_sum(weights.values())
+        if not total:
+            return Score(0.0, parts)
+        return Score(exact_sum(w * parts[name] for name, w in weights.items()) / total, parts)
+
+    return combine.join([reward], value)
+
+
+METHOD = Method(
+    wrapper=f"{__name__}:controlled",
+    wrapper_args={"states": f"{__name__}:stated"},
+    needs=("rewards",),
+)
+EXAMPLE = Example(
+    {"task": f"{__name__}:task", "task_args": {}, "wrapper": "", "wrapper_args": {}}
+)
 """The quickstart on letters, with the weights in the prompt."""
