@@ -141,10 +141,14 @@ class DecoderConfig:
     mlp_bias: bool = False
     activation: Literal["silu", "gelu_tanh"] = "silu"
     embed_scale: float = 1.0
+    residual_scale: float = 1.0
+    """Factor on what attention and MLP add to the residual stream (Granite)."""
     attention_scale: float | None = None
     """Factor on attention scores; None: the inverse square root of the query's size."""
     attention_softcap: float | None = None
     logit_softcap: float | None = None
+    logit_divisor: float = 1.0
+    """Logits are divided by it (Granite). Final hidden states are, so that the head need not."""
     tie_embeddings: bool = True
     spelled: int = 0
     """Tokens that the tokenizer can spell, where the embedding has more rows; the others are never

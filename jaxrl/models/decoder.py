@@ -137,7 +137,10 @@ def _embed(config: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Arra
 
 
 def _final_norm(config: DecoderConfig, params: Params, x: jax.Array) -> jax.Array:
-    return rms_norm(x, params["norm"]["weight"], config.norm_eps, config.norm_offset)
+    weight, offset = params["norm"]["weight"], config.norm_offset
+    if config.logit_divisor != 1 and not config.labels:
+        weight, offset = weight / config.logit_divisor, offset / config.logit_divisor
+    return rms_norm(x, weight, config.norm_eps, offset)
 
 
 def hidden(

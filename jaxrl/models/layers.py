@@ -372,7 +372,7 @@ class Block(nnx.Module):
         """The residual stream [B, T, D] after the layer, given queries and what they may see."""
         x = self._attended(x, q, memory, mask, layout)
         y = self.mlp(self.mlp_norm(x) if self.config.pre_norm else x, layout)
-        return x + (self.mlp_post_norm(y) if self.config.post_norm else y)
+        return self._add(x, self.mlp_post_norm(y) if self.config.post_norm else y)
 
     def finish_routed(
         self, x: jax.Array, q: jax.Array, memory: Memory, mask: Mask, layout: Layout
@@ -380,10 +380,14 @@ class Block(nnx.Module):
         """As `finish`, of a layer with experts, with what its router did."""
         x = self._attended(x, q, memory, mask, layout)
         y, routing = self.mlp.routed(self.mlp_norm(x) if self.config.pre_norm else x, layout)
-        return x + (self.mlp_post_norm(y) if self.config.post_norm else y), routing
+        return self._add(x, self.mlp_post_norm(y) if self.config.post_norm else y), routing
 
     def _attended(
         self, x: jax.Array, q: jax.Array, memory: Memory, mask: Mask, layout: Layout
     ) -> jax.Array:
         y = self.attention.read(q, memory, mask, layout)
-        return x + (self.attention_post_norm(y) if self.config.post_norm else y)
+        return self._add(x, self.attention_post_norm(y) if self.config.post_norm else y)
+
+    def _add(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        scale = self.config.residual_scale
+        return x + (y if scale == 1 else y * scale)

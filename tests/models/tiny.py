@@ -40,6 +40,14 @@ _DEEPSEEK = dict(
 )
 
 
+_GRANITE = dict(
+    embedding_multiplier=12.0,
+    residual_multiplier=0.22,
+    attention_multiplier=0.2,
+    logits_scaling=3.0,
+)
+
+
 def _rope(kind: str, **values: Any) -> dict[str, Any]:
     return dict(rope_parameters=dict(rope_type=kind, rope_theta=1e4, **values))
 
@@ -179,6 +187,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             ),
         ),
     ),
+    "granite": ("GraniteConfig", dict(_WIDE, **_GRANITE)),
     "seed-oss": ("SeedOssConfig", dict(_WIDE, attention_out_bias=True)),
     "ernie4-5": ("Ernie4_5Config", dict(_WIDE, use_bias=True)),
 }

@@ -39,7 +39,6 @@ LACKING: Mapping[str, str] = {
     "deepseek_v32": _INDEXED,
     "glm_moe_dsa": _INDEXED,
     "llama4_text": "attention within chunks, and dense layers between ones with experts",
-    "granite": "factors on embeddings, residuals and logits",
 }
 """What models have that the decoder has not, by their `model_type`."""
 

@@ -88,7 +88,29 @@ def _write_ernie(c: DecoderConfig) -> dict[str, Any]:
     return {"use_bias": c.o_bias}
 
 
+_GRANITE = {
+    "embedding_multiplier": "embed_scale",
+    "residual_multiplier": "residual_scale",
+    "attention_multiplier": "attention_scale",
+    "logits_scaling": "logit_divisor",
+}
+"""Factors of Granite, and the fields of `DecoderConfig` that they are; each is 1 by default."""
+
+
+def _read_granite(raw: Raw) -> dict[str, Any]:
+    factors = {ours: float(raw.get(theirs, 1.0)) for theirs, ours in _GRANITE.items()}
+    return {**families.read_biases(raw), **factors}
+
+
+def _write_granite(c: DecoderConfig) -> dict[str, Any]:
+    factors = {theirs: getattr(c, ours) for theirs, ours in _GRANITE.items()}
+    return {**families.write_biases(c), **factors}
+
+
 RECENT: Mapping[str, Family] = {
+    "granite": Family(
+        "GraniteForCausalLM", window="none", read=_read_granite, write=_write_granite
+    ),
     "mixtral": Family(
         "MixtralForCausalLM",
         defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6},
