@@ -50,15 +50,20 @@ class Slice:
         return self.read(rows)
 
 
-def open_fp8(path: Path) -> dict[str, Slice]:
-    """The 8-bit floats of a safetensors file by name, which its library does not read as NumPy."""
+def read_header(path: Path) -> tuple[int, dict[str, Any]]:
+    """Where the values of a safetensors file start, and what its head says of each tensor."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
+        return 8 + length, json.loads(file.read(length))
+
+
+def open_fp8(path: Path) -> dict[str, Slice]:
+    """The 8-bit floats of a safetensors file by name, which its library does not read as NumPy."""
+    start, header = read_header(path)
     fields = {name: field for name, field in header.items() if field.get("dtype") in _FP8}
     if not fields:
         return {}
-    mapped = np.memmap(path, np.uint8, "r", offset=8 + length)
+    mapped = np.memmap(path, np.uint8, "r", offset=start)
 
     def decode(field: Raw) -> Slice:
         start, stop = field["data_offsets"]
