@@ -288,10 +288,10 @@ def outputs_first(params: Params) -> Params:
 def cast(params: Params, dtype: str) -> Params:
     """Parameters as decoding reads them: in `dtype` where the forward pass would cast them to it.
 
-    Norms and routers compute in fp32 and keep their dtype, lest the sampler choose other experts
-    than the trainer; so do the codes and scales of quantised weights.
+    Norms, routers and attention sinks compute in fp32 and keep their dtype, lest the sampler choose
+    other experts than the trainer; so do the codes and scales of quantised weights.
     """
-    exempt_names = {"weight", "router", "correction", "scales"}
+    exempt_names = {"weight", "router", "router_bias", "correction", "sinks", "scales"}
 
     def leaf(path: tuple[Any, ...], a: jax.Array) -> jax.Array:
         names = {getattr(step, "key", getattr(step, "name", None)) for step in path}

@@ -24,7 +24,6 @@ _RECURRENT = "its layers keep a recurrent state"
 _INDEXED = "an indexer chooses the keys that a query sees"
 
 LACKING: Mapping[str, str] = {
-    "gpt_oss": "attention sinks, biases of experts and routers, clamped SwiGLU, and MXFP4 files",
     "qwen3_next": _RECURRENT,
     "qwen3_5_text": _RECURRENT,
     "qwen3_5_moe_text": _RECURRENT,

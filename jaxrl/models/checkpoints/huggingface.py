@@ -19,7 +19,7 @@ from flax import nnx
 
 from jaxrl.models.checkpoints import hf_config, peft_merge, quantized_files, tensor_files
 from jaxrl.models.checkpoints.families import LAYER, OUTSIDE, ROUTED, Family
-from jaxrl.models.checkpoints.forms import wrapped
+from jaxrl.models.checkpoints.forms import stacked, wrapped
 from jaxrl.models.checkpoints.peft_merge import Adapter
 from jaxrl.models.checkpoints.tensor_files import listed
 from jaxrl.models.config import DecoderConfig
@@ -132,6 +132,7 @@ def load(
         tensors = wrapped.text_tensors(raw, tensors)
         if quantization := raw.get("quantization_config"):
             tensors = quantized_files.dequantize(quantization, tensors)
+        tensors = stacked.split(family.stacks, tensors)
         _drop_repeated_head(config, tensors)
         for adapter in adapters:
             if wrapped.find(raw):
@@ -241,9 +242,11 @@ def save(
     names = wrapped.file_names(outer_names, names) if outer else names
     for piece in plan:
         by_tensor.setdefault(names[piece.tensor], []).append(piece)
+    groups = stacked.groups((family or hf_config.find(config.family)).stacks, by_tensor)
     sizes = {
-        name: sum(math.prod(part.shape) for part in parts) * jnp.dtype(dtype).itemsize
-        for name, parts in by_tensor.items()
+        name: sum(math.prod(part.shape) for short in group.names for part in by_tensor[short])
+        * jnp.dtype(dtype).itemsize
+        for name, group in groups.items()
     }
     leaves = {"/".join(path): leaf for path, leaf in layout(config).items()}
     arrays = nnx.traversals.flatten_mapping(params, sep="/")
@@ -253,6 +256,10 @@ def save(
         turned = value.reshape(part.shape[::-1]).T if leaves[part.path].inputs else value
         return turned.reshape(part.shape)
 
+    def tensor(group: stacked.Group) -> np.ndarray:
+        values = [np.concatenate([matrix(part) for part in by_tensor[n]]) for n in group.names]
+        return stacked.join(group.stack, values) if group.stack else values[0]
+
     shards, total = _shards(sizes, max_shard_bytes), sum(sizes.values())
     count = len(shards) + bool(outer)
     weight_map = {}
@@ -260,7 +267,7 @@ def save(
         file = tensor_files.shard_name(number, count)
         tensors = {
             # save_file writes memory as it lies, whatever the strides
-            name: np.ascontiguousarray(np.concatenate([matrix(part) for part in by_tensor[name]]))
+            name: np.ascontiguousarray(tensor(groups[name]))
             for name in shard
         }
         safetensors.numpy.save_file(tensors, directory / file, metadata={"format": "pt"})

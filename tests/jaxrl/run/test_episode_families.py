@@ -56,6 +56,7 @@ PAIRS = {
     "mixtral": "mistral", "minimax-m2": "qwen_coder", "glm4-moe": "hermes",
     "glm4-moe-lite": "hermes", "olmo3": "hermes", "ministral3": "mistral", "seed-oss": "hermes",
     "ernie4-5": "hermes", "granite": "hermes",
+    "granitemoe": "hermes", "gpt-oss": "harmony",
 }  # fmt: skip
 """Every variant of every family, with the format of calls that its template has."""
 
