@@ -124,6 +124,7 @@ def attend(
     rules: Rules,
     softcap: float | None = None,
     scale: float | None = None,
+    sinks: jax.Array | None = None,
 ) -> jax.Array:
     """`attention.attend` on the mesh in use, inside jit.
 
@@ -133,15 +134,19 @@ def attend(
     mesh = jax.sharding.get_abstract_mesh()
     platform = mesh.abstract_device.platform if mesh.abstract_device else jax.default_backend()
     if kernel == "auto":
-        kernel = attention.choose(platform, q, k, v, softcap)
-    local = functools.partial(
-        attention.attend, kernel=kernel, softcap=softcap, scale=scale, platform=platform
-    )
+        kernel = attention.choose(platform, q, k, v, softcap) if sinks is None else "xla"
+
+    def local(
+        q: jax.Array, k: jax.Array, v: jax.Array, mask: attention.Mask, sinks: jax.Array | None
+    ) -> jax.Array:
+        settings = {"kernel": kernel, "softcap": softcap, "scale": scale, "platform": platform}
+        return attention.attend(q, k, v, mask, sinks=sinks, **settings)
+
     if mesh.size <= 1:
-        return local(q, k, v, mask)
+        return local(q, k, v, mask, sinks)
     rows, queries, heads = spec(("batch", "sequence", "heads"), q.shape[:3], mesh, rules=rules)
     if kernel == "xla" and queries is None:
-        return local(q, k, v, mask)
+        return local(q, k, v, mask, sinks)
     shards = q.shape[2] // NamedSharding(mesh, P(heads)).shard_shape(q.shape[2:3])[0]
     copies = math.lcm(k.shape[2], shards) // k.shape[2]  # so that each device has its heads' keys
     k, v = (jnp.repeat(x, copies, axis=2) for x in (k, v))
@@ -153,8 +158,8 @@ def attend(
     )  # fmt: skip
     split = jax.shard_map(
         local,
-        in_specs=(P(rows, queries, heads), *[P(rows, None, heads)] * 2, vectors),
+        in_specs=(P(rows, queries, heads), *[P(rows, None, heads)] * 2, vectors, P(heads)),
         out_specs=P(rows, queries, heads),
         check_vma=False,
     )
-    return split(q, k, v, mask)
+    return split(q, k, v, mask, sinks)

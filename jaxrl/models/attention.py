@@ -97,6 +97,7 @@ def attend(
     *,
     scale: float | None = None,
     softcap: float | None = None,
+    sinks: jax.Array | None = None,
     kernel: Kernel = "auto",
     platform: str = "",
 ) -> jax.Array:
@@ -109,6 +110,8 @@ def attend(
       mask: what each query sees; one that sees no key gets finite, meaningless output.
       scale: factor on the scores; None: H ** -0.5.
       softcap: bounds the scores s to `softcap * tanh(s / softcap)` (Gemma 2).
+      sinks: [N] fp32, the score of a further key of each head, whose value is 0 (gpt-oss); None:
+        there is none.
       kernel: what computes it; `auto` is `choose` for the platform. Splash attention is emulated,
         slowly, where that is no TPU.
       platform: tpu, gpu or cpu, that this is compiled for; by default the one JAX runs on.
@@ -122,10 +125,12 @@ def attend(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     platform = platform or jax.default_backend()
     if kernel == "auto":
-        kernel = choose(platform, q, k, v, softcap)
+        kernel = choose(platform, q, k, v, softcap) if sinks is None else "xla"
+    if sinks is not None and kernel != "xla":
+        raise ValueError(f"attention={kernel!r} has no attention sinks; use 'auto' or 'xla'")
     match kernel:
         case "xla":
-            attend_block = functools.partial(_xla, scale=scale, softcap=softcap)
+            attend_block = functools.partial(_xla, scale=scale, softcap=softcap, sinks=sinks)
             return _by_blocks(attend_block, q, k, v, mask)
         case "splash":
             emulated = platform != "tpu"
@@ -304,6 +309,7 @@ def _xla(
     mask: Mask,
     scale: float,
     softcap: float | None,
+    sinks: jax.Array | None,
 ) -> jax.Array:
     b, t, n, h = q.shape
     # adding, unlike choosing, leaves nothing of the size of the scores to the backward pass
@@ -317,6 +323,12 @@ def _xla(
     if softcap is not None:
         scores = softcap * jnp.tanh(scores / softcap)
     scores = scores.reshape(b, n, t, -1)
-    weights = jax.nn.softmax(scores + unseen, axis=-1).astype(v.dtype).reshape(*rows, -1)
+    scores = scores + unseen
+    if sinks is None:
+        weights = jax.nn.softmax(scores, axis=-1)
+    else:
+        last = jnp.broadcast_to(sinks.astype(jnp.float32)[:, None, None], (*scores.shape[:-1], 1))
+        weights = jax.nn.softmax(jnp.concatenate([scores, last], axis=-1), axis=-1)[..., :-1]
+    weights = weights.astype(v.dtype).reshape(*rows, -1)
     y = einsum("bkqs,bksh->bkqh", weights, v)
     return jnp.swapaxes(y.reshape(b, n, t, -1), 1, 2)

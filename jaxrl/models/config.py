@@ -79,6 +79,13 @@ class Experts:
     group_top: int = 1
     """A group's score is the sum of its best `group_top` experts."""
 
+    biases: bool = False
+    """Routers and experts have biases (gpt-oss)."""
+    clamp: float | None = None
+    """An expert computes (up + 1) gate sigmoid(`sharpness` gate), where the gate is at most this
+    and up within plus and minus this (gpt-oss); None: the activation of the gate, times up."""
+    sharpness: float = 1.702
+
     def __post_init__(self) -> None:
         if self.num_experts % self.groups:
             raise ValueError(
@@ -141,10 +148,17 @@ class DecoderConfig:
     mlp_bias: bool = False
     activation: Literal["silu", "gelu_tanh"] = "silu"
     embed_scale: float = 1.0
+    residual_scale: float = 1.0
+    """Factor on what attention and MLP add to the residual stream (Granite)."""
     attention_scale: float | None = None
     """Factor on attention scores; None: the inverse square root of the query's size."""
     attention_softcap: float | None = None
+    sinks: bool = False
+    """Every head has a learned score that takes a share of the attention and gives nothing
+    (gpt-oss)."""
     logit_softcap: float | None = None
+    logit_divisor: float = 1.0
+    """Logits are divided by it (Granite). Final hidden states are, so that the head need not."""
     tie_embeddings: bool = True
     spelled: int = 0
     """Tokens that the tokenizer can spell, where the embedding has more rows; the others are never

@@ -137,7 +137,10 @@ def _embed(config: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Arra
 
 
 def _final_norm(config: DecoderConfig, params: Params, x: jax.Array) -> jax.Array:
-    return rms_norm(x, params["norm"]["weight"], config.norm_eps, config.norm_offset)
+    weight, offset = params["norm"]["weight"], config.norm_offset
+    if config.logit_divisor != 1 and not config.labels:
+        weight, offset = weight / config.logit_divisor, offset / config.logit_divisor
+    return rms_norm(x, weight, config.norm_eps, offset)
 
 
 def hidden(
@@ -285,10 +288,10 @@ def outputs_first(params: Params) -> Params:
 def cast(params: Params, dtype: str) -> Params:
     """Parameters as decoding reads them: in `dtype` where the forward pass would cast them to it.
 
-    Norms and routers compute in fp32 and keep their dtype, lest the sampler choose other experts
-    than the trainer; so do the codes and scales of quantised weights.
+    Norms, routers and attention sinks compute in fp32 and keep their dtype, lest the sampler choose
+    other experts than the trainer; so do the codes and scales of quantised weights.
     """
-    exempt_names = {"weight", "router", "correction", "scales"}
+    exempt_names = {"weight", "router", "router_bias", "correction", "sinks", "scales"}
 
     def leaf(path: tuple[Any, ...], a: jax.Array) -> jax.Array:
         names = {getattr(step, "key", getattr(step, "name", None)) for step in path}

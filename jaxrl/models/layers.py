@@ -93,8 +93,8 @@ def _matrix(
     return nnx.Param(value, axes=axes, inputs=inputs, batch=batch)
 
 
-def _vector(value: float, shape: tuple[int, ...], axes: Axes) -> nnx.Param:
-    return nnx.Param(jnp.full(shape, value, jnp.float32), axes=axes, inputs=0, batch=0)
+def _vector(value: float, shape: tuple[int, ...], axes: Axes, *, batch: int = 0) -> nnx.Param:
+    return nnx.Param(jnp.full(shape, value, jnp.float32), axes=axes, inputs=0, batch=batch)
 
 
 class Norm(nnx.Module):
@@ -139,6 +139,8 @@ class Attention(nnx.Module):
             self.v_bias = _vector(0.0, keys, kv_axes)
         if c.o_bias:
             self.o_bias = _vector(0.0, (d,), ("embed",))
+        if c.sinks:
+            self.sinks = _vector(0.0, (c.num_heads,), ("heads",))
         if c.qk_norm == "head":
             self.q_norm = Norm(c, (h,), ("head_dim",))
             self.k_norm = Norm(c, (h,), ("head_dim",))
@@ -166,7 +168,10 @@ class Attention(nnx.Module):
         """What the tokens take from memory, [B, T, D]."""
         c = self.config
         scale, softcap = rope.attention_scale(c), c.attention_softcap
-        y = layout.attend(q, *memory, mask, scale=scale, softcap=softcap, kernel=c.attention)
+        sinks = {"sinks": self.sinks[...]} if c.sinks else {}
+        y = layout.attend(
+            q, *memory, mask, scale=scale, softcap=softcap, kernel=c.attention, **sinks
+        )
         y = project(y, self.o.get_value(), inputs=2)
         return y + self.o_bias[...].astype(y.dtype) if c.o_bias else y
 
@@ -281,6 +286,11 @@ class ExpertMLP(nnx.Module):
         self.gate = _matrix(rngs, (n, d, f), wide, batch=1)
         self.up = _matrix(rngs, (n, d, f), wide, batch=1)
         self.down = _matrix(rngs, (n, f, d), narrow, batch=1, depth=depth)
+        if e.biases:
+            self.router_bias = _vector(0.0, (n,), ("expert",))
+            self.gate_bias = _vector(0.0, (n, f), wide[::2], batch=1)
+            self.up_bias = _vector(0.0, (n, f), wide[::2], batch=1)
+            self.down_bias = _vector(0.0, (n, d), narrow[::2], batch=1)
         if e.shared_size:
             self.shared = MLP(config, e.shared_size, rngs=rngs)
 
@@ -292,6 +302,7 @@ class ExpertMLP(nnx.Module):
         """
         e = self.config.experts
         logits = project(x.astype(jnp.float32), self.router.get_value())
+        logits = logits + self.router_bias[...] if e.biases else logits
         if e.scoring == "softmax":
             scores = jax.nn.softmax(logits, axis=-1)
         else:
@@ -328,13 +339,24 @@ class ExpertMLP(nnx.Module):
         order = jnp.argsort(chosen.reshape(-1))  # tokens of one expert become one run of rows
         source = order // e.per_token
         sizes = jnp.bincount(chosen.reshape(-1), length=e.num_experts)
-        rows = tokens[source]
+        rows, row_expert = tokens[source], chosen.reshape(-1)[order]
         gate, up = (project_ragged(rows, p.get_value(), sizes) for p in (self.gate, self.up))
-        rows = project_ragged(_activate(self.config, gate) * up, self.down.get_value(), sizes)
+        if e.biases:
+            gate = gate + self.gate_bias[...].astype(x.dtype)[row_expert]
+            up = up + self.up_bias[...].astype(x.dtype)[row_expert]
+        rows = project_ragged(self._gate(gate, up), self.down.get_value(), sizes)
+        rows = rows + self.down_bias[...].astype(x.dtype)[row_expert] if e.biases else rows
         rows = rows * weights.reshape(-1)[order, None].astype(x.dtype)
         y = jnp.zeros_like(tokens).at[source].add(rows).reshape(x.shape)
         y = y + self.shared(x) if e.shared_size else y
         return y, Routing(*(a.reshape(*x.shape[:2], -1) for a in (logits, chosen)))
+
+    def _gate(self, gate: jax.Array, up: jax.Array) -> jax.Array:
+        e = self.config.experts
+        if e.clamp is None:
+            return _activate(self.config, gate) * up
+        gate, up = jnp.minimum(gate, e.clamp), jnp.clip(up, -e.clamp, e.clamp)
+        return (up + 1) * gate * jax.nn.sigmoid(e.sharpness * gate)
 
 
 class Block(nnx.Module):
@@ -372,7 +394,7 @@ class Block(nnx.Module):
         """The residual stream [B, T, D] after the layer, given queries and what they may see."""
         x = self._attended(x, q, memory, mask, layout)
         y = self.mlp(self.mlp_norm(x) if self.config.pre_norm else x, layout)
-        return x + (self.mlp_post_norm(y) if self.config.post_norm else y)
+        return self._add(x, self.mlp_post_norm(y) if self.config.post_norm else y)
 
     def finish_routed(
         self, x: jax.Array, q: jax.Array, memory: Memory, mask: Mask, layout: Layout
@@ -380,10 +402,14 @@ class Block(nnx.Module):
         """As `finish`, of a layer with experts, with what its router did."""
         x = self._attended(x, q, memory, mask, layout)
         y, routing = self.mlp.routed(self.mlp_norm(x) if self.config.pre_norm else x, layout)
-        return x + (self.mlp_post_norm(y) if self.config.post_norm else y), routing
+        return self._add(x, self.mlp_post_norm(y) if self.config.post_norm else y), routing
 
     def _attended(
         self, x: jax.Array, q: jax.Array, memory: Memory, mask: Mask, layout: Layout
     ) -> jax.Array:
         y = self.attention.read(q, memory, mask, layout)
-        return x + (self.attention_post_norm(y) if self.config.post_norm else y)
+        return self._add(x, self.attention_post_norm(y) if self.config.post_norm else y)
+
+    def _add(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        scale = self.config.residual_scale
+        return x + (y if scale == 1 else y * scale)

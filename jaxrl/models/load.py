@@ -11,6 +11,7 @@ import safetensors
 
 from jaxrl.models import catalog, lora
 from jaxrl.models.checkpoints import gguf, huggingface, peft, peft_merge
+from jaxrl.models.checkpoints.forms import wrapped
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import Params
 from jaxrl.models.linear import Kind
@@ -77,6 +78,18 @@ def load(
         how, parts = peft.load(folder, config)
         params = lora.merge(config, params, parts, how)
     return config, params
+
+
+def around(name_or_path: str) -> Path | None:
+    """The directory of a model that reads pictures too, beneath adapters; None: a text model's.
+
+    Raises:
+      FileNotFoundError, ValueError: as `read_config`.
+    """
+    path = _checked(name_or_path)
+    while (path / catalog.ADAPTERS).exists():
+        path = _checked(_base(path))
+    return path if path.is_dir() and wrapped.find(wrapped.read_raw(path)) else None
 
 
 @contextlib.contextmanager

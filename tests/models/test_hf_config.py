@@ -52,7 +52,7 @@ MINISTRAL3 = {**RAW, "model_type": "ministral3", "head_dim": 4}
         ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
         ({**GEMMA2, "hidden_activation": "relu"}, "hidden_activation='relu'"),
         (
-            {"model_type": "mistral3", "text_config": {"model_type": "mistral"}},
+            {"model_type": "llava", "text_config": {"model_type": "mistral"}},
             "its text_config is of 'mistral', one that is read where it comes alone",
         ),
         (

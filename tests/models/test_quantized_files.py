@@ -12,8 +12,9 @@ import pytest
 from safetensors import numpy as files
 
 from jaxrl.models import decoder
-from jaxrl.models.checkpoints import huggingface
+from jaxrl.models.checkpoints import huggingface, quantized_files
 from jaxrl.models.config import DecoderConfig, Experts
+from tests.models import tiny
 
 CONFIG = DecoderConfig(
     vocab_size=11, hidden_size=24, intermediate_size=40, num_layers=2, num_heads=2,
@@ -124,7 +125,7 @@ def checkpoint(directory, config, form):
     """A quantised checkpoint, beside a plain one of the numbers that it stands for."""
     plain, other = directory / "plain", directory / "quantised"
     huggingface.save(plain, config, decoder.init(config, jax.random.key(0)))
-    tensors = files.load_file(plain / "model.safetensors")
+    tensors = files.files.load_file(plain / "model.safetensors")
     written, exact = {}, {}
     for name, value in tensors.items():
         if name.endswith("proj.weight"):
@@ -225,3 +226,58 @@ def test_fp8_as_transformers_reads_it(tmp_path):
     with torch.no_grad():
         exact, theirs = (model(tokens).logits.numpy() for model in models)
     np.testing.assert_allclose(theirs, exact, atol=1e-5)
+
+
+@pytest.mark.exact("experts in MXFP4 are read as the numbers that transformers reads")
+@pytest.mark.parity
+def test_mxfp4(tmp_path):
+    """Dequantised while they are read, and exported in bf16 as files that transformers opens."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from transformers.integrations import mxfp4
+
+    plain, packed, out = tmp_path / "plain", tmp_path / "packed", tmp_path / "out"
+    arguments = {**tiny.VARIANTS["gpt-oss"][1], "intermediate_size": 64, "swiglu_limit": 7.0}
+    tiny.make("GptOssConfig", arguments, plain)
+    tensors = files.load_file(plain / "model.safetensors")
+    blocks = dict(tensors)
+    rng = np.random.default_rng(0)
+    for name, value in tensors.items():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            experts, inputs, outputs = value.shape
+            codes = rng.integers(0, 256, (experts, outputs, inputs // 32, 16), np.uint8)
+            scales = rng.integers(120, 126, codes.shape[:3], np.uint8)
+            blocks |= {f"{name}_blocks": codes, f"{name}_scales": scales}
+            del blocks[name]
+            read = mxfp4.convert_moe_packed_tensors(
+                torch.tensor(codes), torch.tensor(scales), dtype=torch.float32
+            )
+            tensors[name] = read.numpy()
+    files.save_file(tensors, plain / "model.safetensors", metadata={"format": "pt"})
+    packed.mkdir()
+    files.save_file(blocks, packed / "model.safetensors", metadata={"format": "pt"})
+    raw = json.loads((plain / "config.json").read_text())
+    (packed / "config.json").write_text(
+        json.dumps({**raw, "quantization_config": {"quant_method": "mxfp4"}})
+    )
+    config, params = huggingface.load(packed)
+    expected_config, expected = huggingface.load(plain)
+    assert config == expected_config
+    jax.tree.map(np.testing.assert_array_equal, params, expected)
+    narrow = huggingface.load(packed, dtype="bfloat16")[1]["layers"]["mlp"]["gate"]
+    assert narrow.dtype == "bfloat16"  # 4 bits and a power of 2 lose nothing
+    np.testing.assert_array_equal(narrow.astype("float32"), expected["layers"]["mlp"]["gate"])
+
+    huggingface.save(out, config, params, dtype="bfloat16")
+    model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        out, dtype="float32", attn_implementation="eager", output_loading_info=True
+    )
+    assert not any(report.values()), report
+    read = model.model.layers[0].mlp.experts.gate_up_proj.detach().numpy()
+    np.testing.assert_array_equal(read, tensors["model.layers.0.mlp.experts.gate_up_proj"])
+
+
+def test_mxfp4_without_its_scales_is_refused():
+    codes = quantized_files.Slice((2, 4, 1, 16), "U8", lambda rows: np.zeros((2, 4, 1, 16)))
+    with pytest.raises(ValueError, match="lacks experts.down_proj_scales that fit"):
+        quantized_files.dequantize({"quant_method": "mxfp4"}, {"experts.down_proj_blocks": codes})

@@ -40,6 +40,14 @@ _DEEPSEEK = dict(
 )
 
 
+_GRANITE = dict(
+    embedding_multiplier=12.0,
+    residual_multiplier=0.22,
+    attention_multiplier=0.2,
+    logits_scaling=3.0,
+)
+
+
 def _rope(kind: str, **values: Any) -> dict[str, Any]:
     return dict(rope_parameters=dict(rope_type=kind, rope_theta=1e4, **values))
 
@@ -179,6 +187,23 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             ),
         ),
     ),
+    "granite": ("GraniteConfig", dict(_WIDE, **_GRANITE)),
+    "granitemoe": (
+        "GraniteMoeConfig",
+        dict(_BASE, **_GRANITE, num_local_experts=8, num_experts_per_tok=3),
+    ),
+    "gpt-oss": (
+        "GptOssConfig",
+        dict(
+            _WIDE,
+            num_hidden_layers=3,
+            num_local_experts=8,
+            num_experts_per_tok=3,
+            sliding_window=5,
+            swiglu_limit=0.5,  # so that it is reached within the tests
+            **_rope("yarn", factor=4.0, truncate=False, original_max_position_embeddings=16),
+        ),
+    ),
     "seed-oss": ("SeedOssConfig", dict(_WIDE, attention_out_bias=True)),
     "ernie4-5": ("Ernie4_5Config", dict(_WIDE, use_bias=True)),
 }
@@ -196,7 +221,7 @@ def make(config_class: str, arguments: dict[str, Any], directory: Path) -> Any:
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     with torch.no_grad():
         for name, value in [*model.named_parameters(), *model.named_buffers()]:
-            if name.endswith(("weight", "bias", "_proj")):
+            if name.endswith(("weight", "bias", "_proj", "sinks")):
                 value.add_(0.2 * torch.randn_like(value))
     model.save_pretrained(directory)
     return model.eval()

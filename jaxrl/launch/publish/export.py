@@ -21,8 +21,9 @@ from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.publish import model_card
 from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
-from jaxrl.models import catalog, lora
+from jaxrl.models import catalog, load, lora
 from jaxrl.models.checkpoints import gguf_write, huggingface, peft
+from jaxrl.models.checkpoints.forms import wrapped
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
 from jaxrl.record import storage
@@ -253,11 +254,17 @@ def _hf_directory(directory: Path, source: Source, params: Params, settings: Exp
         dtype=settings.dtype,
         extra=ids,
         max_shard_bytes=int(settings.shard_gb * 1e9),
+        around=None if source.model.labels else _around(source),
     )
     if source.model.labels:
         return
     generation = {**_base_json(source, "generation_config.json"), **_generation(source)}
     (directory / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+
+
+def _around(source: Source) -> Path | None:
+    """The directory of the model that reads pictures, whose text model was trained, if it was."""
+    return load.around(str(source.files)) if source.files is not None else None
 
 
 def write_tokenizer(directory: Path, source: Source) -> None:
@@ -362,7 +369,9 @@ def _write_peft(partial: Path, out: Path, source: Source, settings: ExportConfig
         )
         _hf_directory(partial / "base", source, base_params, settings)
         base_name = str(out / "base")
-    peft.save(partial, source.model, adapters, source.adapters, base=base_name)
+    outer = _around(source)
+    prefix = wrapped.find(wrapped.read_raw(outer)).prefix if outer else peft.PREFIX
+    peft.save(partial, source.model, adapters, source.adapters, base=base_name, prefix=prefix)
     write_tokenizer(partial, source)
 
 

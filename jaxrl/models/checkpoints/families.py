@@ -20,6 +20,20 @@ def _nothing(_: Any) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
+class Stack:
+    """A tensor of a layer that holds a matrix [outputs, inputs] or vector of every expert."""
+
+    tensor: str
+    parts: tuple[str, ...]
+    """Names of what it holds of an expert, as in `Family.routed`: the outputs of the first come
+    first."""
+    inputs_first: bool = False
+    """Matrices lie in it as [inputs, outputs]."""
+    interleaved: bool = False
+    """The outputs of the parts take turns."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Family:
     """What sets a family apart from Llama in its files."""
 
@@ -59,6 +73,8 @@ class Family:
     it one after the other, in the order given here."""
     routed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Names of tensors in a layer with experts that differ from `ROUTED`."""
+    stacks: tuple[Stack, ...] = ()
+    """Tensors that hold all experts of a layer, by the names of what they hold of one."""
     ignored: tuple[str, ...] = (r"rotary_emb\.inv_freq$",)
     """Patterns of tensors that are not weights of the decoder; `{num_layers}` is filled in."""
 

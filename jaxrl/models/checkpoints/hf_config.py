@@ -8,6 +8,7 @@ from typing import Any
 from jaxrl.models.checkpoints import hf_rope
 from jaxrl.models.checkpoints.families import FAMILIES as FIRST
 from jaxrl.models.checkpoints.families import Family, Raw
+from jaxrl.models.checkpoints.forms import wrapped
 from jaxrl.models.checkpoints.grouped_families import GROUPED
 from jaxrl.models.checkpoints.recent_families import RECENT
 from jaxrl.models.config import DecoderConfig
@@ -23,7 +24,6 @@ _RECURRENT = "its layers keep a recurrent state"
 _INDEXED = "an indexer chooses the keys that a query sees"
 
 LACKING: Mapping[str, str] = {
-    "gpt_oss": "attention sinks, biases of experts and routers, clamped SwiGLU, and MXFP4 files",
     "qwen3_next": _RECURRENT,
     "qwen3_5_text": _RECURRENT,
     "qwen3_5_moe_text": _RECURRENT,
@@ -39,7 +39,6 @@ LACKING: Mapping[str, str] = {
     "deepseek_v32": _INDEXED,
     "glm_moe_dsa": _INDEXED,
     "llama4_text": "attention within chunks, and dense layers between ones with experts",
-    "granite": "factors on embeddings, residuals and logits",
 }
 """What models have that the decoder has not, by their `model_type`."""
 
@@ -93,14 +92,15 @@ def find(model_type: str, inner: Raw | None = None) -> Family:
         status = "one that is read where it comes alone" if text in FAMILIES else "not read either"
         hint = f" (its text_config is of {text!r}, {status})" if text else ""
         raise ValueError(
-            f"model_type={model_type!r} is not one of {sorted({*FAMILIES, *ALIASES})}{hint}; add a "
+            f"model_type={model_type!r} is not one of "
+            f"{sorted({*FAMILIES, *ALIASES, *wrapped.WRAPPERS})}{hint}; add a "
             "record to jaxrl/models/checkpoints/families.py"
         )
     return FAMILIES[model_type]
 
 
 def read(raw: Raw, family: Family | None = None) -> DecoderConfig:
-    """The decoder that a config.json describes.
+    """The decoder that a config.json describes: of a model that reads pictures, the text model.
 
     Args:
       raw: its contents, as transformers 4 or 5 writes them.
@@ -109,6 +109,7 @@ def read(raw: Raw, family: Family | None = None) -> DecoderConfig:
     Raises:
       ValueError: an unknown model type, a missing key, or a value that is not supported.
     """
+    raw = raw if family else wrapped.text(raw)
     model_type = raw.get("model_type", "")
     family = family or find(model_type, raw.get("text_config"))
     model_type = ALIASES.get(model_type, model_type)

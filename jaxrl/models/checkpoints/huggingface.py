@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -18,6 +19,7 @@ from flax import nnx
 
 from jaxrl.models.checkpoints import hf_config, peft_merge, quantized_files, tensor_files
 from jaxrl.models.checkpoints.families import LAYER, OUTSIDE, ROUTED, Family
+from jaxrl.models.checkpoints.forms import stacked, wrapped
 from jaxrl.models.checkpoints.peft_merge import Adapter
 from jaxrl.models.checkpoints.tensor_files import listed
 from jaxrl.models.config import DecoderConfig
@@ -86,7 +88,11 @@ def read_config(directory: str | Path, family: Family | None = None) -> DecoderC
     """
     raw = json.loads((path := Path(directory) / "config.json").read_text())
     quantized_files.check(raw.get("quantization_config"), path)
-    return hf_config.read(raw, family)
+    config = hf_config.read(raw, family)
+    if config.tie_embeddings and wrapped.unsaid(raw):
+        names = tensor_files.tensor_names(path.parent)
+        return dataclasses.replace(config, tie_embeddings=not wrapped.has_head(names))
+    return config
 
 
 def load(
@@ -123,10 +129,14 @@ def load(
     with contextlib.ExitStack() as stack:
         tensors = tensor_files.open_tensors(directory, stack)
         raw = json.loads((directory / "config.json").read_text())
+        tensors = wrapped.text_tensors(raw, tensors)
         if quantization := raw.get("quantization_config"):
             tensors = quantized_files.dequantize(quantization, tensors)
+        tensors = stacked.split(family.stacks, tensors)
         _drop_repeated_head(config, tensors)
         for adapter in adapters:
+            if wrapped.find(raw):
+                adapter = adapter._replace(changed=wrapped.adapter_names(adapter.changed))
             tensors = peft_merge.merge(adapter, config, tensors)
             config = peft_merge.config(adapter, config)
         plan = pieces(config, family)
@@ -203,6 +213,7 @@ def save(
     extra: Mapping[str, Any] | None = None,
     max_shard_bytes: int = 5_000_000_000,
     family: Family | None = None,
+    around: str | Path | None = None,
 ) -> None:
     """Write config.json and safetensors files that transformers loads.
 
@@ -216,15 +227,26 @@ def save(
       extra: further keys of config.json, such as `eos_token_id`.
       max_shard_bytes: a file that would grow larger is followed by another, with an index.
       family: a record of your own; None: looked up by `config.family`.
+      around: directory of a model that reads pictures, whose text model this is; all else of it is
+        copied byte for byte. None: the text model is written alone.
+
+    Raises:
+      ValueError: what would be copied is quantised.
     """
-    directory = Path(directory)
+    directory, outer = Path(directory), Path(around) if around else None
     directory.mkdir(parents=True, exist_ok=True)
     by_tensor: dict[str, list[Piece]] = {}
-    for piece in pieces(config, family):
-        by_tensor.setdefault(piece.tensor, []).append(piece)
+    plan = pieces(config, family)
+    outer_names = tensor_files.tensor_names(outer) if outer else []
+    names = {piece.tensor: piece.tensor for piece in plan}
+    names = wrapped.file_names(outer_names, names) if outer else names
+    for piece in plan:
+        by_tensor.setdefault(names[piece.tensor], []).append(piece)
+    groups = stacked.groups((family or hf_config.find(config.family)).stacks, by_tensor)
     sizes = {
-        name: sum(math.prod(part.shape) for part in parts) * jnp.dtype(dtype).itemsize
-        for name, parts in by_tensor.items()
+        name: sum(math.prod(part.shape) for short in group.names for part in by_tensor[short])
+        * jnp.dtype(dtype).itemsize
+        for name, group in groups.items()
     }
     leaves = {"/".join(path): leaf for path, leaf in layout(config).items()}
     arrays = nnx.traversals.flatten_mapping(params, sep="/")
@@ -234,22 +256,33 @@ def save(
         turned = value.reshape(part.shape[::-1]).T if leaves[part.path].inputs else value
         return turned.reshape(part.shape)
 
-    shards = _shards(sizes, max_shard_bytes)
+    def tensor(group: stacked.Group) -> np.ndarray:
+        values = [np.concatenate([matrix(part) for part in by_tensor[n]]) for n in group.names]
+        return stacked.join(group.stack, values) if group.stack else values[0]
+
+    shards, total = _shards(sizes, max_shard_bytes), sum(sizes.values())
+    count = len(shards) + bool(outer)
     weight_map = {}
-    for number, names in enumerate(shards, 1):
-        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        file = tensor_files.SINGLE if len(shards) == 1 else file
+    for number, shard in enumerate(shards, 1):
+        file = tensor_files.shard_name(number, count)
         tensors = {
             # save_file writes memory as it lies, whatever the strides
-            name: np.ascontiguousarray(np.concatenate([matrix(part) for part in by_tensor[name]]))
-            for name in names
+            name: np.ascontiguousarray(tensor(groups[name]))
+            for name in shard
         }
         safetensors.numpy.save_file(tensors, directory / file, metadata={"format": "pt"})
-        weight_map |= dict.fromkeys(names, file)
-    if len(shards) > 1:
-        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+        weight_map |= dict.fromkeys(shard, file)
+    raw = hf_config.write(config, dtype, family)
+    if outer:
+        file, rest = tensor_files.shard_name(count, count), wrapped.outside(outer_names)
+        total += tensor_files.copy(outer, rest, directory / file)
+        weight_map |= dict.fromkeys(rest, file)
+        raw = wrapped.describe(wrapped.read_raw(outer), config, dtype)
+        wrapped.copy_processor(outer, directory)
+    if count > 1:
+        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
         (directory / tensor_files.INDEX).write_text(json.dumps(index, indent=2) + "\n")
-    raw = hf_config.write(config, dtype, family) | dict(extra or {})
+    raw |= dict(extra or {})
     (directory / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
 
 

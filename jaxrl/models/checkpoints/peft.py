@@ -19,6 +19,9 @@ from jaxrl.models.checkpoints.peft_merge import MERGE
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import Adapters, LoraConfig
 
+PREFIX = "model."
+"""Of the modules of a text model."""
+
 _SUFFIX = {"a": "lora_A.weight", "b": "lora_B.weight", "magnitude": "lora_magnitude_vector"}
 
 
@@ -38,6 +41,7 @@ def save(
     config: LoraConfig,
     *,
     base: str = "",
+    prefix: str = PREFIX,
     family: Family | None = None,
 ) -> None:
     """Write adapter_config.json and adapter_model.safetensors.
@@ -48,13 +52,16 @@ def save(
       adapters: as from `lora.init`.
       config: the same.
       base: name or path of the base model, for the record.
+      prefix: of the text model's modules, in a base that reads pictures too.
       family: a record of your own; None: looked up by `model.family`.
 
     Raises:
       ValueError: adapters on experts, or on parts of a fused matrix (Phi-3), which PEFT holds
         otherwise.
     """
-    modules = _modules(model, family)
+    modules = {
+        prefix + name.removeprefix(PREFIX): piece for name, piece in _modules(model, family).items()
+    }
     paths = {"/".join(path) for path in lora.targets(model, config)}
     adapted = {name: piece for name, piece in modules.items() if piece.path in paths}
     if left := paths - {piece.path for piece in adapted.values()}:
@@ -75,7 +82,10 @@ def save(
         tensors, directory / "adapter_model.safetensors", metadata={"format": "pt"}
     )
     short = {name.rpartition(".")[2] for name in adapted}
-    exact = all(name in adapted for name in modules if name.rpartition(".")[2] in short)
+    # a short name would be that of a module outside the text model too
+    exact = prefix == PREFIX and all(
+        name in adapted for name in modules if name.rpartition(".")[2] in short
+    )
     raw = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

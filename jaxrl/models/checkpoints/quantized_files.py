@@ -17,6 +17,11 @@ from jaxrl.models.checkpoints.families import Raw
 _FP8: Mapping[str, Any] = {"F8_E4M3": jnp.float8_e4m3fn, "F8_E5M2": jnp.float8_e5m2}
 """Types that NumPy does not have, by the name that safetensors gives them."""
 
+_MXFP4 = "mxfp4"
+
+_FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+"""What the codes of MXFP4 stand for (Open Compute Project, Microscaling Formats, 2023)."""
+
 _FORMATS = ("float-quantized", "naive-quantized", "int-quantized", "pack-quantized")
 """Values of compressed-tensors' `format` that are read."""
 
@@ -50,15 +55,20 @@ class Slice:
         return self.read(rows)
 
 
-def open_fp8(path: Path) -> dict[str, Slice]:
-    """The 8-bit floats of a safetensors file by name, which its library does not read as NumPy."""
+def read_header(path: Path) -> tuple[int, dict[str, Any]]:
+    """Where the values of a safetensors file start, and what its head says of each tensor."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
+        return 8 + length, json.loads(file.read(length))
+
+
+def open_fp8(path: Path) -> dict[str, Slice]:
+    """The 8-bit floats of a safetensors file by name, which its library does not read as NumPy."""
+    start, header = read_header(path)
     fields = {name: field for name, field in header.items() if field.get("dtype") in _FP8}
     if not fields:
         return {}
-    mapped = np.memmap(path, np.uint8, "r", offset=8 + length)
+    mapped = np.memmap(path, np.uint8, "r", offset=start)
 
     def decode(field: Raw) -> Slice:
         start, stop = field["data_offsets"]
@@ -83,12 +93,12 @@ def check(quantization: Raw | None, path: Path) -> None:
     method, form = quantization.get("quant_method"), quantization.get("format")
     sparse = (quantization.get("sparsity_config") or {}).get("format", "dense")
     compressed = method == "compressed-tensors"
-    if method == "fp8" or (compressed and form in _FORMATS and sparse == "dense"):
+    if method in ("fp8", _MXFP4) or (compressed and form in _FORMATS and sparse == "dense"):
         return
     detail = f" with format={form!r}, sparsity={sparse!r}" if compressed else ""
     raise ValueError(
-        f"{path}: quantization_config.quant_method={method!r}{detail} is not read, only 'fp8' and "
-        f"'compressed-tensors' of {list(_FORMATS)}; {_REMEDY}"
+        f"{path}: quantization_config.quant_method={method!r}{detail} is not read, only 'fp8', "
+        f"'mxfp4' and 'compressed-tensors' of {list(_FORMATS)}; {_REMEDY}"
     )
 
 
@@ -103,6 +113,8 @@ def dequantize(quantization: Raw, tensors: Mapping[str, Any]) -> dict[str, Any]:
       ValueError: weights of several kinds, with zero points, or with their columns in another
         order; or scales that do not fit their weights.
     """
+    if quantization.get("quant_method") == _MXFP4:
+        return _read_mxfp4(tensors)
     plain = dict(tensors)
     block, bits = _described(quantization)
     for name in tensors:
@@ -121,6 +133,41 @@ def dequantize(quantization: Raw, tensors: Mapping[str, Any]) -> dict[str, Any]:
         elif end in _UNUSED:
             del plain[name]
     return plain
+
+
+def _read_mxfp4(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """Experts in MXFP4, as gpt-oss has them, by the names of the tensors [experts, inputs, outputs]
+    that they stand for.
+
+    A block is 32 inputs of an output, two to a byte, the first lowest; its scale is a power of 2.
+
+    Raises:
+      ValueError: blocks without scales of their shape.
+    """
+    plain = dict(tensors)
+    for name in tensors:
+        if not name.endswith("_blocks"):
+            continue
+        stem = name.removesuffix("_blocks")
+        blocks, scales = plain.pop(name), plain.pop(f"{stem}_scales", None)
+        shape = tuple(blocks.get_shape())
+        if scales is None or tuple(scales.get_shape()) != shape[:-1] or len(shape) != 4:
+            raise ValueError(f"{name} of shape {shape} lacks {stem}_scales that fit; {_REMEDY}")
+        plain[stem] = _mxfp4(blocks, scales, shape)
+    return plain
+
+
+def _mxfp4(blocks: Any, scales: Any, shape: tuple[int, ...]) -> Slice:
+    experts, outputs, count, size = shape
+
+    def read(part: slice) -> np.ndarray:
+        codes = np.asarray(blocks[part])
+        values = _FP4[np.stack([codes & 15, codes >> 4], axis=-1)]
+        exponents = np.asarray(scales[part]).astype(np.int32) - 127
+        values = np.ldexp(values, exponents[..., None, None])
+        return values.reshape(len(codes), outputs, -1).swapaxes(1, 2)
+
+    return Slice((experts, 2 * count * size, outputs), "F32", read)
 
 
 def _described(quantization: Raw) -> tuple[tuple[int, int] | None, int]:

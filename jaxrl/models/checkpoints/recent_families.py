@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl.models.checkpoints import families
-from jaxrl.models.checkpoints.families import Family, Raw
+from jaxrl.models.checkpoints.families import Family, Raw, Stack
 from jaxrl.models.config import DecoderConfig, Experts
 
 _BLOCK = "block_sparse_moe"
@@ -88,7 +88,126 @@ def _write_ernie(c: DecoderConfig) -> dict[str, Any]:
     return {"use_bias": c.o_bias}
 
 
+_GRANITE = {
+    "embedding_multiplier": "embed_scale",
+    "residual_multiplier": "residual_scale",
+    "attention_multiplier": "attention_scale",
+    "logits_scaling": "logit_divisor",
+}
+"""Factors of Granite, and the fields of `DecoderConfig` that they are; each is 1 by default."""
+
+
+_EXPERT = "mlp.experts.{expert}"
+
+
+def _experts(whole: str, parts: tuple[str, ...], *, suffix: str = "weight", **how: bool) -> Stack:
+    return Stack(whole, tuple(f"{_EXPERT}.{part}.{suffix}" for part in parts), **how)
+
+
+_GPT_OSS_STACKS = (
+    _experts(
+        "mlp.experts.gate_up_proj",
+        ("gate_proj", "up_proj"),
+        inputs_first=True,
+        interleaved=True,
+    ),
+    _experts(
+        "mlp.experts.gate_up_proj_bias", ("gate_proj", "up_proj"), suffix="bias", interleaved=True
+    ),
+    _experts("mlp.experts.down_proj", ("down_proj",), inputs_first=True),
+    _experts("mlp.experts.down_proj_bias", ("down_proj",), suffix="bias"),
+)
+_GPT_OSS = {
+    "mlp/router": "mlp.router.weight",
+    "mlp/router_bias": "mlp.router.bias",
+    "mlp/gate_bias": f"{_EXPERT}.gate_proj.bias",
+    "mlp/up_bias": f"{_EXPERT}.up_proj.bias",
+    "mlp/down_bias": f"{_EXPERT}.down_proj.bias",
+}
+_GPT_OSS_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 1.5e5,
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+"""What transformers takes where config.json says nothing."""
+
+
+def _read_gpt_oss(raw: Raw) -> dict[str, Any]:
+    experts = Experts(
+        raw["num_local_experts"],
+        raw["num_experts_per_tok"],
+        raw["intermediate_size"],
+        biases=True,
+        clamp=float(raw["swiglu_limit"]),
+        sharpness=float(raw["swiglu_alpha"]),
+    )
+    bias = raw["attention_bias"]
+    return {"experts": experts, "qkv_bias": bias, "o_bias": bias}
+
+
+def _write_gpt_oss(c: DecoderConfig) -> dict[str, Any]:
+    clamp = {"swiglu_limit": c.experts.clamp, "swiglu_alpha": c.experts.sharpness}
+    return {**_write_local_experts(c), **clamp, "attention_bias": c.o_bias}
+
+
+def _read_granite(raw: Raw) -> dict[str, Any]:
+    factors = {ours: float(raw.get(theirs, 1.0)) for theirs, ours in _GRANITE.items()}
+    return {**families.read_biases(raw), **factors}
+
+
+def _write_granite(c: DecoderConfig) -> dict[str, Any]:
+    factors = {theirs: getattr(c, ours) for theirs, ours in _GRANITE.items()}
+    return {**families.write_biases(c), **factors}
+
+
+def _read_granitemoe(raw: Raw) -> dict[str, Any]:
+    return {**_read_granite(raw), **_read_mixtral(raw)}
+
+
+def _write_granitemoe(c: DecoderConfig) -> dict[str, Any]:
+    return {**_write_granite(c), **_write_local_experts(c)}
+
+
 RECENT: Mapping[str, Family] = {
+    "gpt_oss": Family(
+        "GptOssForCausalLM",
+        fixed={"sinks": True},
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "head_dim": 64,
+            "max_position_embeddings": 131072,
+            "rope_theta": 1.5e5,
+            "rope_parameters": _GPT_OSS_ROPE,
+            "sliding_window": 128,
+            "attention_bias": True,
+            "swiglu_limit": 7.0,
+            "swiglu_alpha": 1.702,
+        },
+        local=lambda raw, layer: layer % 2 == 0,
+        read=_read_gpt_oss,
+        write=_write_gpt_oss,
+        names={"attention/sinks": "self_attn.sinks"},
+        routed=_GPT_OSS,
+        stacks=_GPT_OSS_STACKS,
+    ),
+    "granitemoe": Family(
+        "GraniteMoeForCausalLM",
+        window="none",
+        read=_read_granitemoe,
+        write=_write_granitemoe,
+        routed={"mlp/router": f"{_BLOCK}.router.layer.weight"},
+        stacks=(
+            _experts(f"{_BLOCK}.input_linear.weight", ("gate_proj", "up_proj")),
+            _experts(f"{_BLOCK}.output_linear.weight", ("down_proj",)),
+        ),
+    ),
+    "granite": Family(
+        "GraniteForCausalLM", window="none", read=_read_granite, write=_write_granite
+    ),
     "mixtral": Family(
         "MixtralForCausalLM",
         defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,12 @@ SINGLE = "model.safetensors"
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 """Types of tensors that are weights as they are."""
+
+_METADATA = "__metadata__"
+"""What the head of a safetensors file says beside its tensors."""
+
+_PIECE = 1 << 24
+"""Bytes that are copied at a time."""
 
 _LISTED = 10
 """How many names a message lists at most."""
@@ -70,6 +76,61 @@ def _names(directory: Path) -> list[str]:
     if not names:
         raise FileNotFoundError(f"{directory} holds no safetensors files; convert the weights")
     return names
+
+
+def shard_name(number: int, count: int) -> str:
+    """What the safetensors file of this number is called, of `count` in all, from 1."""
+    return SINGLE if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors"
+
+
+def tensor_names(directory: Path) -> list[str]:
+    """The name of every tensor of a Hugging Face directory.
+
+    Raises:
+      FileNotFoundError, ValueError: as `open_tensors`.
+    """
+    headers = [quantized_files.read_header(directory / name)[1] for name in _names(directory)]
+    return [name for header in headers for name in header if name != _METADATA]
+
+
+def copy(directory: Path, names: Collection[str], target: Path) -> int:
+    """Write tensors of a Hugging Face directory to one file, byte for byte.
+
+    Args:
+      directory: of safetensors files.
+      names: of the tensors.
+      target: the safetensors file to write.
+
+    Returns:
+      Their size in bytes.
+
+    Raises:
+      ValueError: one of them is quantised.
+    """
+    header: dict[str, Any] = {_METADATA: {"format": "pt"}}
+    sources, size = list[tuple[Path, int, int]](), 0
+    for name in _names(directory):
+        start, fields = quantized_files.read_header(directory / name)
+        for key in fields.keys() & set(names):
+            if fields[key]["dtype"] not in _FLOATS:
+                raise ValueError(
+                    f"{directory}: the tensor {key} is of type {fields[key]['dtype']} and is not "
+                    "copied; begin from the checkpoint in bf16"
+                )
+            first, last = fields[key]["data_offsets"]
+            header[key] = {**fields[key], "data_offsets": [size, size + last - first]}
+            sources.append((directory / name, start + first, last - first))
+            size += last - first
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with target.open("wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for path, start, length in sources:
+            with path.open("rb") as file:
+                file.seek(start)
+                for begin in range(0, length, _PIECE):
+                    out.write(file.read(min(_PIECE, length - begin)))
+    return size
 
 
 def check_types(tensors: Mapping[str, Any], names: Iterable[str]) -> None:

@@ -55,7 +55,8 @@ PAIRS = {
     "phi4-longrope": "qwen_coder", "deepseek-v2": "deepseek", "deepseek-v3": "deepseek",
     "mixtral": "mistral", "minimax-m2": "qwen_coder", "glm4-moe": "hermes",
     "glm4-moe-lite": "hermes", "olmo3": "hermes", "ministral3": "mistral", "seed-oss": "hermes",
-    "ernie4-5": "hermes",
+    "ernie4-5": "hermes", "granite": "hermes",
+    "granitemoe": "hermes", "gpt-oss": "harmony",
 }  # fmt: skip
 """Every variant of every family, with the format of calls that its template has."""
 

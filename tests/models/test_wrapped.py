@@ -1,0 +1,239 @@
+"""Models that read pictures: the text model inside equals transformers, and the rest stays."""
+
+from __future__ import annotations
+
+import json
+import random
+import zlib
+
+import jax
+import numpy as np
+import pytest
+from safetensors import numpy as files
+
+from jaxrl.models import decoder, load, lora
+from jaxrl.models.checkpoints import hf_config, huggingface, peft
+from jaxrl.models.checkpoints.forms import wrapped
+from jaxrl.models.lora import LoraConfig
+from tests import broad_except
+from tests.models import wrapped_tiny
+from tests.models.mutations import mutations
+from tests.models.test_families import _logits, _oracle, _rows
+
+pytestmark = pytest.mark.parity
+
+SAMPLE = 10
+
+
+@pytest.fixture(scope="module")
+def model_of(tmp_path_factory):
+    """A torch model, its directory, and the config and parameters of the text model."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    models = {}
+
+    def get(variant):
+        if variant not in models:
+            directory = tmp_path_factory.mktemp(variant)
+            torch_model = wrapped_tiny.make(*wrapped_tiny.VARIANTS[variant], directory)
+            models[variant] = torch_model, directory, *load.load(str(directory))
+        return models[variant]
+
+    return get
+
+
+def _tensors(directory):
+    tensors = {}
+    for file in directory.glob("*.safetensors"):
+        tensors |= files.load_file(file)
+    return tensors
+
+
+def _open(directory):
+    import transformers
+
+    model, info = transformers.AutoModelForImageTextToText.from_pretrained(
+        directory, dtype="float32", attn_implementation="eager", output_loading_info=True
+    )
+    assert not any(info.values()), info
+    return model.eval()
+
+
+def _ours(config, params, rows):
+    @jax.jit
+    def run(params):
+        hidden = decoder.hidden(
+            config, params, rows["tokens"], rows["positions"], rows["visible_until"]
+        )
+        return _logits(config, params, hidden)
+
+    return np.asarray(run(params))
+
+
+@pytest.mark.exact("text logits of models that read pictures equal those of transformers to 1e-4")
+@pytest.mark.parametrize("variant", wrapped_tiny.VARIANTS)
+def test_logits(model_of, variant):
+    """Prefill, packed segments, left and right padding, all in one batch."""
+    model, _, config, params = model_of(variant)
+    rows = _rows()
+    rows["tokens"] %= 90  # the rest stands for pictures
+    expected, real = _oracle(model, rows), rows["real"]
+    assert np.abs(expected[real]).max() > 1
+    np.testing.assert_allclose(_ours(config, params, rows)[real], expected[real], atol=1e-4)
+
+
+@pytest.mark.exact("a model that reads pictures is exported with its tower, bit for bit")
+@pytest.mark.parametrize("variant", wrapped_tiny.VARIANTS)
+def test_export_keeps_the_tower(model_of, variant, tmp_path):
+    """Unchanged parameters give the same bytes; changed ones change the text model alone."""
+    _, directory, config, params = model_of(variant)
+    same, other = tmp_path / "same", tmp_path / "other"
+    huggingface.save(same, config, params, around=directory, max_shard_bytes=20_000)
+    assert len(list(same.glob("*.safetensors"))) > 2
+    before, after = _tensors(directory), _tensors(same)
+    assert before.keys() == after.keys()
+    assert all(a.tobytes() == after[k].tobytes() for k, a in before.items())
+    assert huggingface.read_config(same) == config
+    _open(same)
+
+    trained = jax.tree.map(lambda a: a * 1.1, params)
+    huggingface.save(other, config, trained, around=directory, dtype="bfloat16")
+    after = _tensors(other)
+    tower = wrapped.outside(before)
+    assert tower
+    assert all(before[k].tobytes() == after[k].tobytes() for k in tower)
+    raw = json.loads((other / "config.json").read_text())
+    assert (
+        raw["vision_config"] == json.loads((directory / "config.json").read_text())["vision_config"]
+    )
+    rows = _rows()
+    rows["tokens"] %= 90
+    read = load.load(str(other))
+    expected = _oracle(_open(other), rows)
+    np.testing.assert_allclose(_ours(*read, rows)[rows["real"]], expected[rows["real"]], atol=1e-4)
+
+
+@pytest.mark.exact("adapters of a model that reads pictures give PEFT's logits")
+@pytest.mark.parametrize("variant", broad_except(("qwen3-vl",), wrapped_tiny.VARIANTS))
+def test_adapters(model_of, variant, tmp_path):
+    """PEFT opens them on the whole model, where they leave the tower alone; so do we."""
+    theirs = pytest.importorskip("peft")
+    _, directory, config, params = model_of(variant)
+    how = LoraConfig(rank=2, alpha=8.0, targets=("*/attention/*", "*/mlp/*"))
+    adapters = lora.init(jax.random.key(0), config, params, how)
+    adapters = jax.tree.map(lambda a: a + 0.05, adapters)
+    prefix = wrapped.find(wrapped.read_raw(directory)).prefix
+    peft.save(tmp_path, config, adapters, how, base=str(directory), prefix=prefix)
+    rows = _rows()
+    rows["tokens"] %= 90
+    real = rows["real"]
+    expected = _ours(config, lora.merge(config, params, adapters, how), rows)[real]
+    adapted = theirs.PeftModel.from_pretrained(_open(directory), tmp_path)
+    loaded = [name for name, _ in adapted.named_parameters() if "lora_B" in name]
+    assert len(loaded) == 7 * config.num_layers
+    np.testing.assert_allclose(_oracle(adapted, rows)[real], expected, atol=1e-4)
+    np.testing.assert_allclose(_ours(*load.load(str(tmp_path)), rows)[real], expected, atol=1e-4)
+    assert load.around(str(tmp_path)) == directory
+
+
+def _check(variant, directory, count):
+    """Change keys of the text model's config; returns how many were compared."""
+    import torch
+
+    wrapped_tiny.make(*wrapped_tiny.VARIANTS[variant], directory / "base")
+    raw = json.loads((directory / "base" / "config.json").read_text())
+    changes = [
+        (label, {**raw, "text_config": inner}) for label, inner in mutations(raw["text_config"])
+    ]
+    changes.append(("tie", {**raw, "tie_word_embeddings": not raw["tie_word_embeddings"]}))
+    changes.append(("unsaid", {k: v for k, v in raw.items() if k != "tie_word_embeddings"}))
+    changes = sorted(changes, key=lambda change: change[0])
+    if count is not None:
+        changes = random.Random(zlib.crc32(variant.encode())).sample(changes, count)
+    rows = _rows()
+    rows = {name: value[:1] for name, value in rows.items()}
+    rows["tokens"] %= 90
+    silent, compared = {}, 0
+    for number, (label, changed) in enumerate(changes):
+        other = directory / str(number)
+        other.mkdir()
+        (other / "model.safetensors").symlink_to(directory / "base" / "model.safetensors")
+        (other / "config.json").write_text(json.dumps(changed))
+        try:
+            ours = _ours(*huggingface.load(other), rows)
+        except (ValueError, KeyError) as error:
+            assert isinstance(error, ValueError), f"{label}: {error!r}"
+            continue
+        try:
+            model = _open(other)
+            with torch.no_grad():
+                theirs = model(torch.tensor(rows["tokens"], dtype=torch.long)).logits.numpy()
+        except Exception:  # of whatever kind: transformers does not open it
+            continue
+        compared += 1
+        if not np.abs(ours - theirs).max() < 1e-4:
+            silent[label] = float(np.abs(ours - theirs).max())
+    assert not silent, silent
+    return compared
+
+
+@pytest.mark.exact("a changed key of a text_config: the logits of transformers, or a refusal")
+@pytest.mark.parametrize("variant", broad_except(("gemma3",), wrapped_tiny.VARIANTS))
+def test_a_sample_of_changed_keys(variant, tmp_path):
+    pytest.importorskip("transformers")
+    assert _check(variant, tmp_path, SAMPLE) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", wrapped_tiny.VARIANTS)
+def test_every_changed_key(variant, tmp_path):
+    pytest.importorskip("transformers")
+    assert _check(variant, tmp_path, None) > 20
+
+
+@pytest.mark.parametrize("variant", ["qwen2-vl", "qwen2.5-vl"])
+def test_keys_of_the_text_model_may_stand_beside_those_of_the_tower(model_of, variant):
+    """As in the files of the Hub, with their names of a RoPE of several axes."""
+    _, directory, config, _ = model_of(variant)
+    raw = json.loads((directory / "config.json").read_text())
+    inner = raw.pop("text_config")
+    rope = inner.pop("rope_parameters")
+    axes = {"type": "mrope", "mrope_section": rope["mrope_section"]}
+    flat = {**inner, **raw, "rope_theta": rope["rope_theta"], "rope_scaling": axes}
+    flat["tie_word_embeddings"] = config.tie_embeddings
+    assert hf_config.read(flat) == config
+
+
+def test_what_is_left_out_is_that_of_the_wrapper():
+    """Official Gemma 3 files say five things of their text model."""
+    inner = {
+        "model_type": "gemma3_text",
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    }
+    transformers = pytest.importorskip("transformers")
+    raw = {"model_type": "gemma3", "text_config": inner}
+    theirs = transformers.Gemma3Config(text_config=inner).to_dict()
+    assert hf_config.read(raw) == hf_config.read(theirs)
+
+
+def test_a_head_of_its_own_is_read_where_config_json_does_not_say(model_of, tmp_path):
+    """Files of the Hub leave the key out where transformers' default is the other."""
+    _, directory, config, params = model_of("mistral3")
+    raw = json.loads((directory / "config.json").read_text())
+    del raw["tie_word_embeddings"]
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    (tmp_path / "model.safetensors").symlink_to(directory / "model.safetensors")
+    assert huggingface.read_config(tmp_path) == config
+    jax.tree.map(np.testing.assert_array_equal, huggingface.load(tmp_path)[1], params)
+
+
+def test_a_wrapper_without_its_text_model_is_refused():
+    with pytest.raises(ValueError, match="lacks 'text_config'"):
+        hf_config.read({"model_type": "gemma3"})
+    raw = {"model_type": "mistral3", "text_config": {"model_type": "mamba"}}
+    with pytest.raises(ValueError, match="'mamba' is not one of"):
+        hf_config.read(raw)
