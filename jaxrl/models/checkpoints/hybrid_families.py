@@ -152,6 +152,7 @@ def _write_next(c: DecoderConfig) -> dict[str, Any]:
 
 
 _FIXED = {"norm_offset": 1.0, "qk_norm": "head", "attention_gate": True}
+_REFUSED = {"attn_output_gate": True}
 _IGNORED = (r"rotary_emb\.inv_freq$", _PREDICTORS)
 
 HYBRID: Mapping[str, Family] = {
@@ -167,6 +168,7 @@ HYBRID: Mapping[str, Family] = {
             "norm_topk_prob": True,
             "decoder_sparse_step": 1,
         },
+        refused=_REFUSED,
         partial_rope=True,
         window="none",
         read=_read_next,
@@ -179,6 +181,7 @@ HYBRID: Mapping[str, Family] = {
         "Qwen3_5ForCausalLM",
         fixed=_FIXED,
         defaults=_DEFAULTS,
+        refused=_REFUSED,
         partial_rope=True,
         window="none",
         read=_read_dense,
@@ -196,6 +199,7 @@ HYBRID: Mapping[str, Family] = {
             "num_experts": 256,
             "num_experts_per_tok": 8,
         },
+        refused=_REFUSED,
         partial_rope=True,
         window="none",
         read=_read_moe,

@@ -32,11 +32,13 @@ def changes(directory: Path, **further) -> dict:
         "model": str(directory),
         "steps": 2,
         "warm_start.steps": 0,
-        "eval.problems": 0,
+        "eval.problems": 2,
         "eval.every": 0,
         "checkpoint.every": 1,
         "packing.share_prompts": False,
-        "rollout.max_prompt_tokens": 48,
+        "packing.row_length": 128,
+        "packing.micro_batch_tokens": 512,
+        "rollout.max_prompt_tokens": 96,
     } | further
 
 
