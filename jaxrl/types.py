@@ -212,6 +212,8 @@ class Packed(struct.PyTreeNode):
     """T."""
     cut: bool = struct.field(pytree_node=False, default=False)
     """Whether the actions of one sequence may lie in several rows."""
+    trees: bool = struct.field(pytree_node=False, default=True)
+    """Whether a token may continue one that is not just before it in the row."""
 
 
 class TrainState(struct.PyTreeNode):

@@ -67,7 +67,7 @@ def sampling_layout(model: DecoderConfig) -> decoder.Layout:
         cache=lambda layer: jax.tree.map(
             lambda x, axes: constrain(x, *axes, rules=model.rules),
             layer,
-            decoder.cache_axes(model),
+            decoder.cache_axes(layer),
         ),
     )
 

@@ -35,6 +35,9 @@ RULES: dict[str, tuple[str, ...]] = {
     "rank": (),
     "layers": (),
     "labels": (),
+    "channels": (),
+    "taps": (),
+    "single": (),
 }
 """Logical axis of an array to the mesh axes it is split over. Rows and slots are the batch."""
 

@@ -9,7 +9,8 @@ import numpy as np
 from flax import nnx
 
 from jaxrl.models.config import DecoderConfig
-from jaxrl.models.decoder import STACKS, Params, layout
+from jaxrl.models.decoder import Params, layout
+from jaxrl.models.mixers.pattern import is_stack
 
 
 class Change(NamedTuple):
@@ -55,8 +56,8 @@ def changes(
     old, new = (nnx.traversals.flatten_mapping(params) for params in (before, after))
     layer_changes: list[Change] = []
     for path, leaf in layout(config).items():
-        stacked = path[0] in STACKS
-        above = config.dense_layers if path[0] == "layers" else 0
+        stacked = is_stack(path[0])
+        numbers = [i for i in range(config.num_layers) if config.place(i)[0] == path[0]]
         a, b = (np.asarray(side[path], np.float32) for side in (old, new))
         for row in range(leaf.shape[0] if stacked else 1):
             pair = (a[row], b[row]) if stacked else (a, b)
@@ -67,7 +68,7 @@ def changes(
             old_values, new_values = (
                 x.reshape(-1, width) if matrix else x.reshape(-1) for x in pair
             )
-            layer = row + above if stacked else None
+            layer = numbers[row] if stacked else None
             layer_changes.append(change("/".join(path), layer, old_values, new_values, rank=rank))
     return layer_changes
 

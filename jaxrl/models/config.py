@@ -8,6 +8,10 @@ from typing import Literal
 Kernel = Literal["auto", "xla", "cudnn", "splash"]
 """What computes attention; see `jaxrl.models.attention`."""
 
+CYCLE = "layers_"
+"""How the stacks of a decoder are called whose layers are of several kinds: the layers that stand
+first in each period are stacked in `layers_0`, the second ones in `layers_1`, ..."""
+
 
 @dataclasses.dataclass(frozen=True)
 class RopeScaling:
@@ -55,6 +59,36 @@ class Latent:
 
 
 @dataclasses.dataclass(frozen=True)
+class DeltaRule:
+    """Linear attention by the gated delta rule (Yang et al. 2024), behind a short convolution."""
+
+    key_heads: int
+    value_heads: int
+    """Each key head serves an equal run of them."""
+    key_dim: int
+    """Features of a key, and of a query."""
+    value_dim: int
+    taps: int
+    """Tokens that the convolution sees, the newest included."""
+    fused: bool
+    """All projections of a key head lie together, as in Qwen3-Next."""
+
+    def __post_init__(self) -> None:
+        if self.value_heads % self.key_heads:
+            raise ValueError(
+                f"value_heads={self.value_heads} is not a multiple of key_heads={self.key_heads}; "
+                "choose key_heads that divides it"
+            )
+        if self.taps < 2:
+            raise ValueError(f"taps={self.taps}: the convolution must see at least 2 tokens")
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: queries, keys and values of all heads."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+
+@dataclasses.dataclass(frozen=True)
 class Experts:
     """A routed mixture of gated MLPs."""
 
@@ -64,6 +98,8 @@ class Experts:
     """Intermediate size of one expert."""
     shared_size: int = 0
     """Intermediate size of the expert that every token passes; 0 for none."""
+    shared_gate: bool = False
+    """A gate scales what that expert adds."""
     dense_layers: int = 0
     """How many layers at the bottom keep a dense MLP."""
     scoring: Literal["softmax", "sigmoid"] = "softmax"
@@ -166,8 +202,14 @@ class DecoderConfig:
     labels: int = 0
     """Scores of a state, of a linear head in place of the output head: 1 for a reward model; 0: a
     language model."""
+    attention_gate: bool = False
+    """A gate, projected beside each query, scales what its head takes from memory."""
     latent: Latent | None = None
     experts: Experts | None = None
+    delta: DeltaRule | None = None
+    """What mixes tokens in recurrent layers."""
+    recurrent_layers: tuple[bool, ...] = ()
+    """Which layers have `delta` in place of attention; empty: none."""
     dtype: str = "float32"
     """Compute dtype; parameters stay float32 unless the caller casts them."""
     attention: Kernel = "auto"
@@ -180,7 +222,7 @@ class DecoderConfig:
                 f"num_heads={self.num_heads} is not a multiple of "
                 f"num_kv_heads={self.num_kv_heads}; choose num_kv_heads that divides it"
             )
-        for field in ("rope_layers", "local_layers"):
+        for field in ("rope_layers", "local_layers", "recurrent_layers"):
             flags = getattr(self, field)
             if flags and len(flags) != self.num_layers:
                 raise ValueError(
@@ -192,6 +234,8 @@ class DecoderConfig:
                 f"local_layers needs a sliding_window, got {self.sliding_window}; "
                 "set it to the number of tokens a local layer sees"
             )
+        if any(self.recurrent_layers):
+            self._check_recurrent()
         if self.rope_dim % 2:
             raise ValueError(
                 f"the rotated part of a head has {self.rope_dim} features (head_dim="
@@ -207,3 +251,36 @@ class DecoderConfig:
     def dense_layers(self) -> int:
         """Layers at the bottom that are stacked apart, because their MLP is dense."""
         return self.experts.dense_layers if self.experts else 0
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether some layer keeps a state that cannot be cut back to fewer tokens."""
+        return any(self.recurrent_layers)
+
+    @property
+    def period(self) -> int:
+        """After how many layers their kinds repeat; all of them where they do not."""
+        kinds, total = self.recurrent_layers, self.num_layers
+        if not self.recurrent:
+            return 1
+        sizes = range(1, total // 2 + 1)
+        return next((n for n in sizes if kinds[n:] == kinds[:-n]), total)
+
+    def place(self, layer: int) -> tuple[str, int]:
+        """The stack of parameters that has a layer, and its row there."""
+        if self.recurrent:
+            row, step = divmod(layer, self.period)
+            return f"{CYCLE}{step}", row
+        upper = layer >= self.dense_layers
+        return ("layers", layer - self.dense_layers) if upper else ("dense_layers", layer)
+
+    def _check_recurrent(self) -> None:
+        lacking = {
+            "delta": self.delta is None,
+            "attention in some layer": all(self.recurrent_layers),
+            "norms before attention and MLP alone": not self.pre_norm or self.post_norm,
+            "attention that is not latent": self.latent is not None,
+            "experts in all layers or in none": self.dense_layers > 0,
+        }
+        if needs := [name for name, lacks in lacking.items() if lacks]:
+            raise ValueError(f"recurrent_layers={self.recurrent_layers} needs {needs[0]}; add it")

@@ -6,6 +6,7 @@ and scanned for training; the sampler unrolls them over per-layer caches (`unsta
 
 from __future__ import annotations
 
+import collections
 import functools
 from typing import Any, NamedTuple
 
@@ -27,11 +28,17 @@ from jaxrl.models.layers import (
     rms_norm,
 )
 from jaxrl.models.linear import Transposed
+from jaxrl.models.mixers import delta_net, pattern
+from jaxrl.models.mixers import memory as memories
+from jaxrl.models.mixers.block import RecurrentBlock
+from jaxrl.models.mixers.memory import Recurrent
+from jaxrl.models.mixers.pattern import STACKS, is_stack
 from jaxrl.models.remat import Remat, wrap
 
 Params = dict[str, Any]
-LayerCache = Memory
-"""What one layer remembers: leaves [S, K, M, ...] for S slots, K heads, M positions."""
+LayerCache = Memory | Recurrent
+"""What one layer remembers: leaves [S, K, M, ...] for S slots, K heads, M positions; of a recurrent
+layer, a state of each slot."""
 
 
 _EVERYTHING = 2**30
@@ -40,8 +47,7 @@ _EVERYTHING = 2**30
 _SCORE_DEVIATION = 0.02
 """Of the first weights of a score, as transformers draws them."""
 
-STACKS = ("dense_layers", "layers")
-"""Keys of stacked layers, from the bottom up; the first only under experts with dense layers."""
+AnyBlock = Block | RecurrentBlock
 
 
 class Leaf(NamedTuple):
@@ -63,11 +69,11 @@ class Decoder(nnx.Module):
     """
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
-        def stack(depth: int, *, routed: bool) -> Block:
+        def stack(depth: int, *, routed: bool, kind: type[AnyBlock] = Block) -> AnyBlock:
             @nnx.split_rngs(splits=depth)
             @nnx.vmap(in_axes=(0,), out_axes=0)
-            def make(rngs: nnx.Rngs) -> Block:
-                return Block(config, routed=routed, rngs=rngs)
+            def make(rngs: nnx.Rngs) -> AnyBlock:
+                return kind(config, routed=routed, rngs=rngs)
 
             return make(rngs)
 
@@ -77,11 +83,11 @@ class Decoder(nnx.Module):
             return nnx.Param(value, axes=("vocab", "embed"), inputs=0, batch=0)
 
         self.embed = table()
-        if config.dense_layers:
-            self.dense_layers = stack(config.dense_layers, routed=False)
-        self.layers = stack(
-            config.num_layers - config.dense_layers, routed=config.experts is not None
-        )
+        depths = collections.Counter(config.place(i)[0] for i in range(config.num_layers))
+        for i, (name, depth) in enumerate(depths.items()):
+            kind = RecurrentBlock if config.recurrent and config.recurrent_layers[i] else Block
+            routed = config.experts is not None and name != STACKS[0]
+            setattr(self, name, stack(depth, routed=routed, kind=kind))
         self.norm = Norm(config, (config.hidden_size,), ("embed",))
         if config.labels:
             value = fresh_score(config, rngs.params())
@@ -109,7 +115,7 @@ def layout(config: DecoderConfig) -> dict[tuple[str, ...], Leaf]:
     """Every parameter by its path."""
     leaves = {}
     for path, p in nnx.to_flat_state(_declared(config)):
-        stacked = path[0] in STACKS
+        stacked = is_stack(path[0])
         axes = ("layers", *p.axes) if stacked else p.axes
         leaves[path] = Leaf(p.shape, axes, p.batch + stacked, p.inputs)
     return leaves
@@ -122,13 +128,14 @@ def abstract(config: DecoderConfig) -> tuple[Params, Params]:
 
 
 @functools.lru_cache(maxsize=16)
-def _block_def(config: DecoderConfig, routed: bool) -> nnx.GraphDef[Block]:
-    make = functools.partial(Block, config, routed=routed)
+def _block_def(config: DecoderConfig, routed: bool, kind: type[AnyBlock]) -> nnx.GraphDef[AnyBlock]:
+    make = functools.partial(kind, config, routed=routed)
     return nnx.split(nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0))))[0]
 
 
-def _block(config: DecoderConfig, params: Params) -> Block:
-    return nnx.merge(_block_def(config, "router" in params["mlp"]), nnx.State(params))
+def _block(config: DecoderConfig, params: Params) -> AnyBlock:
+    kind = RecurrentBlock if "mixer" in params else Block
+    return nnx.merge(_block_def(config, "router" in params["mlp"], kind), nnx.State(params))
 
 
 def _embed(config: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Array:
@@ -213,6 +220,7 @@ def _forward(
     scale = rope.query_scale(config, positions)
     kind = jnp.asarray(rope.kinds(config))
     local = jnp.asarray(config.local_layers or (False,) * config.num_layers)
+    segment = pattern.segments(positions, visible_until) if config.recurrent else None
 
     def layer(
         stack: str, x: jax.Array, xs: tuple[Params, jax.Array, jax.Array]
@@ -220,18 +228,31 @@ def _forward(
         layer_params, kind, local = xs
         layer_params, gated = gates.take(layer_params, layout)
         block = _block(config, layout.weights(layer_params, stack))
+        if isinstance(block, RecurrentBlock):
+            x, routing = block.train(x, segment, gated, routed=routed)
+            return layout.activations(x), routing
         q, memory = block.look(x, table[kind], scale)
         layer_mask = mask
         if any(config.local_layers):
             layer_mask = mask.replace(window=jnp.where(local, config.sliding_window, _EVERYTHING))
-        if routed and stack == STACKS[-1]:
+        if routed and stack != STACKS[0]:
             x, routing = block.finish_routed(x, q, memory, layer_mask, gated)
             return layout.activations(x), routing
         return layout.activations(block.finish(x, q, memory, layer_mask, gated)), None
 
-    rest = layout.weights({k: v for k, v in params.items() if k not in STACKS}, "")
+    rest = layout.weights({k: v for k, v in params.items() if not is_stack(k)}, "")
     x = layout.activations(_embed(config, rest, tokens))
     x = x if noise is None else x + noise.astype(x.dtype)
+    if config.recurrent:
+        stacks = {name: part for name, part in params.items() if is_stack(name)}
+        bodies = {name: wrap(functools.partial(layer, name), remat) for name in stacks}
+        x, routing = pattern.run(
+            stacks,
+            (kind, local),
+            x,
+            lambda name, x, xs: bodies[name](x, (xs[0], *xs[1])),
+        )
+        return _final_norm(config, rest, x), routing
     dense, routing = config.dense_layers, None
     for name, part in zip(STACKS, (slice(0, dense), slice(dense, None)), strict=True):
         if name in params:
@@ -250,15 +271,15 @@ def unstack(params: Params) -> Params:
 
     Decoding reads every weight once a token; a scan would copy each layer's slice first.
     """
-    layers = []
-    for name in STACKS:
-        leaves, structure = jax.tree.flatten(params.get(name, {}))
-        layers += [
+    stacks: dict[str, list[Params]] = {}
+    for name in filter(is_stack, params):
+        leaves, structure = jax.tree.flatten(params[name])
+        stacks[name] = [
             jax.tree.unflatten(structure, layer_leaves)
             for layer_leaves in zip(*leaves, strict=True)
         ]
-    rest = {name: value for name, value in params.items() if name not in STACKS}
-    return {**rest, "layers": tuple(layers)}
+    rest = {name: value for name, value in params.items() if not is_stack(name)}
+    return {**rest, "layers": tuple(pattern.in_order(stacks))}
 
 
 def outputs_first(params: Params) -> Params:
@@ -267,6 +288,7 @@ def outputs_first(params: Params) -> Params:
     See `linear.project_transposed`. What is not a plain matrix of a dense layer stays as it is.
     """
     inputs = {"q": 1, "k": 1, "v": 1, "o": 2, "gate": 1, "up": 1, "down": 1}
+    inputs |= {"qkvz": 1, "ba": 1, "qkv": 1, "z": 1, "b": 1, "a": 1, "out": 2}
 
     def turn(part: Params, axes: int) -> Params:
         def leaf(name: str, value: Any) -> Any:
@@ -278,8 +300,9 @@ def outputs_first(params: Params) -> Params:
 
         return {name: leaf(name, value) for name, value in part.items()}
 
+    axes = {"attention": 3, "mixer": 3, "mlp": 2}
     layers = tuple(
-        {**layer, "attention": turn(layer["attention"], 3), "mlp": turn(layer["mlp"], 2)}
+        {k: turn(part, axes[k]) if k in axes else part for k, part in layer.items()}
         for layer in params["layers"]
     )
     return {**params, "layers": layers}
@@ -288,10 +311,12 @@ def outputs_first(params: Params) -> Params:
 def cast(params: Params, dtype: str) -> Params:
     """Parameters as decoding reads them: in `dtype` where the forward pass would cast them to it.
 
-    Norms, routers and attention sinks compute in fp32 and keep their dtype, lest the sampler choose
-    other experts than the trainer; so do the codes and scales of quantised weights.
+    Norms, decays, routers and attention sinks compute in fp32 and keep their dtype, lest the
+    sampler choose other experts than the trainer; so do the codes and scales of quantised weights.
     """
-    exempt_names = {"weight", "router", "router_bias", "correction", "sinks", "scales"}
+    exempt_names = {
+        "weight", "router", "router_bias", "correction", "sinks", "scales", "a_log", "dt_bias",
+    }  # fmt: skip
 
     def leaf(path: tuple[Any, ...], a: jax.Array) -> jax.Array:
         names = {getattr(step, "key", getattr(step, "name", None)) for step in path}
@@ -304,9 +329,11 @@ def cast(params: Params, dtype: str) -> Params:
     return jax.tree_util.tree_map_with_path(leaf, params)
 
 
-def cache_axes(config: DecoderConfig) -> LayerCache:
+def cache_axes(layer: LayerCache) -> LayerCache:
     """Logical axis names of the leaves of one layer's cache."""
-    if config.latent:
+    if isinstance(layer, Recurrent):
+        return delta_net.axes()
+    if isinstance(layer, LatentKeyValue):
         return LatentKeyValue(("batch", None, None, "latent"), ("batch", None, None, "head_dim"))
     return KeyValue(*[("batch", "kv_heads", None, "head_dim")] * 2)
 
@@ -315,19 +342,22 @@ def empty_cache(config: DecoderConfig, slots: int, length: int) -> tuple[LayerCa
     """Zeroed caches of all layers for `slots` sequences of up to `length` tokens.
 
     An opaque pytree, but that every leaf is [slots, heads, length, features]: a head's positions
-    lie together, as attention reads them.
+    lie together, as attention reads them. A recurrent layer's has no length; see
+    `mixers.memory.by_kind`.
     """
 
     def zeros(heads: int, features: int) -> jax.Array:
         return jnp.zeros((slots, heads, length, features), config.dtype)
 
-    def layer() -> LayerCache:
+    def layer(recurrent: bool) -> LayerCache:
+        if recurrent:
+            return delta_net.empty(config, slots)
         if config.latent:
             return LatentKeyValue(zeros(1, config.latent.kv_rank), zeros(1, config.latent.rope_dim))
         shape = (config.num_kv_heads, config.head_dim)
         return KeyValue(zeros(*shape), zeros(*shape))
 
-    return tuple(layer() for _ in range(config.num_layers))
+    return tuple(map(layer, config.recurrent_layers or (False,) * config.num_layers))
 
 
 def extend(
@@ -365,6 +395,7 @@ def extend(
     local = config.local_layers or (False,) * config.num_layers
     table, kinds = rope.tables(config, positions), rope.kinds(config)
     scale = rope.query_scale(config, positions)
+    real = positions < memories.length(cache) if config.recurrent else None
 
     @jax.vmap  # as a batch, for then devices that share out the slots exchange nothing
     def put(old: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
@@ -382,6 +413,9 @@ def extend(
     ) -> tuple[jax.Array, LayerCache]:
         layer_params, gated = gates.take(layer_params, layout)
         block = _block(config, layer_params)
+        if isinstance(block, RecurrentBlock):
+            x, remembered = block.extend(x, layer, real, layout)
+            return x, layout.cache(remembered)
         q, new = block.look(x, rotation, scale)
         remembered = layout.cache(jax.tree.map(write, layer, new))
         memory = jax.tree.map(read, remembered)

@@ -37,8 +37,16 @@ class Gates:
 def gated(params: Params, gates: Gates) -> Params:
     """Parameters whose `layers` have gates, as from `decoder.init`; weights are shared, not copied.
 
+    Raises:
+      ValueError: the layers are not alike, so that heads have no number in all of them.
+
     Formula: `alpha attend(q, k, v) + (1 - alpha) attend_local(q, k, v)` in every head
     """
+    if "layers" not in params:
+        raise ValueError(
+            "gates stand between full and local attention, and some layers of this model are "
+            "recurrent; name a model whose layers all have attention"
+        )
     return {**params, "layers": {**params["layers"], _NAME: gates}}
 
 

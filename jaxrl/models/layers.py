@@ -45,6 +45,18 @@ class LatentKeyValue(NamedTuple):
 Memory = KeyValue | LatentKeyValue
 
 
+class Gated(NamedTuple):
+    """Queries, and the gates on what they take from memory, before their sigmoid."""
+
+    q: jax.Array
+    """[B, T, N, H]."""
+    gate: jax.Array
+    """[B, T, N, H]."""
+
+
+Queries = jax.Array | Gated
+
+
 class Routing(NamedTuple):
     """What the routers of a pass did with its tokens; leaves lead with layers once stacked."""
 
@@ -127,12 +139,14 @@ class Attention(nnx.Module):
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
         c, d, h = config, config.hidden_size, config.head_dim
         q_axes, kv_axes = ("heads", "head_dim"), ("kv_heads", "head_dim")
-        queries, keys = (c.num_heads, h), (c.num_kv_heads, h)
+        gated = 2 if c.attention_gate else 1
+        queries, keys = (c.num_heads, gated * h), (c.num_kv_heads, h)
         self.config = config
         self.q = _matrix(rngs, (d, *queries), ("embed", *q_axes))
         self.k = _matrix(rngs, (d, *keys), ("embed", *kv_axes))
         self.v = _matrix(rngs, (d, *keys), ("embed", *kv_axes))
-        self.o = _matrix(rngs, (*queries, d), (*q_axes, "embed"), inputs=2, depth=_depth(c))
+        heads = (c.num_heads, h)
+        self.o = _matrix(rngs, (*heads, d), (*q_axes, "embed"), inputs=2, depth=_depth(c))
         if c.qkv_bias:
             self.q_bias = _vector(0.0, queries, q_axes)
             self.k_bias = _vector(0.0, keys, kv_axes)
@@ -145,12 +159,12 @@ class Attention(nnx.Module):
             self.q_norm = Norm(c, (h,), ("head_dim",))
             self.k_norm = Norm(c, (h,), ("head_dim",))
         elif c.qk_norm == "flat":
-            self.q_norm = Norm(c, queries, q_axes)
+            self.q_norm = Norm(c, heads, q_axes)
             self.k_norm = Norm(c, keys, kv_axes)
 
     def look(
         self, x: jax.Array, table: jax.Array, scale: jax.Array | None = None
-    ) -> tuple[jax.Array, KeyValue]:
+    ) -> tuple[Queries, KeyValue]:
         """Queries [B, T, N, H], times `scale` [B, T, 1, 1], and what is to be remembered."""
         c = self.config
         q, k, v = (project(x, p.get_value()) for p in (self.q, self.k, self.v))
@@ -159,19 +173,23 @@ class Attention(nnx.Module):
                 y + p[...].astype(y.dtype)
                 for y, p in ((q, self.q_bias), (k, self.k_bias), (v, self.v_bias))
             )
+        q, gate = jnp.split(q, 2, axis=-1) if c.attention_gate else (q, None)
         if c.qk_norm != "none":
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = (rope.rotate(y, table, interleaved=c.rope_interleaved) for y in (q, k))
-        return q if scale is None else (q * scale).astype(q.dtype), KeyValue(k, v)
+        q = q if scale is None else (q * scale).astype(q.dtype)
+        return q if gate is None else Gated(q, gate), KeyValue(k, v)
 
-    def read(self, q: jax.Array, memory: KeyValue, mask: Mask, layout: Layout) -> jax.Array:
+    def read(self, q: Queries, memory: KeyValue, mask: Mask, layout: Layout) -> jax.Array:
         """What the tokens take from memory, [B, T, D]."""
         c = self.config
         scale, softcap = rope.attention_scale(c), c.attention_softcap
+        q, gate = q if isinstance(q, Gated) else (q, None)
         sinks = {"sinks": self.sinks[...]} if c.sinks else {}
         y = layout.attend(
             q, *memory, mask, scale=scale, softcap=softcap, kernel=c.attention, **sinks
         )
+        y = y if gate is None else y * jax.nn.sigmoid(gate)
         y = project(y, self.o.get_value(), inputs=2)
         return y + self.o_bias[...].astype(y.dtype) if c.o_bias else y
 
@@ -293,6 +311,9 @@ class ExpertMLP(nnx.Module):
             self.down_bias = _vector(0.0, (n, d), narrow[::2], batch=1)
         if e.shared_size:
             self.shared = MLP(config, e.shared_size, rngs=rngs)
+        if e.shared_gate:
+            value = jax.random.normal(rngs.params(), (1, d), jnp.float32) * d**-0.5
+            self.shared_gate = nnx.Param(value, axes=("single", "embed"), inputs=0, batch=0)
 
     def route(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """For tokens [M, D] the chosen experts and their weights, each [M, per_token], and the
@@ -348,7 +369,7 @@ class ExpertMLP(nnx.Module):
         rows = rows + self.down_bias[...].astype(x.dtype)[row_expert] if e.biases else rows
         rows = rows * weights.reshape(-1)[order, None].astype(x.dtype)
         y = jnp.zeros_like(tokens).at[source].add(rows).reshape(x.shape)
-        y = y + self.shared(x) if e.shared_size else y
+        y = y + self._shared(x) if e.shared_size else y
         return y, Routing(*(a.reshape(*x.shape[:2], -1) for a in (logits, chosen)))
 
     def _gate(self, gate: jax.Array, up: jax.Array) -> jax.Array:
@@ -357,6 +378,13 @@ class ExpertMLP(nnx.Module):
             return _activate(self.config, gate) * up
         gate, up = jnp.minimum(gate, e.clamp), jnp.clip(up, -e.clamp, e.clamp)
         return (up + 1) * gate * jax.nn.sigmoid(e.sharpness * gate)
+
+    def _shared(self, x: jax.Array) -> jax.Array:
+        """What the expert that every token passes adds, [B, T, D]."""
+        y = self.shared(x)
+        if not self.config.experts.shared_gate:
+            return y
+        return y * jax.nn.sigmoid(project(x, self.shared_gate[...].T))
 
 
 class Block(nnx.Module):
@@ -380,7 +408,7 @@ class Block(nnx.Module):
 
     def look(
         self, x: jax.Array, table: jax.Array, scale: jax.Array | None = None
-    ) -> tuple[jax.Array, Memory]:
+    ) -> tuple[Queries, Memory]:
         """Queries, and what is to be remembered, of the residual stream x [B, T, D].
 
         `scale` [B, T, 1, 1] is a factor on the queries; None: 1.
@@ -389,7 +417,7 @@ class Block(nnx.Module):
         return self.attention.look(x, table, scale)
 
     def finish(
-        self, x: jax.Array, q: jax.Array, memory: Memory, mask: Mask, layout: Layout
+        self, x: jax.Array, q: Queries, memory: Memory, mask: Mask, layout: Layout
     ) -> jax.Array:
         """The residual stream [B, T, D] after the layer, given queries and what they may see."""
         x = self._attended(x, q, memory, mask, layout)
@@ -397,7 +425,7 @@ class Block(nnx.Module):
         return self._add(x, self.mlp_post_norm(y) if self.config.post_norm else y)
 
     def finish_routed(
-        self, x: jax.Array, q: jax.Array, memory: Memory, mask: Mask, layout: Layout
+        self, x: jax.Array, q: Queries, memory: Memory, mask: Mask, layout: Layout
     ) -> tuple[jax.Array, Routing]:
         """As `finish`, of a layer with experts, with what its router did."""
         x = self._attended(x, q, memory, mask, layout)
@@ -405,7 +433,7 @@ class Block(nnx.Module):
         return self._add(x, self.mlp_post_norm(y) if self.config.post_norm else y), routing
 
     def _attended(
-        self, x: jax.Array, q: jax.Array, memory: Memory, mask: Mask, layout: Layout
+        self, x: jax.Array, q: Queries, memory: Memory, mask: Mask, layout: Layout
     ) -> jax.Array:
         y = self.attention.read(q, memory, mask, layout)
         return self._add(x, self.attention_post_norm(y) if self.config.post_norm else y)

@@ -23,6 +23,7 @@ from jaxrl.models import catalog, decoder, lora, quantize
 from jaxrl.models import load as weights
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
+from jaxrl.models.mixers import pattern
 from jaxrl.random_streams import RunStream
 from jaxrl.record import account, storage
 from jaxrl.rollout import files, tasks
@@ -228,7 +229,8 @@ def blank_params(config: Config, model: DecoderConfig, mesh: Mesh, dtype: str) -
       None where the weights come from a run, whose layout is that of its checkpoint, where layers
       differ in their shapes, or on several devices.
     """
-    if is_run(config.model) or config.model == "fresh" or model.dense_layers or mesh.size > 1:
+    alike = not model.dense_layers and not model.recurrent
+    if is_run(config.model) or config.model == "fresh" or not alike or mesh.size > 1:
         return None
     where = NamedSharding(mesh, PartitionSpec())
     shapes = jax.eval_shape(lambda p: sampling_params(p, dtype), _base(config, model, mesh)[1])
@@ -294,13 +296,15 @@ def sampling_params(params: Params, dtype: str, rounded: DecoderConfig | None = 
     leaves = jax.tree.leaves(params, is_leaf=_adapted)
     if rounded is not None or any(map(_adapted, leaves)):
         params = _whole(params, rounded)
-    layers = [
-        _one_layer(params[name], row, dtype)
-        for name in decoder.STACKS
-        for row in range(len(next(iter(jax.tree.leaves(params.get(name, {}))), ())))
-    ]
-    rest = {name: value for name, value in params.items() if name not in decoder.STACKS}
-    return {**_cast(rest, dtype), "layers": tuple(layers)}
+    stacks = {
+        name: [
+            _one_layer(params[name], row, dtype)
+            for row in range(len(jax.tree.leaves(params[name])[0]))
+        ]
+        for name in filter(pattern.is_stack, params)
+    }
+    rest = {name: value for name, value in params.items() if name not in stacks}
+    return {**_cast(rest, dtype), "layers": tuple(pattern.in_order(stacks))}
 
 
 def _adapted(part: Any) -> bool:

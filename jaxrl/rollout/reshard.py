@@ -135,7 +135,7 @@ def _place(
     )
     stacked = names[0] == "layers"
     if stacked:
-        names = (decoder.STACKS[names[1] >= model.dense_layers], *names[2:])
+        names = (model.place(names[1])[0], *names[2:])
     entry = layout.get(names)
     axes = entry.axes[stacked:] if entry and len(entry.axes) - stacked == leaf.ndim else None
     if axes is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,17 +133,39 @@ def append(
     """
     after = [s.length + len(observations.get(s.request.id, ())) for s in work.seats if s]
     reshape(setup, work, len(work.seats), max(after) + 1)
+    chosen = [i for i, s in enumerate(work.seats) if s and s.request.id in observations]
+    if any(model.recurrent for model in setup.models):
+        for rows in _batches(setup, work, [i for i in chosen if work.seats[i].overread]):
+            _reread(setup, params, work, rows)
+    for rows in _batches(setup, work, chosen):
+        _append(setup, params, work, rows, observations, requests)
+
+
+def _batches(setup: Setup, work: Work, chosen: Sequence[int]) -> Iterator[dict[int, int]]:
+    """Rows for the slots `chosen`, each in its slot's part, as many at once as prompts are read."""
     rows_per_part, per = setup.rows // setup.shards, len(work.seats) // setup.shards
-    seats = [(i, s) for i, s in enumerate(work.seats) if s and s.request.id in observations]
-    queues = [[i for i, _ in seats if i // per == p] for p in range(setup.shards)]
+    queues = [[i for i in chosen if i // per == p] for p in range(setup.shards)]
     for first in range(0, max(map(len, queues)), rows_per_part):
         part = slice(first, first + rows_per_part)
-        rows = {
+        yield {
             p * rows_per_part + k: i
             for p, queue in enumerate(queues)
             for k, i in enumerate(queue[part])
         }
-        _append(setup, params, work, rows, observations, requests)
+
+
+def _reread(setup: Setup, params: tuple[Params, ...], work: Work, slots: Mapping[int, int]) -> None:
+    """Read the held sequences of slots anew, from their first tokens."""
+    tokens = np.zeros((setup.rows, work.slots.width), np.int32)
+    length = np.zeros(setup.rows, np.int32)
+    target = np.full(setup.rows, len(work.seats), np.int32)
+    for row, i in slots.items():
+        seat = work.seats[i]
+        sequence = (*seat.held.request.prompt, *seat.held.tokens.tolist())
+        tokens[row, : len(sequence)], length[row], target[row] = sequence, len(sequence), i
+        seat.overread = False
+    history = prefill.prefill(setup.models, params, tokens, length, piece=setup.piece)
+    work.slots = slot.replace_caches(setup.models, work.slots, history, target)
 
 
 def _append(

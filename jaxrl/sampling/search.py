@@ -14,6 +14,7 @@ import numpy as np
 from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder, head
 from jaxrl.models.config import DecoderConfig
+from jaxrl.models.mixers import memory
 from jaxrl.sampling import prefill, slots
 from jaxrl.types import Completion, Params, Request
 
@@ -156,9 +157,12 @@ def _search(
     # Among this many candidates there are enough that do not end, whatever ends.
     candidates = min(width * (stop_ids.shape[0] + 1), width * config.vocab_size)
 
+    def spread(a: jax.Array) -> jax.Array:
+        return jnp.repeat(a, width, axis=0)
+
     def widen(a: jax.Array) -> jax.Array:
         room = ((0, 0), (0, 0), (0, capacity - a.shape[2]), (0, 0))
-        return jnp.repeat(jnp.pad(a, room), width, axis=0)
+        return spread(jnp.pad(a, room))
 
     def worth_it(s: _Search) -> jax.Array:
         # Scores only fall, and a length penalty forgives most at full length.
@@ -207,7 +211,7 @@ def _search(
     empty = jnp.zeros((width, budget), jnp.int32)
     start = _Search(
         jnp.int32(0),
-        jax.tree.map(widen, prefix),
+        memory.by_kind(widen, spread, prefix),
         empty,
         jnp.where(beams == 0, 0.0, none),
         empty,

@@ -23,6 +23,7 @@ from flax import struct
 from jaxrl.mesh import layouts, mesh
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
+from jaxrl.models.mixers import memory
 from jaxrl.sampling import sampling
 
 Models = tuple[DecoderConfig, ...]
@@ -78,7 +79,7 @@ class SlotState(struct.PyTreeNode):
     @property
     def width(self) -> int:
         """Positions that the caches hold: at least those of the longest sequence, at most M."""
-        return jax.tree.leaves(self.caches)[0].shape[2]
+        return memory.length(self.caches)
 
 
 def parts(models: Models, *rows: int) -> int:
@@ -211,8 +212,11 @@ def insert(
             put(old[:, :, :width], pick_rows(new[:, :, :width], source, count))
         )
 
+    def start(old: jax.Array, new: jax.Array) -> jax.Array:
+        return put(old, pick_rows(new, source, count))
+
     state = slots.replace(
-        caches=jax.tree.map(copy, slots.caches, prefix),
+        caches=memory.by_kind(copy, start, slots.caches, prefix),
         tokens=slots.tokens.at[:, :prompt].set(put(slots.tokens[:, :prompt], rows["tokens"])),
         length=put(slots.length, rows["length"]),
         limit=put(slots.limit, rows["limit"]),
@@ -222,6 +226,27 @@ def insert(
         failed=slots.failed & ~fresh,
         settings=jax.tree.map(put, slots.settings, rows["settings"]),
     )
+    return constrain(models, state)
+
+
+@functools.partial(jax.jit, static_argnames="models", donate_argnames="slots")
+def replace_caches(
+    models: Models, slots: SlotState, caches: Caches, target: jax.Array
+) -> SlotState:
+    """The slots, what row r of `caches` remembers in slot `target[r]`.
+
+    Args:
+      models: shapes.
+      slots: donated.
+      caches: [R, ...], as wide as those of the slots.
+      target: [R] int32, each in its row's part; one beyond the last is a no-op.
+    """
+    count = parts(models, slots.length.shape[0], target.shape[0])
+
+    def put(old: jax.Array, new: jax.Array) -> jax.Array:
+        return put_rows(old, target, new, count)
+
+    state = slots.replace(caches=jax.tree.map(put, slots.caches, caches))
     return constrain(models, state)
 
 
@@ -252,13 +277,16 @@ def _refit(
 def _fit(
     models: Models, model: int, layer: decoder.LayerCache, chosen: jax.Array | None, *, width: int
 ) -> decoder.LayerCache:
+    def choose(a: jax.Array) -> jax.Array:
+        if chosen is None:
+            return a
+        return pick_rows(a, chosen, parts(models, a.shape[0], chosen.shape[0]))
+
     def fit(a: jax.Array) -> jax.Array:
         room, a = max(0, width - a.shape[2]), a[:, :, :width]
-        if chosen is not None:
-            a = pick_rows(a, chosen, parts(models, a.shape[0], chosen.shape[0]))
-        return jnp.pad(a, ((0, 0), (0, 0), (0, room), (0, 0)))
+        return jnp.pad(choose(a), ((0, 0), (0, 0), (0, room), (0, 0)))
 
-    return layouts.sampling_layout(models[model]).cache(jax.tree.map(fit, layer))
+    return layouts.sampling_layout(models[model]).cache(memory.by_kind(fit, choose, layer))
 
 
 @functools.partial(jax.jit, static_argnames="models")

@@ -189,6 +189,8 @@ class Seat:
     """Spans of observations, as positions in the sequence."""
     held: Completion | None = None
     """What it holds, where it waits for `extend` or `release`."""
+    overread: bool = False
+    """Its slot has read tokens that were then cut off, which a recurrent state cannot forget."""
 
     @property
     def room(self) -> int:
@@ -229,6 +231,7 @@ def find_stops(setup: Setup, work: Work, active: list[int]) -> dict[int, int]:
     spans = _fetch(setup, (work.state.tokens,), [*watched], starts, ends)
     for (i, seat), (tokens,) in zip(watched.items(), spans, strict=True):
         if end := _completed(setup, seat, tokens.tolist()):
+            seat.overread = seat.turn + end < seat.length
             stop_lengths[i] = seat.length = seat.turn + end
     return stop_lengths
 

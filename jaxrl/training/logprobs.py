@@ -140,7 +140,16 @@ def micro_routing(
 def _inputs(
     model: DecoderConfig, packed: Packed, index: jax.Array, noise: Noise | None
 ) -> tuple[tuple[jax.Array, ...], jax.Array | None]:
-    """Tokens, positions and `visible_until` of a micro-batch, and its noise."""
+    """Tokens, positions and `visible_until` of a micro-batch, and its noise.
+
+    Raises:
+      ValueError: trees, of a model whose recurrent layers go along a row.
+    """
+    if model.recurrent and packed.trees:
+        raise ValueError(
+            f"packing.share_prompts=True: a model of {model.family} has recurrent layers, which "
+            "read no trees of prompts; set it to false"
+        )
     tokens, positions, visible_until = (
         jax.lax.dynamic_index_in_dim(a, index, keepdims=False)
         for a in (packed.tokens, packed.positions, packed.visible_until)

@@ -9,6 +9,7 @@ context was replaced is a tree too, a trie of its contexts (`jaxrl.training.trie
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,9 @@ class PackingConfig:
     row_length: int = 0
     """Length of packed rows, in tokens; 0 chooses it: twice the longest sequence or the longest
     prompt with all its completions, whichever is shorter, within `micro_batch_tokens`."""
+    share_prompts: bool = True
+    """Compute a prompt once for all its completions. Models with recurrent layers need it off: then
+    every completion lies in a row behind its own copy of the prompt."""
 
 
 @dataclasses.dataclass
@@ -44,8 +48,10 @@ class _Tree:
     size: int
 
 
-def _trees(branches: Sequence[Branch], most: int) -> list[_Tree]:
-    """Branches of equal prompts together, in trees of at most `most` tokens."""
+def _trees(branches: Sequence[Branch], most: int, share: bool) -> list[_Tree]:
+    """Branches of equal prompts together, in trees of at most `most` tokens; or each alone."""
+    if not share:
+        return [_Tree(b.prompt, [b], len(b.prompt) + b.size) for b in branches]
     trees: list[_Tree] = []
     open_tree: dict[bytes, _Tree] = {}
     for branch in branches:
@@ -129,8 +135,10 @@ def pack(
     if "parent" in trajectory.extra:
         parent = np.asarray(trajectory.extra["parent"])
     branches = tries.branches(tokens, mask, first, end, parent, chunks)
+    if not config.share_prompts:
+        branches = tries.alone(branches, tokens)
     row_length = _row_length(branches, config, row_multiple)
-    rows = _fill(_trees(branches, row_length), row_length)
+    rows = _fill(_trees(branches, row_length, config.share_prompts), row_length)
     most = config.micro_batch_tokens // row_length
     most = max(row_multiple, most - most % row_multiple)
     even = -(-len(rows) // max(1, -(-len(rows) // most)))  # micro-batches of equal size
@@ -210,6 +218,7 @@ def pack(
             computed=computed,
             micro_batches=np.array(used, np.int32),
             length=width,
+            trees=config.share_prompts,
             cut=bool(chunks.size) or (parent is not None and _parted(rows, per_micro)),
         ),
         {
@@ -230,7 +239,8 @@ def _row_length(branches: Sequence[Branch], config: PackingConfig, row_multiple:
                 "tokens; raise it, or set it to 0"
             )
         return config.row_length
-    tree = max((t.size for t in _trees(branches, sys.maxsize)), default=0)
+    trees = functools.partial(_trees, branches, share=config.share_prompts)
+    tree = max((t.size for t in trees(sys.maxsize)), default=0)
     target_length = round_to_eighth(min(2 * longest, max(longest, tree)), config.bucket)
     affordable = round_to_eighth(
         config.micro_batch_tokens // row_multiple, config.bucket, down=True
@@ -241,7 +251,7 @@ def _row_length(branches: Sequence[Branch], config: PackingConfig, row_multiple:
     # A longer row may share prompts among more branches, or hold no second sequence.
     return min(
         (least, max(least, affordable)),
-        key=lambda length: length * len(_fill(_trees(branches, length), length)),
+        key=lambda length: length * len(_fill(trees(length), length)),
     )
 
 

@@ -94,6 +94,29 @@ def branches(
     return roots
 
 
+def alone(branches: Sequence[Branch], tokens: np.ndarray) -> list[Branch]:
+    """The same actions, each run of them behind a copy of all that it continues.
+
+    Args:
+      branches: as from `branches`.
+      tokens: [N, T] int32.
+    """
+    separate: list[Branch] = []
+    left = [(branch, branch.prompt[: branch.sees]) for branch in reversed(branches)]
+    while left:
+        branch, before = left.pop()
+        run = tokens[branch.sequence, branch.start : branch.stop]
+        if branch.end > branch.start:
+            separate.append(
+                dataclasses.replace(branch, prompt=before, sees=len(before), branches=())
+            )
+        left += [
+            (child, np.concatenate([before, run[: child.sees]]))
+            for child in reversed(branch.branches)
+        ]
+    return separate
+
+
 def _trie(
     tokens: np.ndarray, mask: np.ndarray, parent: np.ndarray, n: int, first: int, end: int
 ) -> list[Branch]:

@@ -176,9 +176,9 @@ def test_every_family(tiny_model, variant, tmp_path):  # noqa: F811
     theirs = pytest.importorskip("peft")
     _, directory, model, params = tiny_model(variant)
     fused, routed = model.family == "phi3", model.experts is not None
-    how = LoraConfig(
-        rank=2, alpha=8.0, targets=("*/attention/o",) if fused or routed else ("*/attention/*",)
-    )
+    targets = ("*/attention/o",) if fused or routed else ("*/attention/*",)
+    targets += ("*/mixer/*",) if model.recurrent else ()
+    how = LoraConfig(rank=2, alpha=8.0, targets=targets)
     adapters = lora.init(jax.random.key(0), model, params, how)
     adapters = jax.tree.map(lambda a: a + 0.1, adapters)
     source = export.Source(

@@ -306,7 +306,9 @@ def test_parameters_that_stages_set_are_a_need(name):
 
 def test_an_environment_without_the_parameters_of_the_stages_is_refused():
     argv = ["zerosearch", "--model", "smollm2-135m", "--env"]
-    with pytest.raises(needs.Refused, match=r"parameters \(noise\): --env MODULE.*noise") as refusal:
+    with pytest.raises(
+        needs.Refused, match=r"parameters \(noise\): --env MODULE.*noise"
+    ) as refusal:
         needs.check(files.resolve([*argv, "calculator"])[0])
     assert refusal.value.needs == ("parameters",)
     assert needs.check(files.resolve([*argv, "retrieval"])[0], strict=True) == []

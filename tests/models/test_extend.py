@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxrl.models import decoder, head
-from jaxrl.models.config import DecoderConfig, Experts, Latent
+from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, Latent
 from tests import broad_except
 
 V = 31
@@ -32,6 +32,15 @@ FAMILIES = {
     "experts": DecoderConfig(*_SHAPE, experts=Experts(4, 2, 8, shared_size=8)),
     "latent": DecoderConfig(
         *(V, 16, 24, 1, 4, 4, 8), latent=Latent(8, q_rank=None, nope_dim=8, rope_dim=4, v_dim=6)
+    ),
+    "hybrid": DecoderConfig(
+        *(V, 16, 24, 5, 4, 2, 8),
+        norm_offset=1.0,
+        qk_norm="head",
+        rope_fraction=0.5,
+        attention_gate=True,
+        delta=DeltaRule(2, 4, key_dim=8, value_dim=6, taps=4, fused=False),
+        recurrent_layers=(True, False, True, False, True),
     ),
 }
 WIDTHS = (8, 136)

@@ -56,8 +56,8 @@ MINISTRAL3 = {**RAW, "model_type": "ministral3", "head_dim": 4}
             "its text_config is of 'mistral', one that is read where it comes alone",
         ),
         (
-            {"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text"}},
-            "its text_config is of 'qwen3_5_text', not read either",
+            {"model_type": "gemma4", "text_config": {"model_type": "gemma4_text"}},
+            "its text_config is of 'gemma4_text', not read either",
         ),
     ],
 )

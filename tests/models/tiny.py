@@ -18,6 +18,23 @@ _BASE = dict(
     eos_token_id=2,
 )
 _WIDE = dict(_BASE, head_dim=12)
+_HYBRID = dict(
+    _BASE,
+    head_dim=16,
+    num_hidden_layers=4,
+    linear_conv_kernel_dim=4,
+    linear_key_head_dim=8,
+    linear_value_head_dim=6,
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+)
+_GATED_EXPERTS = dict(
+    num_experts=8,
+    num_experts_per_tok=3,
+    moe_intermediate_size=16,
+    shared_expert_intermediate_size=24,
+)
+_LINEAR, _FULL = "linear_attention", "full_attention"
 _GROUPS = dict(
     n_routed_experts=8,
     n_shared_experts=2,
@@ -206,6 +223,22 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "seed-oss": ("SeedOssConfig", dict(_WIDE, attention_out_bias=True)),
     "ernie4-5": ("Ernie4_5Config", dict(_WIDE, use_bias=True)),
+    "qwen3-next": ("Qwen3NextConfig", dict(_HYBRID, **_GATED_EXPERTS)),
+    "qwen3-5": (
+        "Qwen3_5TextConfig",
+        dict(  # two periods, and a part of a third
+            _HYBRID, num_hidden_layers=7, layer_types=[*[_LINEAR, _LINEAR, _FULL] * 2, _LINEAR]
+        ),
+    ),
+    "qwen3-5-moe": (
+        "Qwen3_5MoeTextConfig",
+        dict(
+            {k: v for k, v in _HYBRID.items() if k != "intermediate_size"},
+            **_GATED_EXPERTS,
+            num_hidden_layers=3,
+            layer_types=[_FULL, _LINEAR, _LINEAR],  # no period
+        ),
+    ),
 }
 """Name to class and arguments of a transformers config."""
 
@@ -219,9 +252,12 @@ def make(config_class: str, arguments: dict[str, Any], directory: Path) -> Any:
     torch.manual_seed(0)
     config = getattr(transformers, config_class)(**arguments)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    # what a state of few tokens gives is small and then normalised: with more, torch's own fp32 is
+    # 1e-4 from fp64
+    noise = 0.1 if "linear_num_key_heads" in arguments else 0.2
     with torch.no_grad():
         for name, value in [*model.named_parameters(), *model.named_buffers()]:
-            if name.endswith(("weight", "bias", "_proj", "sinks")):
-                value.add_(0.2 * torch.randn_like(value))
+            if name.endswith(("weight", "bias", "_proj", "sinks", "A_log")):
+                value.add_(noise * torch.randn_like(value))
     model.save_pretrained(directory)
     return model.eval()

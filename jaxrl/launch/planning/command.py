@@ -342,12 +342,12 @@ def _cache(model: DecoderConfig, config: Config, the_mesh: jax.sharding.Mesh) ->
     length = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
     shards = mesh.batch_shards(the_mesh, model.rules)
     slots = -(-config.sampler.slots // shards) * shards
-    layer = jax.eval_shape(lambda: decoder.empty_cache(model, slots, length)[0])
-    axes = decoder.cache_axes(model)
+    layers = jax.eval_shape(lambda: decoder.empty_cache(model, slots, length))
+    axes = tuple(map(decoder.cache_axes, layers))
 
     def mib(leaf: jax.ShapeDtypeStruct, names: tuple[str | None, ...]) -> float:
         spec = mesh.spec(names, leaf.shape, the_mesh, rules=model.rules)
         where = jax.NamedSharding(the_mesh, spec)
         return _mib(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where))
 
-    return model.num_layers * sum(jax.tree.leaves(jax.tree.map(mib, layer, axes)))
+    return sum(jax.tree.leaves(jax.tree.map(mib, layers, axes)))

@@ -165,7 +165,8 @@ def train_flops(config: DecoderConfig, tokens: int, row: int, remat: str) -> flo
       row: length of a row.
       remat: `full` computes the forward pass twice, `dots` and `offload` attention alone.
     """
-    attention = 2 * config.num_layers * config.num_heads * row * _head(config) * tokens
+    layers = config.num_layers - sum(config.recurrent_layers)
+    attention = 2 * layers * config.num_heads * row * _head(config) * tokens
     weights = 2 * active(config) * tokens
     return weights * (4 if remat == "full" else 3) + attention * (3 if remat == "none" else 4)
 

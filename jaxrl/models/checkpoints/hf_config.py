@@ -10,10 +10,11 @@ from jaxrl.models.checkpoints.families import FAMILIES as FIRST
 from jaxrl.models.checkpoints.families import Family, Raw
 from jaxrl.models.checkpoints.forms import wrapped
 from jaxrl.models.checkpoints.grouped_families import GROUPED
+from jaxrl.models.checkpoints.hybrid_families import HYBRID
 from jaxrl.models.checkpoints.recent_families import RECENT
 from jaxrl.models.config import DecoderConfig
 
-FAMILIES: Mapping[str, Family] = {**FIRST, **GROUPED, **RECENT}
+FAMILIES: Mapping[str, Family] = {**FIRST, **GROUPED, **RECENT, **HYBRID}
 """By the `model_type` of config.json."""
 
 ALIASES: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
@@ -24,9 +25,6 @@ _RECURRENT = "its layers keep a recurrent state"
 _INDEXED = "an indexer chooses the keys that a query sees"
 
 LACKING: Mapping[str, str] = {
-    "qwen3_next": _RECURRENT,
-    "qwen3_5_text": _RECURRENT,
-    "qwen3_5_moe_text": _RECURRENT,
     "olmo_hybrid": _RECURRENT,
     "kimi_linear": _RECURRENT,
     "nemotron_h": _RECURRENT,

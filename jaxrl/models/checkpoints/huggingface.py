@@ -23,7 +23,7 @@ from jaxrl.models.checkpoints.forms import stacked, wrapped
 from jaxrl.models.checkpoints.peft_merge import Adapter
 from jaxrl.models.checkpoints.tensor_files import listed
 from jaxrl.models.config import DecoderConfig
-from jaxrl.models.decoder import STACKS, Leaf, Params, layout
+from jaxrl.models.decoder import Leaf, Params, layout
 from jaxrl.models.linear import Kind
 from jaxrl.models.stream import Shardings, assemble, places
 
@@ -41,11 +41,15 @@ class Piece(NamedTuple):
     """In the file, [outputs, inputs] or [size]."""
 
 
+AS_THEY_ARE = {"vocab", "taps", "single"}
+"""Axes of parameters that are no matrices of a projection, and have all their axes in files."""
+
+
 def _file_shape(leaf: Leaf) -> tuple[int, ...]:
     shape = leaf.shape[leaf.batch :]
     if leaf.inputs:
         return math.prod(shape[leaf.inputs :]), math.prod(shape[: leaf.inputs])
-    return shape if "vocab" in leaf.axes else (math.prod(shape),)
+    return shape if AS_THEY_ARE & {*leaf.axes} else (math.prod(shape),)
 
 
 def pieces(config: DecoderConfig, family: Family | None = None) -> list[Piece]:
@@ -62,10 +66,9 @@ def pieces(config: DecoderConfig, family: Family | None = None) -> list[Piece]:
 
     add("embed", (), OUTSIDE["embed"])
     for layer in range(config.num_layers):
-        upper = layer >= config.dense_layers
-        stack, row = STACKS[upper], layer - config.dense_layers * upper
+        stack, row = config.place(layer)
         names = LAYER | family.names
-        if upper and config.experts:
+        if stack != "dense_layers" and config.experts:
             names |= ROUTED | family.routed
         for name, tensor in names.items():
             if leaf := leaves.get(f"{stack}/{name}"):

@@ -121,7 +121,5 @@ METHOD = Method(
     wrapper_args={"states": f"{__name__}:stated"},
     needs=("rewards",),
 )
-EXAMPLE = Example(
-    {"task": f"{__name__}:task", "task_args": {}, "wrapper": "", "wrapper_args": {}}
-)
+EXAMPLE = Example({"task": f"{__name__}:task", "task_args": {}, "wrapper": "", "wrapper_args": {}})
 """The quickstart on letters, with the weights in the prompt."""

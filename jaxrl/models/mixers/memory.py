@@ -1,0 +1,51 @@
+"""What layers remember of past tokens, where some remember each token and others one state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+
+class Recurrent(NamedTuple):
+    """What a recurrent layer keeps of past tokens, however many there were."""
+
+    state: jax.Array
+    """[S, H, K, V] fp32."""
+    taken: jax.Array
+    """[S, W - 1, C], the last inputs of the convolution."""
+
+
+def by_kind(
+    of_tokens: Callable[..., Any], of_states: Callable[..., Any], caches: Any, *rest: Any
+) -> Any:
+    """Map the arrays of caches: one function for those that have a place for every token.
+
+    Args:
+      of_tokens: of arrays [S, heads, length, ...].
+      of_states: of arrays [S, ...] of recurrent states.
+      caches: a pytree of what layers remember.
+      rest: pytrees like it.
+    """
+
+    def recurrent(part: Any) -> bool:
+        return isinstance(part, Recurrent)
+
+    def one(part: Any, *others: Any) -> Any:
+        if recurrent(part):
+            return Recurrent(*map(of_states, part, *others))
+        return of_tokens(part, *others)
+
+    return jax.tree.map(one, caches, *rest, is_leaf=recurrent)
+
+
+def length(caches: Any) -> int:
+    """Tokens that caches have a place for."""
+    parts = jax.tree.leaves(caches, is_leaf=lambda part: isinstance(part, Recurrent))
+    return next(part.shape[2] for part in parts if not isinstance(part, Recurrent))
+
+
+def same(array: Any, *_: Any) -> Any:
+    """The array itself."""
+    return array

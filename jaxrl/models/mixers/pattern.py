@@ -1,0 +1,97 @@
+"""Layers whose kinds repeat after a period: how they are stacked, and run by one scan."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.models.config import CYCLE
+
+STACKS = ("dense_layers", "layers")
+"""Keys of stacked layers that are alike, from the bottom up; the first only under experts with
+dense layers."""
+
+
+def is_stack(name: str) -> bool:
+    """Whether a key of the parameters names stacked layers."""
+    return name in STACKS or name.startswith(CYCLE)
+
+
+def in_order(stacks: Mapping[str, Sequence[Any]]) -> list[Any]:
+    """The layers from the bottom up.
+
+    Args:
+      stacks: by key, the layers of each stack; see `DecoderConfig.place`.
+    """
+    plain = [layer for name in STACKS for layer in stacks.get(name, ())]
+    rows = itertools.zip_longest(*[stacks[name] for name in _cycle(stacks)])
+    return plain + [layer for row in rows for layer in row if layer is not None]
+
+
+def _cycle(stacks: Mapping[str, Any]) -> list[str]:
+    """The stacks of a period, in order."""
+    names = [name for name in stacks if name.startswith(CYCLE)]
+    return sorted(names, key=lambda name: int(name.removeprefix(CYCLE)))
+
+
+def run(
+    params: Mapping[str, Any],
+    further: Any,
+    x: jax.Array,
+    body: Callable[[str, jax.Array, Any], tuple[jax.Array, Any]],
+) -> tuple[jax.Array, Any]:
+    """Run the layers of a period, again and again, over `x`.
+
+    Args:
+      params: by stack, leaves that lead with its layers.
+      further: a pytree of arrays that lead with all layers.
+      x: what goes from layer to layer.
+      body: `(stack, x, (params of the layer, its part of further)) -> (x, output)`.
+
+    Returns:
+      The last `x`, and the outputs, leaves leading with all layers.
+    """
+    names = _cycle(params)
+    size, total = len(names), jax.tree.leaves(further)[0].shape[0]
+    repeats, rest = divmod(total, size)
+
+    def layers(count: int, x: jax.Array, xs: Any) -> tuple[jax.Array, Any]:
+        weights, values = xs
+        results = []
+        for i, name in enumerate(names[:count]):
+            part = jax.tree.map(lambda leaf: leaf[i], values)  # noqa: B023
+            x, result = body(name, x, (weights[name], part))
+            results.append(result)
+        return x, jax.tree.map(lambda *a: jnp.stack(a), *results)
+
+    whole = repeats * size
+    xs = (
+        jax.tree.map(lambda leaf: leaf[:repeats], {name: params[name] for name in names}),
+        jax.tree.map(lambda leaf: leaf[:whole].reshape(repeats, size, *leaf.shape[1:]), further),
+    )
+    x, outputs = jax.lax.scan(lambda x, xs: layers(size, x, xs), x, xs)
+    outputs = jax.tree.map(lambda a: a.reshape(whole, *a.shape[2:]), outputs)
+    if rest:
+        last = jax.tree.map(lambda leaf: leaf[repeats], {n: params[n] for n in names[:rest]})
+        x, tail = layers(rest, x, (last, jax.tree.map(lambda leaf: leaf[whole:], further)))
+        outputs = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), outputs, tail)
+    return x, outputs
+
+
+def segments(positions: jax.Array, visible_until: jax.Array) -> jax.Array:
+    """Which sequence of its row each token belongs to, [B, T] int32, not decreasing, from 1.
+
+    A token that does not follow the one before it, or does not see it, begins another. Rows with
+    trees, where a token continues one that is not just before it, have no such numbers.
+
+    Args:
+      positions: [B, T] int32.
+      visible_until: [B, T] int32, see `attention.tree_mask`.
+    """
+    index = jnp.arange(positions.shape[1])
+    follows = (positions[:, 1:] == positions[:, :-1] + 1) & (visible_until[:, :-1] > index[1:])
+    return 1 + jnp.pad(jnp.cumsum(~follows, axis=1, dtype=jnp.int32), ((0, 0), (1, 0)))

@@ -1,0 +1,77 @@
+"""A run of a model with recurrent layers: killed and continued, exported, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import pytest
+
+from jaxrl.models import decoder
+from jaxrl.models.checkpoints import huggingface
+from jaxrl.record import metrics
+from jaxrl.rollout import recurrent
+from jaxrl.run import assemble
+from tests.jaxrl import tiny
+from tests.models import byte_tokenizer
+from tests.models.test_extend import FAMILIES
+
+HYBRID = dataclasses.replace(
+    FAMILIES["hybrid"], vocab_size=byte_tokenizer.SIZE, family="qwen3_5_text", num_layers=3,
+    recurrent_layers=(True, False, True), max_positions=128,
+)  # fmt: skip
+
+
+def changes(directory: Path, **further) -> dict:
+    """A model of three layers, and what a run of it needs."""
+    if not directory.exists():
+        byte_tokenizer.write(directory)
+        huggingface.save(directory, HYBRID, decoder.init(HYBRID, jax.random.key(0)))
+    return {
+        "model": str(directory),
+        "steps": 2,
+        "warm_start.steps": 0,
+        "eval.problems": 2,
+        "eval.every": 0,
+        "checkpoint.every": 1,
+        "packing.share_prompts": False,
+        "packing.row_length": 128,
+        "packing.micro_batch_tokens": 512,
+        "rollout.max_prompt_tokens": 96,
+    } | further
+
+
+@pytest.mark.exact("a run of recurrent layers that is killed equals an uninterrupted one")
+def test_kill_and_resume(tmp_path):
+    """Log-probabilities of sampler and trainer agree, and the continued run is the other."""
+    settings = changes(tmp_path / "model")
+    tiny.finish(tiny.start(tmp_path / "straight", **settings))
+    for row in metrics.read(tmp_path / "straight"):
+        assert row["logp_gap_max"] < 1e-4 and row["grad_norm"] > 0
+    assert tiny.kill_at(tiny.start(tmp_path / "killed", **settings), "train 1")
+    assert "continuing" in tiny.finish(tiny.start(tmp_path / "killed", **settings))
+    assert tiny.artefacts(tmp_path / "killed") == tiny.artefacts(tmp_path / "straight")
+
+
+@pytest.mark.parametrize(
+    "further, match",
+    [
+        ({"packing.share_prompts": True}, "share_prompts=True: qwen3_5_text has recurrent layers"),
+        ({"lora.rank": 2, "lora.base": "int8"}, "lora.base='int8'.*not quantised"),
+        ({"sampling.weights": "int8"}, "sampling.weights='int8'.*not quantised"),
+        ({"rollout.chunks.size": 3}, "chunks"),
+    ],
+)
+def test_what_is_refused(tmp_path, further, match):
+    config = tiny.config(tmp_path / "run", **changes(tmp_path / "model", **further))
+    with pytest.raises(ValueError, match=match):
+        recurrent.check(config, HYBRID)
+
+
+def test_a_run_asks_before_it_begins(tmp_path):
+    config = tiny.config(
+        tmp_path / "run", **changes(tmp_path / "model") | {"packing.share_prompts": True}
+    )
+    with pytest.raises(ValueError, match="share_prompts"):
+        assemble.assemble(config)

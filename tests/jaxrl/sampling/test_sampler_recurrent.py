@@ -1,0 +1,117 @@
+"""Recurrent layers in the sampler: what a slot remembers is a state that cannot be cut back."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import pytest
+
+from jaxrl.models import decoder
+from jaxrl.sampling import sampler, search
+from jaxrl.types import Request
+from tests.jaxrl import sampler_oracle as oracle
+from tests.models.test_extend import FAMILIES, V
+
+CONFIG = FAMILIES["hybrid"]
+LAYOUT = sampler.SamplerConfig(slots=4, prefill_rows=4, prefill_piece=16, chunk=8, bucket=32)
+
+
+@functools.cache
+def params() -> decoder.Params:
+    weights = decoder.init(CONFIG, jax.random.key(0))
+    return {**weights, "embed": 2 * weights["embed"]}
+
+
+def spell(tokens) -> str:
+    """Each token is a letter."""
+    return "".join(chr(65 + int(token)) for token in tokens)
+
+
+def setup(**changes) -> sampler.Setup:
+    return sampler.Setup(CONFIG, oracle.KEY, (2,), 32, 64, LAYOUT, text=spell, **changes)
+
+
+@pytest.mark.exact("a group's completions from one state of their prompt are the uncached model's")
+def test_groups_in_slots_that_are_used_again():
+    """Twelve requests of three prompts, one longer than a piece, on four slots."""
+    prompts = [(3,), tuple(range(3, 27)), (5, 9, 5, 9)]
+    items = [
+        Request(i, prompts[i // 4], 5 + 3 * i % 20, temperature=float(i % 2)) for i in range(12)
+    ]
+    done = sampler.generate(
+        CONFIG,
+        decoder.unstack(params()),
+        items,
+        stop_ids=[2],
+        key=oracle.KEY,
+        sampler=LAYOUT,
+        max_prompt=32,
+        max_length=64,
+    )
+    assert oracle.recorded_as_recomputed(list(done), params(), CONFIG) > 60
+
+
+@pytest.mark.exact("a turn behind a stop string is the uncached model's")
+def test_a_sequence_cut_back_is_read_again():
+    """A turn ends inside a chunk, whose other tokens its slot has read as well."""
+    machine, work = setup(hold=True), sampler.Work()
+    weights = decoder.unstack(params())
+    stops = tuple(chr(65 + token) for token in range(3, V, 4))
+    sampler.submit(machine, work, [Request(i, (3, 4 + i), 30, stop=stops) for i in range(6)])
+    over, overread = [], 0
+    while work:
+        turns = {}
+        for c in sampler.advance(machine, weights, work):
+            seats = sampler.held_slots(work)
+            if c.request.id in seats and c.request.max_new_tokens - len(c.tokens) > 3:
+                overread += work.seats[seats[c.request.id]].overread
+                turns[c.request.id] = [7, 8]
+            else:
+                sampler.release(work, [c.request.id])
+                over.append(c)
+        sampler.extend(machine, weights, work, turns)
+    assert overread > 2
+    assert oracle.recorded_as_recomputed(over, params(), CONFIG) > 60
+
+
+@pytest.mark.exact("what is resumed is the uncached model's")
+def test_a_sequence_is_resumed_from_its_tokens():
+    machine, work = setup(), sampler.Work()
+    weights = decoder.unstack(params())
+    sampler.submit(machine, work, [Request(i, (3, 4 + i), 20) for i in range(3)])
+    done = sampler.advance(machine, weights, work, budget=9)
+    sampler.refresh(machine, weights, work)
+    while work:
+        done += sampler.advance(machine, weights, work)
+    assert len(done) == 3
+    assert oracle.recorded_as_recomputed(done, params(), CONFIG) > 20
+
+
+@pytest.mark.exact("beam search of width 1 over recurrent layers is greedy decoding")
+def test_beams():
+    weights, prompt = decoder.unstack(params()), (3, 9, 4)
+    options = {"max_new_tokens": 6, "stop_ids": [2], "bucket": 16}
+    best = search.beam(CONFIG, weights, prompt, width=1, **options)[0]
+    items = [Request(0, prompt, 6, temperature=0.0)]
+    greedy = next(
+        sampler.generate(
+            CONFIG,
+            weights,
+            items,
+            stop_ids=[2],
+            key=oracle.KEY,
+            sampler=LAYOUT,
+            max_prompt=32,
+            max_length=64,
+        )
+    )
+    assert best.tokens.tolist() == greedy.tokens.tolist()
+    wide = search.beam(CONFIG, weights, prompt, width=3, **options)
+    scores, _ = oracle.forward([(*prompt, *b.tokens.tolist()) for b in wide], params(), CONFIG)
+    for beam, logits in zip(wide, scores, strict=True):
+        logp = [
+            oracle.distribution(logits[len(prompt) - 1 + t], items[0], ())[token]
+            for t, token in enumerate(beam.tokens)
+        ]
+        assert abs(sum(logp) - beam.logp) < 1e-4
