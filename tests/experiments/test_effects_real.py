@@ -45,6 +45,8 @@ def results(tmp_path, monkeypatch):
     monkeypatch.setattr(effects_table, "RESULTS", folder)
     monkeypatch.setattr(effects_table, "TABLE", folder / "README.md")
     monkeypatch.setattr(effects_claims, "PAGE", folder / "none" / "effects.md")
+    monkeypatch.setattr(effects_claims, "PICTURE", folder / "none" / "effects.svg")
+    monkeypatch.setattr(effects_claims, "SHORT", folder / "none" / "short.json")
     return real
 
 
