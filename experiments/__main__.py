@@ -2,6 +2,7 @@
 
 effects    what methods do, by the protocol of `experiments/lab/PROTOCOL.md`
 pack       the figures of arms that were run, into one compressed file
+numbers    the page of how each number was measured
 control    learning curves of offline RL and control over seeds, their table and figures
 """
 
@@ -15,6 +16,7 @@ from jaxrl.launch import cli
 COMMANDS = {
     "effects": "experiments.effects.command",
     "pack": "experiments.lab.archive",
+    "numbers": "experiments.numbers",
     "control": "experiments.bench",
 }
 """Command -> the module whose `main(argv)` it is."""

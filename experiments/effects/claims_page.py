@@ -41,7 +41,8 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     methods, known = verdicts.by_method(rows), fidelities(rows)
     standings = league.standings()
     lines = [_HEADER]
-    if any(row["measured"] for row in rows) and len(standings) > 1:
+    primary = {row["id"] for row in rows if row["role"] == "primary"}
+    if primary == methods.keys():  # else the laboratory has no answer yet
         correlation = scales.headline().partition(" If the true")[0].rstrip(".")
         correlation = correlation[0].lower() + correlation[1:]
         said = answer.sentences(rows, standings, correlation, known)

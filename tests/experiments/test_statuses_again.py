@@ -75,12 +75,12 @@ def compared(row):
         np.concatenate([p[row["over"]][row["statistic"]] for p in arm]) for arm in (mine, other)
     ]
     assert [s for p in mine for s in p["seeds"]] == [s for p in other for s in p["seeds"]]
-    out = tested(read[0] - read[1], row["minimum"])
+    out = inferred(read[0] - read[1], row["minimum"])
     out |= {"x": read[0], "y": read[1], "views": {}, "guarded": None}
     if not re.match(r"pass@1|score|pass@8|derived", row["statistic"]):
         pair = [[p[row["over"]].get("pass@1") for p in arm] for arm in (mine, other)]
         if all(part is not None for arm in pair for part in arm):
-            out["guarded"] = tested(np.concatenate(pair[0]) - np.concatenate(pair[1]), 0.03)
+            out["guarded"] = inferred(np.concatenate(pair[0]) - np.concatenate(pair[1]), 0.03)
     for budget in ("updates", "tokens"):
         spent = [
             np.mean(np.concatenate([p["final"][budget] for p in arm])) for arm in (mine, other)
@@ -90,7 +90,7 @@ def compared(row):
     return out
 
 
-def tested(d, minimum):
+def inferred(d, minimum):
     """t interval, the larger p value of t test and flips, and two one-sided tests."""
     size, mean, error = len(d), np.mean(d), np.std(d, ddof=1) / np.sqrt(len(d))
     if error == 0:
@@ -130,7 +130,7 @@ def at_equal(budget, row, mine, other):
         places = least * np.arange(1, marks) / (marks - 1) if row["over"] == "area" else [least]
         for k, (spent, own) in enumerate(curves):
             read[k, seed] = np.mean(np.interp(places, spent[:, seed], own[:, seed]))
-    return tested(read[0] - read[1], row["minimum"])
+    return inferred(read[0] - read[1], row["minimum"])
 
 
 def decide(rows):
