@@ -2,6 +2,7 @@
 
 effects    what methods do, by the protocol of `experiments/lab/PROTOCOL.md`
 pack       the figures of arms that were run, into one compressed file
+numbers    the page of how each number was measured
 control    learning curves of offline RL and control over seeds, their table and figures
 own_data   sixteen methods on a real model and a file of the user's
 """
@@ -16,6 +17,7 @@ from jaxrl.launch import cli
 COMMANDS = {
     "effects": "experiments.effects.command",
     "pack": "experiments.lab.archive",
+    "numbers": "experiments.numbers",
     "control": "experiments.bench",
     "own_data": "experiments.own_data",
 }

@@ -268,7 +268,7 @@ def rerun(
       labels: of arms, such as `method`; empty: all that have rows.
 
     Returns:
-      1 if an arm differs, or if none of a method is kept.
+      1 if an arm differs, on another type of machine beyond noise, or if none of a method is kept.
 
     Raises:
       ValueError: a method has no plan, or its plan no such task or arm.
@@ -290,7 +290,7 @@ def rerun(
                     f"({here}), whose rounding may differ"
                 )
             said(line)
-            differing += again.found == "differs"
+            differing += again.found in ("differs", "beyond noise")
             compared += again.found != "not kept"
         if not compared:
             said(f"{name}: no arm is kept as the code would run it, so nothing was compared")
@@ -320,6 +320,7 @@ def problems(name: str, seeds: Sequence[int] = (0, 1, 2)) -> list[str]:
     config, effect = recipes.load(name), table.effect_of(name)
     unlike = differences.unlike(config, effect.method)
     lines = [] if effect.former else unlike
+    lines += _not_as_planned(name, effect)
     if effect.former and not unlike and former.__name__ not in repr(effect.method):
         lines.append(f"former={effect.former!r}: the arm is the recipe; leave it out")
     own = effect.method.rewards is not None and effect.method.rewards != effect.ablation.rewards
@@ -338,6 +339,12 @@ def problems(name: str, seeds: Sequence[int] = (0, 1, 2)) -> list[str]:
             if shared:
                 lines.append(f"{variant}: {shared} held-out prompts of seed {seed} are trained on")
     return lines
+
+
+def _not_as_planned(name: str, effect: lab.Effect) -> list[str]:
+    """In what the arms are not those of the method's plan; a changed recipe changes them."""
+    path = table.RESULTS / f"{name}.plan.json"
+    return plans.differences(json.loads(path.read_text()), name, effect) if path.exists() else []
 
 
 def overlap(task: lab.Task, seed: int) -> int:
@@ -376,7 +383,8 @@ def _write_html(target: str, methods: Sequence[str] | None) -> None:
 
 def _pages() -> list[Path]:
     """What `_write_pages` writes, where it is present."""
-    return [path for path in (table.TABLE, claims_page.PAGE) if path.exists()]
+    pages = (table.TABLE, claims_page.PAGE, claims_page.PICTURE, claims_page.SHORT)
+    return [path for path in pages if path.exists()]
 
 
 def _write_pages() -> None:

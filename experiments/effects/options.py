@@ -24,13 +24,13 @@ class Options:
     """Plan and measure one method after another, the cheapest first, at low priority, and commit
     each file as it is made; stopped, it continues where it was."""
     check: bool = False
-    """Compare each arm with its recipe and look for held-out problems in the train split; exits
-    with 1 where something differs or overlaps. Where the regime differs, such as the staleness, it
-    says so."""
+    """Compare each arm with its recipe and its plan, and look for held-out problems in the train
+    split; exits with 1 where something differs or overlaps. Where the regime differs, such as the
+    staleness, it says so."""
     rerun: bool = False
     """Run the arms of the methods' plans again at their seeds and compare the digests of their
-    figures with those recorded; exits with 1 where one differs on a machine of the same type, or
-    none is kept. With --real: that of runs named `METHOD.SEED`."""
+    figures with those recorded; exits with 1 where one differs, on another type of machine beyond
+    the noise of the seeds, or none is kept. With --real: that of runs named `METHOD.SEED`."""
     task: str = ""
     """Of `--rerun`: this task alone, such as `regime`."""
     arms: tuple[str, ...] = ()
@@ -40,9 +40,10 @@ class Options:
     json: bool = False
     """Print the rows as JSON."""
     html: str = ""
-    """Write forest plots, learning curves and leaderboards of the methods to this file."""
+    """Write forest plots and learning curves of the methods to this file."""
     table: bool = False
-    """Write the table and the page of claims again from the recorded results."""
+    """Write the table, the page of the answer, its picture and the lines of `jaxrl recipes NAME`
+    again from the recorded results."""
     real: bool = False
     """Do the runs of SmolLM2-135M that are planned and not done, without names those of all
     planned methods, and compare them with a shared GRPO baseline; at low priority, each committed

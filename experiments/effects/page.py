@@ -1,4 +1,4 @@
-"""The page of `effects --html`: forest plots, learning curves, leaderboards."""
+"""The page of `effects --html`: forest plots and learning curves."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from experiments.effects import table
+from experiments.effects.picture import COLOURS
 from experiments.lab import archive
 
-_COLOURS = {
-    "effect": "#1a7f37", "contrary": "#b42318", "equivalent": "#475467", "undecided": "#98a2b3",
-}  # fmt: skip
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
   color: #1d2939; background: #fff; }
@@ -57,7 +55,6 @@ def page(
             parts += [
                 forest(measured),
                 _commands(measured),
-                *leaderboards(measured),
                 *_curves(measured, results),
             ]
     return (
@@ -91,7 +88,7 @@ def forest(rows: Sequence[dict[str, Any]]) -> str:
             sign * value / row["minimum"]
             for value in (row["interval"][0], row["effect"], row["interval"][1])
         )
-        colour = _COLOURS[row["status"]]
+        colour = COLOURS[row["status"]]
         fill = colour if row["status"] in ("effect", "contrary") else "#fff"
         tip = f"{label}: {row['effect']:+.4f}, interval {row['interval']}, {row['status']}"
         mark = f'<circle cx="{x(mean):.1f}" cy="{y}" r="5"'
@@ -118,7 +115,8 @@ def forest(rows: Sequence[dict[str, Any]]) -> str:
         f'<figure><svg viewBox="0 0 {width} {height}" role="img" aria-label="Forest plot">'
         f"{''.join(marks + ticks)}</svg><figcaption>Effect over the minimum effect of interest; "
         "right is the claimed side. The band is plus and minus the minimum. Full marks are "
-        "significant after Holm's correction. An arrow at the edge says that an effect or its "
+        "decided, those of descriptive rows without a correction. An arrow at the edge says that "
+        "an effect or its "
         f"interval goes beyond {_SPAN:.0f} minima; the tooltip of a row has its figures."
         "</figcaption></figure>"
     )
@@ -182,41 +180,6 @@ def _curve(
     return values and (figures["marks"], np.mean(values, axis=1).tolist())
 
 
-def leaderboards(rows: Sequence[dict[str, Any]]) -> Iterable[str]:
-    """One leaderboard for each task and setting in which methods of the family share a statistic.
-
-    Rows of other seeds, steps, warm starts, staleness, budgets or measures, or of a final figure
-    and a mean over the run, are never on one board. A baseline that has several figures there, as
-    its regime is that of each method, is named with the methods.
-    """
-    boards: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        if row["task"] != "regime":  # each method has its own
-            over = {"final": "at the end", "area": "mean over the run"}[row["over"]]
-            setting = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in row["setting"].items())
-            seeds = f"seeds {row['seeds']}"
-            boards.setdefault((row["task"], row["statistic"], over, setting, seeds), []).append(row)
-    for key, own in sorted(boards.items()):
-        means = {row["id"]: row["means"][0] for row in own} | _baselines(own)
-        order = sorted(means.items(), key=lambda pair: -_sign(own[0]) * pair[1])
-        lines = "".join(f"<tr><td>{html.escape(n)}<td>{v:.3f}" for n, v in order)
-        yield f"<h3>Leaderboard: {html.escape(', '.join(key))}</h3>"
-        yield f"<table><tr><th>arm<th>mean{lines}</table>"
-
-
-def _baselines(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The mean of each baseline; of one with several, each with the methods that it is of."""
-    found: dict[str, dict[float, list[str]]] = {}
-    for row in rows:
-        if row["against"] == "baseline":
-            found.setdefault(row["other"], {}).setdefault(row["means"][1], []).append(row["id"])
-    return {
-        f"{other} (baseline{' of ' * (len(means) > 1)}{', '.join(ids) * (len(means) > 1)})": mean
-        for other, means in found.items()
-        for mean, ids in means.items()
-    }
-
-
 def _commands(rows: Sequence[dict[str, Any]]) -> str:
     """For each row its figures, its plan's power and the command that runs it again."""
     lines = "".join(
@@ -224,7 +187,6 @@ def _commands(rows: Sequence[dict[str, Any]]) -> str:
         f"<td>{html.escape(row['against'])}: {html.escape(row['other'])}"
         f"<td>{row['effect']:+.3f}<td>{html.escape(table.said(row))}<td>{row['seeds']}"
         f"<td>{table.power(row)}<td>{row['achieved_power']:.2f}"
-        f"<td>{row['corrected_power']:.2f}"
         f"<td><code>{html.escape(row['command'])}</code>"
         for row in rows
     )
@@ -239,7 +201,6 @@ def _commands(rows: Sequence[dict[str, Any]]) -> str:
             "seeds",
             "planned power",
             "achieved power",
-            "corrected power",
             "run again",
         )
     )
@@ -266,7 +227,7 @@ def _legend(rows: Sequence[dict[str, Any]]) -> str:
     count = len({row["id"] for row in measured})
     total = len({row["id"] for row in rows})
     lost = " ".join(table.lost_sentence(measured))
-    counts = ", ".join(f"{sum(row['status'] == s for row in measured)} {s}" for s in _COLOURS)
+    counts = ", ".join(f"{sum(row['status'] == s for row in measured)} {s}" for s in COLOURS)
     return (
         f"<p>{count} of {total} methods are measured under the protocol; of their rows, {counts}. "
         f"A row that is not measured is in no plot. {html.escape(lost)}</p>"

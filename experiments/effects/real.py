@@ -19,10 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
+from scipy import stats
 
 from experiments.effects import table
-from experiments.lab import arms, families, files, views
+from experiments.lab import arms, families, files, scales, views
 from experiments.lab.arms import Arm
+from experiments.lab.reruns import NOISE
 from experiments.lab.variants import variants
 from jaxrl.config import Config
 from jaxrl.data import tasks
@@ -282,7 +285,7 @@ def rerun(name: str, run: Run = trained) -> tuple[bool, str]:
       run: trains a config.
 
     Returns:
-      Whether the figures differ on a machine of the same type, and what was found in words.
+      Whether the figures differ, on another type of machine beyond noise, and that in words.
 
     Raises:
       ValueError: there is no such run of the plan.
@@ -294,10 +297,32 @@ def rerun(name: str, run: Run = trained) -> tuple[bool, str]:
     if old is None:
         raise ValueError(f"there is no run {name!r} of the plan that is done")
     new = run(config_of(method, int(seed)))
-    elsewhere = old["machine"] != views.machine()
-    found = "equal" if digest(old) == digest(new) else ("other machine" if elsewhere else "differs")
+    if digest(old) == digest(new):
+        found = "equal"
+    elif old["machine"] == views.machine():
+        found = "differs"
+    else:
+        found = _compared(new, old, runs(plan))
     figures = f"{STATISTIC} {old[STATISTIC]:.4f} recorded, {new[STATISTIC]:.4f} now"
-    return found == "differs", f"{name}: {found}; {figures}"
+    return found in ("differs", "beyond noise"), f"{name}: {found}; {figures}"
+
+
+def _compared(
+    new: dict[str, Any], old: dict[str, Any], done: Mapping[str, Sequence[dict[str, Any]]]
+) -> str:
+    """Whether a run on another type of machine is within what other runs of an arm differ by."""
+    itself = (old["method"], old["seed"])
+    figures = [
+        [run[STATISTIC] for run in own if (run["method"], run["seed"]) != itself]
+        for own in done.values()
+    ]
+    spread = scales.pooled(figures)
+    if spread is None:
+        raise ValueError("no method has two other runs, so their noise is not known; do more runs")
+    freedom = sum(len(own) - 1 for own in figures if len(own) > 1)
+    edge = stats.t.ppf(1 - NOISE / 2, freedom) * spread * np.sqrt(2)
+    within = abs(new[STATISTIC] - old[STATISTIC]) <= edge
+    return "within noise" if within else "beyond noise"
 
 
 def _result(plan: dict[str, Any], name: str, seed: int) -> dict[str, Any] | None:

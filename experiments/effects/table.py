@@ -8,14 +8,14 @@ import math
 import pkgutil
 import re
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import experiments
 from experiments import claims
-from experiments.effects import handicaps
+from experiments.effects import fair, handicaps
 from experiments.lab import (
     Effect,
     arms,
@@ -39,8 +39,8 @@ MEASURED = "measured.json"
 """The file of `RESULTS` that has the measurements of every recipe."""
 HISTORY = "history.json"
 """The file of `RESULTS` that says which plans are not in the history."""
-NOT_FOUND = "†"
-"""Marks a row whose plan is not in the history."""
+NOT_FOUND, NOT_FIRST = "†", "‡"
+"""Mark a row whose plan is not in the history, and one whose figures were there before its plan."""
 FIELDS = ("Paper", "Idea", "Formula", "Claim")
 """What the docstring of a recipe with an effect says."""
 
@@ -50,8 +50,9 @@ def rows(methods: Sequence[str] | None = None) -> list[dict[str, Any]]:
 
     A comparison that was not measured by this protocol has a row with `measured` false, no figures
     and the status `undecided`. For a method without any measurement these are the rows against its
-    ablation and its family's baselines on the task of its regime. The correction within families is
-    always that of all methods.
+    ablation and its family's baselines on the task of its regime. The correction is always that of
+    all methods. Where the plan's baseline takes more samples than the method, the fair one has a
+    row too (`fair`): without figures, unless those of its arm are kept.
     """
     last, counts, planned = {}, {}, {}
     for name in names():
@@ -65,32 +66,77 @@ def rows(methods: Sequence[str] | None = None) -> list[dict[str, Any]]:
             task = row["task"]
             if task in tasks and row["plan_digest"] == plans.of_row(planned[name], task, label):
                 last[key] = row
-    effects = {name: variants(effect_of(name)) for name in {key[0] for key in last}}
-    found = [
-        row
-        | reading.of_arms(row, RESULTS)
-        | {"at_updates": reading.at_updates(row, effects[name][task], RESULTS)}
-        for (name, task, *_), row in last.items()
-    ]
+    effects = {name: effect_of(name) for name in {key[0] for key in last}}
+    store, baselines = stores.Store(RESULTS), dict[tuple[str, str], fair.Fair]()
+    for name, task in dict.fromkeys(key[:2] for key in last):
+        baseline = fair.of_task(store, planned[name], effects[name], task)
+        baselines[name, task] = baseline
+        key = (name, task, *baseline.label.split(": ", 1))
+        if baseline.row and key not in last:
+            named = last[name, task, *planned[name]["tasks"][task]["baseline"].split(": ", 1)]
+            last[key] = baseline.row | {"plan": named["plan"], "by_plan": False}
+            counts[key] = 1
+    found = []
+    for (name, task, *_), row in last.items():
+        variant = variants(effects[name])[task]
+        own = {"id": name, "role": _role(row, variant, baselines[name, task], last, name)}
+        own["at_updates"] = reading.at_updates(row, variant, RESULTS)
+        found.append(row | own | reading.of_arms(row, variant, RESULTS))
     fixed = dict(zip(last, reading.corrected(found), strict=True))
-    out, lost = [], lost_plans()
+    out, lost, early = [], lost_plans(), early_arms()
     for name in names() if methods is None else methods:
         own = {key: row for key, row in fixed.items() if key[0] == name}
         for key, row in own.items():
             same_task = [other for other in own.values() if other["task"] == row["task"]]
+            label, baseline = f"{row['against']}: {row['other']}", baselines[name, row["task"]]
             out.append(
                 _shown(name, row, counts[key], planned[name])
                 | {"plan_found": row["plan"] not in lost}
+                | {"plan_first": not _known_before(row, early)}
+                | {"best": label == baseline.label, "larger": label in baseline.larger}
                 | {"handicap": _handicap(name, row, same_task)}
             )
-        out += [_unmeasured(name, *pair) for pair in _unreached(name, planned[name], own)]
+        for task, label in _unreached(name, planned[name], own, baselines):
+            row = _unmeasured(name, task, label)
+            if (name, task) in baselines and label == baselines[name, task].label:
+                row["development"] = _short(baselines[name, task].development)
+            out.append(row)
     return out
 
 
-def _unreached(name: str, plan: dict[str, Any], own: Collection[tuple]) -> list[tuple[str, str]]:
+def _role(
+    row: dict[str, Any], effect: Effect, baseline: fair.Fair, known: Collection[tuple], name: str
+) -> str:
+    """What a row is read for: `primary`, `baseline` or `descriptive`.
+
+    Primary is the row of the whole method against its ablation on the task of its regime; the
+    baseline row there is the one against the fair baseline.
+    """
+    if row["task"] != "regime":
+        return "descriptive"
+    if row["against"] == "baseline":
+        fair_one = f"baseline: {row['other']}" == baseline.label
+        return "baseline" if fair_one else "descriptive"
+    bundle = (name, "regime", "ablation", "all") in known
+    whole = row["other"] == "all" or not bundle
+    return "primary" if whole and row["other"] not in effect.further else "descriptive"
+
+
+def _known_before(row: dict[str, Any], early: Collection[str]) -> bool:
+    """Whether the figures of both arms of a row were in the history before its plan."""
+    return all(any(f"{row['plan']} {key}" in early for key in keys) for keys in row["arms"])
+
+
+def _unreached(
+    name: str,
+    plan: dict[str, Any],
+    own: Collection[tuple],
+    baselines: Mapping[tuple[str, str], fair.Fair],
+) -> list[tuple[str, str]]:
     """The task and the label of the other arm of each row of a method that is not measured.
 
-    On a task without a plan these are the ablation and the baselines that its plan will tune.
+    On a task without a plan these are the ablation and the baselines that its plan will tune; on
+    one with a plan, the fair baseline is among them where it is not the plan's.
     """
     family, difference = families.RECIPES[name]
     known = {(task, f"{against}: {other}") for _, task, against, other in own}
@@ -98,6 +144,8 @@ def _unreached(name: str, plan: dict[str, Any], own: Collection[tuple]) -> list[
     for task in variants(effect) if own else ("regime",):
         if task in plan["tasks"] and own:
             labels = plans.compared_with(plan, effect, task)
+            if (name, task) in baselines:
+                labels = list(dict.fromkeys([*labels, baselines[name, task].label]))
         else:
             labels = [f"ablation: {difference}"]
             labels.append(f"baseline: {' or '.join(families.BASELINES[family])}")
@@ -115,8 +163,16 @@ def lost_plans() -> set[str]:
     return set(json.loads(path.read_text())["lost"]) if path.exists() else set()
 
 
+def early_arms() -> set[str]:
+    """`PLAN ARM` of the figures whose first commit does not follow that of the plan that a row of
+    theirs names, as `--history` last recorded them."""
+    path = RESULTS / HISTORY
+    return set(json.loads(path.read_text()).get("early", ())) if path.exists() else set()
+
+
 def record_history() -> dict[str, list[str]]:
-    """Write which recorded rows name a plan whose commit is not in the history.
+    """Write which recorded rows name a plan whose commit is not in the history, and of which arms
+    the first commit does not follow the plan's.
 
     Returns:
       Commit -> the methods whose rows name it.
@@ -124,11 +180,18 @@ def record_history() -> dict[str, list[str]]:
     Raises:
       ValueError: the results are in no Git repository, or in a clone without its whole history.
     """
-    known, lost = files.history(RESULTS / HISTORY), {}
+    order, lost, early = files.history(RESULTS / HISTORY), {}, set[str]()
+    first = files.first_commits(RESULTS / HISTORY, "arms/*.json")
     for name in names():
-        for commit in sorted({row["plan"] for row in recorded(name)} - known):
-            lost.setdefault(commit, []).append(name)
-    files.write(RESULTS / HISTORY, {"lost": dict(sorted(lost.items()))})
+        for row in recorded(name):
+            commit = row["plan"]
+            if commit not in order:
+                named = lost.setdefault(commit, [])
+                named += [name] * (name not in named)
+                continue
+            keys = {key for keys in row["arms"] for key in keys} & first.keys()
+            early |= {f"{commit} {k}" for k in keys if order[first[k]] <= order[commit]}
+    files.write(RESULTS / HISTORY, {"lost": dict(sorted(lost.items())), "early": sorted(early)})
     return lost
 
 
@@ -157,8 +220,11 @@ def _shown(name: str, row: dict[str, Any], looks: int, plan: dict[str, Any]) -> 
         "seeds": compared["seeds"],
         "power": _planned_power(plan, row["task"], label),
         "achieved_power": round(_achieved_power(row), 3),
-        "corrected_power": round(_achieved_power(row, row["tests"]), 3),
-        "best": label == plan["tasks"][row["task"]]["baseline"],
+        "role": row["role"],
+        "tests": row["tests"],
+        "p_same": round(row["p_same"], 5),
+        "by_plan": row.get("by_plan", True),
+        "development": None,
         "looks": looks,
         "status": row["status"],
         "why": row["why"],
@@ -180,14 +246,26 @@ def _planned_power(plan: dict[str, Any], task: str, label: str) -> float | None:
     Some plans state none for the quietest pilots (not a number), where it is 1.
     """
     planned = plan["tasks"][task]
+    if label not in planned["power"] | planned.get("later", {}):
+        return None
     stated = planned["power"].get(label, planned.get("later", {}).get(label, {}).get("power"))
     return 1.0 if stated is not None and math.isnan(stated) else stated
 
 
-def _achieved_power(row: dict[str, Any], tests: int = 1) -> float:
-    """The power for the minimum effect at the observed deviation, with the level over `tests`."""
+def _achieved_power(row: dict[str, Any]) -> float:
+    """The power for the minimum effect at the observed deviation, before any correction."""
     got = Comparison(**row["comparison"])
-    return statistics.power(got.deviation, row["minimum"], got.seeds, got.level / tests)
+    return statistics.power(got.deviation, row["minimum"], got.seeds, got.level)
+
+
+def _short(compared: Comparison | None) -> dict[str, Any] | None:
+    """Effect, interval and seeds of a comparison, rounded."""
+    if compared is None:
+        return None
+    interval = [round(compared.low, 4), round(compared.high, 4)]
+    return {
+        "effect": round(compared.effect, 4), "interval": interval, "seeds": compared.seeds,
+    }  # fmt: skip
 
 
 def family_rows(family: str) -> int:
@@ -234,7 +312,7 @@ def _unmeasured(name: str, task: str, label: str) -> dict[str, Any]:
     empty = dict.fromkeys(
         (
             "effect", "interval", "p", "means", "guard", "at_tokens", "at_updates", "tokens",
-            "updates", "power", "achieved_power", "corrected_power",
+            "updates", "power", "achieved_power", "p_same", "development",
         )
     )  # fmt: skip
     effect = variants(effect_of(name))[task]
@@ -255,6 +333,11 @@ def _unmeasured(name: str, task: str, label: str) -> dict[str, Any]:
         "why": "not measured",
         "plan": None,
         "plan_found": None,
+        "plan_first": None,
+        "by_plan": False,
+        "role": "descriptive",
+        "tests": 0,
+        "larger": False,
         "handicap": [],
         "measured": False,
         "regime": regime(name),
@@ -322,20 +405,33 @@ def said(row: dict[str, Any]) -> str:
 
 
 def marked(row: dict[str, Any]) -> str:
-    """The id of a row's method, marked where its plan is not in the history."""
-    return row["id"] if row["plan_found"] else f"{row['id']} {NOT_FOUND}"
+    """The id of a row's method, marked where the history does not show its plan before it."""
+    return f"{row['id']} {mark(row)}".rstrip()
+
+
+def mark(row: dict[str, Any]) -> str:
+    """The mark of a row that the history does not show to be planned; empty of the others."""
+    if not row["plan_found"]:
+        return NOT_FOUND
+    return "" if row["plan_first"] else NOT_FIRST
 
 
 def lost_sentence(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """How many of measured rows are marked, as one sentence; none if no row is."""
-    lost = [row for row in rows if not row["plan_found"]]
-    if not lost:
-        return []
-    return [
-        f"{NOT_FOUND} The plans of {len({row['id'] for row in lost})} methods ({len(lost)} of "
-        f"{len(rows)} rows) name a commit that is missing from the history. For these nobody can "
-        "verify that the plan came before the result. The protocol says why."
-    ]
+    """How many of measured rows have a mark, a sentence each; none if no row has one."""
+    marks = {
+        NOT_FOUND: "name a plan whose commit is missing from the history, so nobody can verify "
+        "that it came before the result",
+        NOT_FIRST: "compare figures that were in the history before the plan that they name",
+    }
+    out = []
+    for sign, why in marks.items():
+        own = [row for row in rows if mark(row) == sign]
+        if own:
+            out.append(
+                f"{sign} {len(own)} of {len(rows)} rows, of {len({row['id'] for row in own})} "
+                f"methods, {why}."
+            )
+    return out
 
 
 def _rounded(comparison: dict[str, float] | None) -> list[float] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from typing import Any
 
 from experiments.lab import arms, phases
 from experiments.lab.arms import Arm
@@ -17,6 +18,27 @@ SAMPLING = (
     "asynchronous.order",
 )  # fmt: skip
 """Settings of a recipe's sampling that no arm has."""
+PLACES = {
+    "objective": "objective",
+    "curriculum": "curriculum",
+    "bandit": "bandit",
+    "updates_per_batch": "updates_per_batch",
+    "rollout.temperature": "temperature",
+    "rollout.oversampling": "oversampling",
+    "rollout.chunks": "chunks",
+}
+"""Place of a setting in a recipe -> the field of an arm that it must be in."""
+EXTENSIONS = {
+    **{name: name for name in ("guidance", "replay", "nucleus", "critic", "sharpness", "latents",
+                               "renormalise")},
+    "reference_refresh": "reference",
+    arms.IMITATION: "imitation",
+}  # fmt: skip
+"""Extension of a recipe -> the field of an arm that its settings must be in."""
+YOUNGER = frozenset(f.name for f in dataclasses.fields(Arm) if f.metadata == arms.LATER)
+"""Fields that are described if set."""
+LABS_OWN = ("model", "measure")
+"""Fields of an arm that no recipe has: sizes of the policy, and what measures it."""
 ONE_TURN = {"branching": "answers of one turn in the lab, episodes that branch in the recipe"}
 """Extensions that the lab's answers of one turn have no place for, and how the regime differs."""
 
@@ -65,14 +87,28 @@ def unlike(config: Config, method: Arm) -> list[str]:
 
 def _unlike(config: Config, method: Arm) -> list[str]:
     """The fields in which an arm differs from its recipe, stages aside."""
-    recipe, own = (arms.flat(arms.describe(each)) for each in (arms.arm(config), method))
+    recipe, own = read(config), arms.flat(arms.describe(method))
     return [
         f"{path}: the recipe has {recipe.get(path)!r}, the arm {own.get(path)!r}"
         for path in sorted({*recipe} | {*own})
         if path not in arms.SIZES
-        and path.split(".")[0] not in arms.REGIME
+        and path.split(".")[0] not in (*arms.REGIME, *LABS_OWN)
         and recipe.get(path) != own.get(path)
     ]
+
+
+def read(config: Config) -> dict[str, Any]:
+    """Path of an arm's field -> what a recipe has there, read from the recipe by `PLACES`.
+
+    `arms.arm` builds the arm; this does not use it, so that what is lost there is seen.
+    """
+    values = {name: operator.attrgetter(place)(config) for place, name in PLACES.items()}
+    values |= {name: config.extensions.get(place) for place, name in EXTENSIONS.items()}
+    paths = dict[str, Any]()
+    for name, value in values.items():
+        if value is not None or name not in YOUNGER:
+            paths |= arms.flat(arms.describe(value), name)
+    return paths
 
 
 def regime(config: Config, method: Arm, stands_for: str = "") -> list[str]:

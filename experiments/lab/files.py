@@ -32,8 +32,10 @@ def head(path: Path) -> str:
     return _git(path, "rev-parse", "HEAD")
 
 
-def history(path: Path) -> set[str]:
-    """The commits that lead to the present one, in the repository of a file.
+def history(path: Path) -> dict[str, int]:
+    """The commits that lead to the present one, in the repository of a file, by their order.
+
+    A commit has a larger number than those that it follows.
 
     Raises:
       ValueError: the file is in no Git repository, or in a clone without its whole history.
@@ -43,7 +45,28 @@ def history(path: Path) -> set[str]:
             f"{path.name}: this clone has the last commits alone; `git fetch --unshallow` gets "
             "the others"
         )
-    return set(_git(path, "rev-list", "HEAD").split())
+    listed = _git(path, "rev-list", "--topo-order", "--reverse", "HEAD").split()
+    return {name: place for place, name in enumerate(listed)}
+
+
+def first_commits(path: Path, pattern: str) -> dict[str, str]:
+    """Stem of each file that a pattern of paths matches -> the commit that first held one.
+
+    Args:
+      path: of a file of the repository.
+      pattern: of paths from the root of the repository, present or past.
+    """
+    log = _git(
+        path, "log", "--topo-order", "--reverse", "--format=:%H", "--name-only", "--diff-filter=A",
+        "--no-renames", "--", f":(top,glob)**/{pattern}", f":(top,glob){pattern}",
+    )  # fmt: skip
+    first, commit = dict[str, str](), ""
+    for line in log.splitlines():
+        if line.startswith(":"):
+            commit = line[1:]
+        elif line:
+            first.setdefault(Path(line).stem, commit)
+    return first
 
 
 def commit(paths: Sequence[Path], message: str) -> None:

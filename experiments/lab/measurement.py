@@ -47,7 +47,7 @@ def measure(
                 collected[label].append(store.figures(variant, made[label], seeds))
             for label in list(open_):
                 pair = collected["method"], collected[label]
-                row = _row(variant, task, label, *pair, level, plan)
+                row = compare(variant, task, label, *pair, level, plan["family"])
                 digested = plans.of_row(plan, task, label)
                 yield row | {"look": number, "plan": commit, "plan_digest": digested}
                 if row["alone"] != "undecided":
@@ -56,10 +56,21 @@ def measure(
                 break
 
 
-def _row(
+def compare(
     effect: Effect, task: str, label: str, mine: list[dict], other: list[dict], level: float,
-    plan: dict[str, Any],
+    family: str,
 ) -> dict[str, Any]:  # fmt: skip
+    """What a look at two arms gives: a row without its plan.
+
+    Args:
+      effect: the experiment on the task.
+      task: its name.
+      label: of the other arm.
+      mine, other: figures of the method's and of the other arm's parts, on the same seeds.
+      level: of the look.
+      family: of the method.
+    """
+
     def joined(parts: list[dict], name: str) -> np.ndarray:
         return np.concatenate([np.array(part[effect.over][name]) for part in parts])
 
@@ -87,7 +98,7 @@ def _row(
         "at_tokens": views.at_equal("tokens", effect, mine, other, level),
         "tokens": round(float(_final(mine, "tokens") / _final(other, "tokens")), 4),
         "updates": round(float(_final(mine, "updates") / _final(other, "updates")), 4),
-        "family": plan["family"],
+        "family": family,
         "arms": [[part["key"] for part in x] for x in (mine, other)],
     }
 

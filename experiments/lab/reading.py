@@ -1,4 +1,4 @@
-"""How recorded rows are read: corrected within families, and why some of them decide nothing."""
+"""How recorded rows are read: corrected, and why some of them decide nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.lab import archive, statistics, views
+from experiments.lab import archive, files, statistics, views
 from experiments.lab.effect import Effect
 from experiments.lab.statistics import Comparison, Status
 from experiments.lab.tuning import GUARD, RANGE
@@ -16,19 +16,26 @@ BUDGET = 0.1
 """Tokens or updates of two arms that differ by more than this share are no equal budgets."""
 
 
-def of_arms(row: dict[str, Any], results: Path) -> dict[str, list[list[str]]]:
+def of_arms(row: dict[str, Any], effect: Effect, results: Path) -> dict[str, list[list[str]]]:
     """`digests` and `machines` of the figures that a row compares, of the method and the other arm.
 
-    Where an arm's figures are not kept, its key stands for the digest, and there is no machine.
+    A digest is of what the row reads: the row's statistic, a number a seed. Where an arm's figures
+    are not kept, its key stands for the digest, and there is no machine.
 
     Args:
       row: as recorded.
+      effect: of the method, on the row's task.
       results: directory whose `arms` hold the figures.
     """
     kept = _kept(row, results)
     machines = [{each["machine"] for each in arm if "machine" in each} for arm in kept]
+
+    def digest(arm: dict[str, Any]) -> str:
+        values = arm.get(effect.over, {}).get(row["statistic"])
+        return arm["digest"] if values is None else files.digest(values)
+
     return {
-        "digests": [[each["digest"] for each in arm] for arm in kept],
+        "digests": [[digest(each) for each in arm] for arm in kept],
         "machines": [sorted(arm) for arm in machines],
     }
 
@@ -55,29 +62,42 @@ def _kept(row: dict[str, Any], results: Path) -> list[list[dict[str, Any]]]:
 
 
 def corrected(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with `p`, `status`, `why` and `tests`, after Holm's correction within each family.
+    """Rows with `p`, `p_same`, `status`, `why`, `tests` and what became of their `role`.
 
-    Differences and equivalence are each corrected. Rows that compare the same figures by the same
-    statistic are one test, and count once: `tests` of the family. `why` says what makes a row
-    undecided whose p values alone would decide it; it is empty otherwise.
+    The primary rows of all methods are corrected together, by Benjamini and Hochberg, differences
+    and equivalence each. Then the baseline rows of those methods whose primary row is an effect
+    are. Every other row is descriptive: its p values are as they are, and `tests` is 1. Rows that
+    compare the same figures by the same statistic are one test, and count once.
 
     Args:
-      rows: as recorded, with the `digests` of their arms (`of_arms`) and `at_updates`.
+      rows: as recorded, with `id`, `role` (`primary`, `baseline` or `descriptive`), the `digests`
+        of their arms (`of_arms`) and `at_updates`.
     """
     out = [dict(row) for row in rows]
-    for family in sorted({row["family"] for row in rows}):
-        own = [row for row in out if row["family"] == family]
-        names = [_test(row) for row in own]
-        compared = [Comparison(**row["comparison"]) for row in own]
-        tests = dict(zip(names, compared, strict=True))
-        different, equivalent = (
-            dict(zip(tests, statistics.holm(p), strict=True))
-            for p in ([c.p for c in tests.values()], [c.p_same for c in tests.values()])
-        )
-        for test, row in zip(names, own, strict=True):
-            status, why = _read(row, tests[test], different[test], equivalent[test])
-            row |= {"p": different[test], "status": status, "why": why, "tests": len(tests)}
+    _correct([row for row in out if row["role"] == "primary"])
+    shown = {row["id"] for row in out if row["role"] == "primary" and row["status"] == "effect"}
+    for row in out:
+        if row["role"] == "baseline" and row["id"] not in shown:
+            row["role"] = "descriptive"
+    _correct([row for row in out if row["role"] == "baseline"])
+    for row in out:
+        if row["role"] == "descriptive":
+            _correct([row])
     return out
+
+
+def _correct(rows: Sequence[dict[str, Any]]) -> None:
+    """Write into rows what they say, corrected as one set of tests."""
+    names = [_test(row) for row in rows]
+    tests = {name: Comparison(**row["comparison"]) for name, row in zip(names, rows, strict=True)}
+    different, equivalent = (
+        dict(zip(tests, statistics.benjamini_hochberg(p), strict=True))
+        for p in ([c.p for c in tests.values()], [c.p_same for c in tests.values()])
+    )
+    for test, row in zip(names, rows, strict=True):
+        status, why = _read(row, tests[test], different[test], equivalent[test])
+        row |= {"p": different[test], "p_same": equivalent[test], "tests": len(tests)}
+        row |= {"status": status, "why": why}
 
 
 def _test(row: dict[str, Any]) -> str:
@@ -89,18 +109,28 @@ def _read(
     row: dict[str, Any], comparison: Comparison, different: float, equivalent: float
 ) -> tuple[Status, str]:
     """The status of a row, and why it is undecided where its p values would decide it."""
-    low, high = RANGE
     given = {"better": row["better"], "equivalent": equivalent}
     found = statistics.status(comparison, different, **given)
     guard = row["guard"] and Comparison(**row["guard"])
     if found == "undecided":
         small = different < statistics.LEVEL and comparison.p_same < statistics.LEVEL
         return found, "shown to be small before the correction alone" if small else ""
-    if row["statistic"].startswith("pass@") and not low <= sum(row["means"]) / 2 <= high:
+    if not _has_room(row, found):
         return "undecided", "no room"
     if statistics.status(comparison, different, guard=guard, minimum=GUARD, **given) != found:
         return "undecided", "accuracies differ"
     return _at_equal_budgets(row, comparison, found)
+
+
+def _has_room(row: dict[str, Any], found: Status) -> bool:
+    """Whether the other arm left room for an effect of the minimum, or the method was worse.
+
+    A difference between two arms of which neither succeeds says nothing either.
+    """
+    if not row["statistic"].startswith("pass@"):
+        return True
+    _, other = row["means"]
+    return max(row["means"]) >= RANGE[0] and (found == "contrary" or 1 - other >= row["minimum"])
 
 
 def _at_equal_budgets(

@@ -19,4 +19,6 @@ def repository(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "RESULTS", folder)
     monkeypatch.setattr(table, "TABLE", tmp_path / "effects" / "README.md")
     monkeypatch.setattr(claims_page, "PAGE", tmp_path / "effects" / "effects.md")
+    monkeypatch.setattr(claims_page, "PICTURE", tmp_path / "effects" / "effects.svg")
+    monkeypatch.setattr(claims_page, "SHORT", tmp_path / "effects" / "short.json")
     return folder

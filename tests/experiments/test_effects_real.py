@@ -45,6 +45,8 @@ def results(tmp_path, monkeypatch):
     monkeypatch.setattr(effects_table, "RESULTS", folder)
     monkeypatch.setattr(effects_table, "TABLE", folder / "README.md")
     monkeypatch.setattr(effects_claims, "PAGE", folder / "none" / "effects.md")
+    monkeypatch.setattr(effects_claims, "PICTURE", folder / "none" / "effects.svg")
+    monkeypatch.setattr(effects_claims, "SHORT", folder / "none" / "short.json")
     return real
 
 
@@ -293,7 +295,11 @@ def test_a_run_is_done_again_and_compared(results, monkeypatch, capsys):
     assert f"{run}: differs" in capsys.readouterr().out
     files.write(path, kept | {"tokens": 7, "machine": "another"})
     assert laboratory.main(["effects", "--real", "--rerun", run]) == 0
-    assert f"{run}: other machine" in capsys.readouterr().out
+    assert f"{run}: within noise" in capsys.readouterr().out
+    files.write(path, kept | {"pass@1": kept["pass@1"] + 0.5, "machine": "another"})
+    assert laboratory.main(["effects", "--real", "--rerun", "grpo.0"]) == 0
+    assert laboratory.main(["effects", "--real", "--rerun", run]) == 1
+    assert f"{run}: beyond noise" in capsys.readouterr().out
     assert laboratory.main(["effects", "--real", "--rerun"]) == 2
     assert "name runs, such as `grpo.0`" in capsys.readouterr().err
     for unknown in (f"{CHOSEN[0]}.9", "aepo.0", "aepo"):

@@ -52,6 +52,12 @@ def test_holm_is_the_textbook_example():
     np.testing.assert_allclose(statistics.holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
 
 
+def test_benjamini_and_hochberg_is_that_of_scipy():
+    p = np.random.default_rng(0).random(17) ** 3
+    known = stats.false_discovery_control(p)
+    np.testing.assert_allclose(statistics.benjamini_hochberg(p), known)
+
+
 def test_a_shorter_answer_that_is_wrong_is_no_effect():
     shorter = statistics.paired(np.linspace(-1.1, -0.9, 12), minimum=0.2)
     worse = statistics.paired(np.linspace(-0.2, -0.1, 12), minimum=0.03)

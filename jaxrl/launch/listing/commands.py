@@ -48,6 +48,8 @@ def recipes(argv: list[str]) -> int:
     if argv[:1] == ["--for"]:
         return _for_file(argv[1:])
     if argv and not argv[0].startswith("-"):
+        for row in recipe_rows:
+            row["measured"] = library.measurements().get(str(row["id"]), "not in the laboratory")
         return _one(argv[0], [*algorithms.rows(), *recipe_rows])
     listed = [
         {"kind": "algorithm", "needs": [], "source": "", "fidelity": "", **row}

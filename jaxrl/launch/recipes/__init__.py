@@ -10,9 +10,11 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import sys
+from importlib import resources
 from types import ModuleType
 
 from jaxrl.config import Config
@@ -191,6 +193,14 @@ def documented(name: str) -> dict[str, str]:
         text = re.search(rf"^{field}:\s(.*?){end}", doc, re.DOTALL | re.MULTILINE)
         fields[field.lower()] = " ".join(text[1].split()) if text else ""
     return fields
+
+
+@functools.cache
+def measurements() -> dict[str, str]:
+    """Id of each method that the laboratory has measured -> in a line, the verdict on its claim,
+    the differences to its ablation and to the fair baseline, and where else it was tested."""
+    text = (resources.files(__package__) / "measured.json").read_text(encoding="utf-8")
+    return json.loads(text)
 
 
 def rows() -> list[dict[str, str | int]]:

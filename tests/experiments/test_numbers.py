@@ -1,0 +1,45 @@
+"""The numbers of the documentation have raw results, or say that they have none."""
+
+import json
+import re
+
+from experiments import numbers
+
+ENTRIES = json.loads(numbers.NUMBERS.read_text())
+README = (numbers.ROOT / "README.md").read_text()
+
+
+def test_the_page_is_that_of_the_file():
+    assert numbers.PAGE.read_text() == numbers.markdown(ENTRIES)
+
+
+def test_every_number_says_where_its_raw_result_is():
+    fields = {"number", "where", "how", "command", "version", "machine", "raw"}
+    for entry in ENTRIES:
+        assert entry.keys() == fields and all(entry[k] for k in fields - {"raw"})
+        for path in entry["raw"] if isinstance(entry["raw"], list) else ():
+            assert (numbers.ROOT / path).exists(), path
+    lines = numbers.PAGE.read_text().splitlines()
+    assert sum(numbers.AGAIN in line for line in lines) == sum(e["raw"] is None for e in ENTRIES)
+    for page in ("docs/performance.md", "README.md"):
+        assert "to be measured again" in " ".join((numbers.ROOT / page).read_text().split())
+
+
+def test_the_first_numbers_of_a_reader_are_those_of_their_runs():
+    """The quickstart and SmolLM2, to three decimals."""
+    runs = {"quickstart": "quickstart/seed0.summary.json", "smollm2": "smollm2/summary.json"}
+    for name, path in runs.items():
+        summary = json.loads((numbers.ROOT / "experiments/runs" / path).read_text())
+        before, after = (f"{summary['eval'][k]['pass@1']:.3f}" for k in ("before", "after"))
+        assert f"from {before} to {after}" in " ".join(README.split()), name
+        (entry,) = [e for e in ENTRIES if f"{before} to {after}" in e["number"]]
+        assert f"experiments/runs/{name}" in entry["raw"]
+        assert summary["versions"]["jaxrl"] in entry["version"]
+    block = README[README.index("before: pass@1") : README.index("everything is in")]
+    summary = json.loads((numbers.ROOT / "experiments/runs" / runs["quickstart"]).read_text())
+    for when in ("before", "after"):
+        own = summary["eval"][when]
+        ends = [own["pass@1"], own["pass@1/low"], own["pass@1/high"]]
+        assert "{:.3f} [{:.3f}, {:.3f}]".format(*ends) in block
+    first = re.search(r"before: pass@1 ([\d.]+)", block)
+    assert first[1] == format(summary["eval"]["before"]["pass@1"], ".3f")
