@@ -149,18 +149,15 @@ class Attention(nnx.Module):
         self.o = _matrix(rngs, (*heads, d), (*q_axes, "embed"), inputs=2, depth=_depth(c))
         if c.qkv_bias:
             self.q_bias = _vector(0.0, queries, q_axes)
-            self.k_bias = _vector(0.0, keys, kv_axes)
-            self.v_bias = _vector(0.0, keys, kv_axes)
+            self.k_bias, self.v_bias = (_vector(0.0, keys, kv_axes) for _ in "kv")
         if c.o_bias:
             self.o_bias = _vector(0.0, (d,), ("embed",))
         if c.sinks:
             self.sinks = _vector(0.0, (c.num_heads,), ("heads",))
         if c.qk_norm == "head":
-            self.q_norm = Norm(c, (h,), ("head_dim",))
-            self.k_norm = Norm(c, (h,), ("head_dim",))
+            self.q_norm, self.k_norm = (Norm(c, (h,), ("head_dim",)) for _ in "qk")
         elif c.qk_norm == "flat":
-            self.q_norm = Norm(c, heads, q_axes)
-            self.k_norm = Norm(c, keys, kv_axes)
+            self.q_norm, self.k_norm = Norm(c, heads, q_axes), Norm(c, keys, kv_axes)
 
     def look(
         self, x: jax.Array, table: jax.Array, scale: jax.Array | None = None
