@@ -12,8 +12,8 @@ from jaxrl.data.sources import extract
 LENGTH = 300_000
 UNITS = (
     " ", "\n", "\t\n", "-", "- ", " /", "^ ", "1", "1,", "1,111", "7 ", ".", "$", "{", "}", "(",
-    "\\", "\\boxed{", "\\text{", "\\text", "<think>", "</think>", "<answer>", "```", "```\n", "```json",
-    "~~~", "answer: ", "sorry ", "<confidence> ", "the ", "\u0660", "e", "1e1",
+    "\\", "\\boxed{", "\\text{", "\\text", "<think>", "</think>", "<answer>", "```", "```\n",
+    "```json", "~~~", "answer: ", "sorry ", "<confidence> ", "the ", "\u0660", "e", "1e1",
 )  # fmt: skip
 TEXTS = [start + unit * (LENGTH // len(unit)) + end for unit in UNITS for start, end in (
     ("", ""), ("x", "7"), ("```json", ""), ("<think>", "x"),
