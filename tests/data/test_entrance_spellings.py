@@ -109,6 +109,9 @@ def test_a_dialogue_that_repeats_its_prompt_is_read_once(tmp_path):
     pair = {"chosen": f"{prompt} Apple.", "rejected": f"{prompt} A chair."}
     row = rows.read(saved(tmp_path, {"prompt": prompt, **pair}))[0]
     assert (row.prompt, row.answers) == (prompt, (" Apple.", " A chair."))
+    swift = {"query": "hi", "response": "yo", "rejected_response": "no", "history": [["a", "b"]]}
+    layout = (rows.read(saved(tmp_path, swift))).layout
+    assert layout.kind == "preference" and not layout.unused
     greeting = {"prompt": "Hi", "chosen": "Hi there", "rejected": "Hi."}  # an answer may echo
     assert rows.read(saved(tmp_path, greeting))[0].answers == ("Hi there", "Hi.")
 
