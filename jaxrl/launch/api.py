@@ -14,7 +14,7 @@ from jaxrl.config import Config
 from jaxrl.data.scoring import user_functions
 from jaxrl.launch import cli, needs, progress
 from jaxrl.launch.console import PlainConsole
-from jaxrl.launch.settings import short
+from jaxrl.launch.settings import paths, short
 from jaxrl.record import runs
 from jaxrl.run import loop
 from jaxrl.run.context import Callbacks
@@ -110,7 +110,7 @@ def train(
     short.check_named(config)
     for line in needs.check(config):
         warnings.warn(line, stacklevel=2)
-    config = short.with_whole_paths(config)
+    config = paths.with_whole_paths(config)
     cli.keep_compilations()
     if callbacks is not None or quiet:
         summary = loop.train(config, callbacks or Callbacks())

@@ -10,6 +10,7 @@ from jaxrl.data.rewards import named
 from jaxrl.data.sources import records as sources
 from jaxrl.data.sources import rows
 from jaxrl.launch import cli
+from jaxrl.launch.settings import configs, paths
 from tests.data.test_entrance import CHATML, END, HI, YO, encoded, loaded, saved
 
 USER, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}
@@ -109,6 +110,9 @@ def test_a_dialogue_that_repeats_its_prompt_is_read_once(tmp_path):
     pair = {"chosen": f"{prompt} Apple.", "rejected": f"{prompt} A chair."}
     row = rows.read(saved(tmp_path, {"prompt": prompt, **pair}))[0]
     assert (row.prompt, row.answers) == (prompt, (" Apple.", " A chair."))
+    swift = {"query": "hi", "response": "yo", "rejected_response": "no", "history": [["a", "b"]]}
+    layout = (rows.read(saved(tmp_path, swift))).layout
+    assert layout.kind == "preference" and not layout.unused
     greeting = {"prompt": "Hi", "chosen": "Hi there", "rejected": "Hi."}  # an answer may echo
     assert rows.read(saved(tmp_path, greeting))[0].answers == ("Hi there", "Hi.")
 
@@ -310,3 +314,28 @@ def test_no_file_is_ignored_for_another(flag, recipe, tmp_path, capsys):
     flags = [flag, paths[0], f"{flag}={paths[1]}"]
     assert cli.main(["show", recipe, "--model", "none", *flags]) == 2
     assert f"{flag} is given twice; name several files" in capsys.readouterr().err
+
+
+# --- places ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("recipe", "flags", "where"),
+    [
+        ("grpo", ["--model", "me/model"], lambda c: c.model),
+        ("sft", ["--model", "none", "--data", "me/model"], lambda c: c.data.path),
+        ("distill", ["--teacher.model", "me/model"], lambda c: c.extensions["teacher"].model),
+        (
+            "grpo",
+            ["--with", "judge", "--judge.model", "me/model"],
+            lambda c: c.extensions["judge"].model,
+        ),
+    ],
+)
+def test_a_path_in_a_config_is_whole_whatever_names_it(recipe, flags, where, tmp_path, monkeypatch):
+    """From another directory, `me/model` would be looked for on the Hub."""
+    (tmp_path / "me" / "model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    config, _ = configs.resolve([recipe, *flags])
+    assert where(config) == str(tmp_path / "me" / "model")
+    assert paths.whole("me/other") == "me/other" and paths.whole("fresh") == "fresh"

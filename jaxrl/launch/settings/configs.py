@@ -18,7 +18,7 @@ from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config
 from jaxrl.launch import algorithms, method, recipes
-from jaxrl.launch.settings import course, flags, short
+from jaxrl.launch.settings import course, flags, paths, short
 from jaxrl.record import account, storage
 from jaxrl.run import begin
 from jaxrl.run import course as courses
@@ -64,7 +64,7 @@ def _parsed(
 ) -> tuple[Config, short.Options]:
     """The config with flags, whole paths, its epochs, and its method's stages where they belong."""
     steps = config.steps
-    config = short.with_whole_paths(flags.parse(config, argv, prog=prog))
+    config = paths.with_whole_paths(flags.parse(config, argv, prog=prog))
     config, options = short.with_epochs(config, options)
     recipe_method = recipes.method_of(config)
     return (

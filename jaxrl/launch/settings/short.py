@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import glob
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from jaxrl.data.rewards import named
 from jaxrl.data.sources import rows
 from jaxrl.data.tasks import file
 from jaxrl.launch import recipes
+from jaxrl.launch.settings import paths
 from jaxrl.models import catalog
 from jaxrl.rollout import policy as policies
 from jaxrl.rollout import tasks, written
@@ -277,16 +277,6 @@ def _unequal(config: Config, epochs: int, count: int, total: int) -> str:
     )
 
 
-def with_whole_paths(config: Config) -> Config:
-    """The config with whole paths of local models and files, so that a run does not depend on the
-    directory that it is used from, and a path never becomes a name on the Hub."""
-    data = dataclasses.replace(
-        config.data, path=_path(config.data.path), eval_path=_path(config.data.eval_path)
-    )
-    model = config.model if config.model in catalog.PACKAGED else _path(config.model)
-    return dataclasses.replace(config, model=model, data=data, fork=_path(config.fork))
-
-
 def check_named(config: Config) -> None:
     """Refuse an algorithm without a model or a task.
 
@@ -362,7 +352,7 @@ def _with_data(config: Config, data_args: dict[str, str], rewards: Sequence[str]
             f"{flag} is for data of your own: name them with --data FILE; the tasks of "
             "`jaxrl tasks` have a reward"
         )
-    args = before | {k: _path(v) if k in _FILES else v for k, v in data_args.items()}
+    args = before | {k: paths.whole(v) if k in _FILES else v for k, v in data_args.items()}
     if "test_share" in data_args:
         args["test_share"] = float(data_args["test_share"])
     if rewards:
@@ -388,14 +378,6 @@ def on_file(config: Config, args: dict[str, Any], shares: Mapping[str, float]) -
         name: Domain("file", args | {"domain": name}, share) for name, share in shares.items()
     }
     return dataclasses.replace(config, task="file", task_args=args, domains=domains)
-
-
-def _path(spec: str) -> str:
-    """A local file with its whole path, so that a run can be continued from anywhere."""
-    folder = Path(spec).parent if glob.has_magic(spec) else Path(spec)
-    if not spec or spec == "fresh" or not folder.exists():
-        return spec
-    return str(Path(spec).absolute() if glob.has_magic(spec) else Path(spec).resolve())
 
 
 def model_of(argv: Sequence[str]) -> str | None:

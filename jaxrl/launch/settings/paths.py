@@ -1,0 +1,49 @@
+"""Whole paths in a config, so that a run does not depend on the directory that it is used from."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxrl.config import Config
+from jaxrl.models import catalog
+
+_FIELDS = ("model", "models", "path", "eval_path", "fork", "history", "rubric")
+"""Fields of a config, its groups and its extensions that name models, runs or files."""
+
+
+def with_whole_paths(config: Config) -> Config:
+    """The config with whole paths of local models and files, so that a run does not depend on the
+    directory that it is used from, and a path never becomes a name on the Hub."""
+    return _with_whole(config)
+
+
+def whole(spec: str) -> str:
+    """A local file, folder or glob with its whole path; anything else as it is."""
+    folder = Path(spec).parent if glob.has_magic(spec) else Path(spec)
+    if not spec or spec == "fresh" or spec in catalog.PACKAGED or not folder.exists():
+        return spec
+    return str(Path(spec).absolute() if glob.has_magic(spec) else Path(spec).resolve())
+
+
+def _with_whole(value: Any) -> Any:
+    """A dataclass, or a mapping of them, with whole paths in the fields that name files."""
+    if isinstance(value, Mapping):
+        return {name: _with_whole(entry) for name, entry in value.items()}
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    changes = dict[str, Any]()
+    for field in dataclasses.fields(value):
+        before = getattr(value, field.name)
+        if field.name not in _FIELDS:
+            after = _with_whole(before)
+        elif isinstance(before, str):
+            after = whole(before)
+        else:
+            after = type(before)(map(whole, before))
+        if after != before:
+            changes[field.name] = after
+    return dataclasses.replace(value, **changes) if changes else value
