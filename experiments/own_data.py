@@ -129,7 +129,8 @@ PLAN = (
          share("forced"), lambda v: 0.25 <= statistics.fmean(v) <= 0.5),
     Plan("sasr", BRIEF, "probability of a step of imitation",
          "in (0, 1], and no constant", by_step("imitation_probability"), _varies),
-    Plan("tram", BRIEF, "radius of the ascent step", "above 0", by_step("ascent_radius"), _positive),
+    Plan("tram", BRIEF, "radius of the ascent step", "above 0", by_step("ascent_radius"),
+         _positive),
     Plan("rlcr", NUMBER, "share of completions with a confidence",
          "above 0: some are scored by Brier's rule", by_step("reward/format"), _positive),
     Plan("dynamic_control", BRIEF, "reward less the parts under the prompt's weights",
@@ -251,7 +252,7 @@ def measure(plan: Plan, data: Path, out: Path, steps: int) -> dict[str, Any]:
 
 
 def add_lengths(data: Path, target: Path) -> Path:
-    """A copy of the rows with short solutions, with a column `length` of thirds of the questions."""
+    """A copy of the rows with short solutions, with a column `length`: thirds of the questions."""
     if target.exists():
         return target
     rows = [json.loads(line) for line in data.read_text().splitlines() if line.strip()]

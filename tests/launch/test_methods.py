@@ -316,6 +316,24 @@ def test_the_page_of_methods_is_what_is_generated():
     assert page.count("\n| ") > len(METHODS)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_the_page_says_what_check_prints(name, tmp_path):
+    (row,) = [row for row in methods_table.rows() if row["method"] == name]
+    plain, rich = methods_table.write_files(tmp_path)
+    for case, configs in methods_table.cases(name, plain, rich).items():
+        lines = []
+        for config in configs:
+            try:
+                lines.append(
+                    needs.verdict(dataclasses.replace(config, model="smollm2-135m", recipe=name))
+                )
+            except needs.Refused as refusal:
+                lines.append(f"refused for: {', '.join(refusal.needs)}")
+        expected = row[case].replace("method kept", f"{name}: the method is kept")
+        assert expected in lines, (case, lines)
+
+
 def test_every_method_is_kept_where_it_has_what_it_needs():
     """Zero refusals where the need is given; histories and merged runs are runs, not data."""
     for row in methods_table.rows():
@@ -352,7 +370,9 @@ def test_parameters_that_stages_set_are_a_need(name):
 
 def test_an_environment_without_the_parameters_of_the_stages_is_refused():
     argv = ["zerosearch", "--model", "smollm2-135m", "--env"]
-    with pytest.raises(needs.Refused, match=r"parameters \(noise\): --env MODULE.*noise") as refusal:
+    with pytest.raises(
+        needs.Refused, match=r"parameters \(noise\): --env MODULE.*noise"
+    ) as refusal:
         needs.check(files.resolve([*argv, "calculator"])[0])
     assert refusal.value.needs == ("parameters",)
     assert needs.check(files.resolve([*argv, "retrieval"])[0], strict=True) == []
@@ -408,7 +428,7 @@ def odd_rows(tmp_path):
 
 
 def gives(need, name, folder):
-    """The flags that a refusal names, with a user's columns; those of an environment stand alone."""
+    """The flags that a refusal names, with a user's columns."""
     flags = {
         "answer": ("--answer-column", "A.value"),
         "solution": ("--solution-column", "worked"),

@@ -14,6 +14,7 @@ from jaxrl.data.sources import extract, generate
 from jaxrl.data.tasks.math import countdown
 from jaxrl.data.types import Problem, Score, Task
 
+
 def task(
     operations: int = 2,
     largest: int = 100,

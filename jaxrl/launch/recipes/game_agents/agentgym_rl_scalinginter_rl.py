@@ -23,8 +23,7 @@ from jaxrl.training.objective import ObjectiveConfig
 METHOD = Method(
     objective=ObjectiveConfig(kl_coef=0.001),
     stages={
-        share: {"rollout.max_turns": turns}
-        for share, turns in {0: 6, 1 / 3: 13, 2 / 3: 20}.items()
+        share: {"rollout.max_turns": turns} for share, turns in {0: 6, 1 / 3: 13, 2 / 3: 20}.items()
     },
     needs=("environment",),
 )
