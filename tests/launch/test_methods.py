@@ -316,10 +316,15 @@ def test_the_page_of_methods_is_what_is_generated():
     assert page.count("\n| ") > len(METHODS)
 
 
+@pytest.fixture(scope="module")
+def page_rows():
+    return {row["method"]: row for row in methods_table.rows()}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
-def test_the_page_says_what_check_prints(name, tmp_path):
-    (row,) = [row for row in methods_table.rows() if row["method"] == name]
+def test_the_page_says_what_check_prints(name, page_rows, tmp_path):
+    row = page_rows[name]
     plain, rich = methods_table.write_files(tmp_path)
     for case, configs in methods_table.cases(name, plain, rich).items():
         lines = []
