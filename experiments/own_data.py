@@ -34,18 +34,20 @@ MODEL = "smollm2-135m"
 
 SETTINGS = (
     "--rollout.prompts=4", "--rollout.group-size=4", "--rollout.max-prompt-tokens=128",
-    "--rollout.long-prompts=drop", "--rollout.max-new-tokens=32", "--lr=1e-5",
+    "--rollout.long-prompts=drop", "--rollout.max-new-tokens=80", "--lr=1e-5",
     "--optimizer.warmup-steps=2", "--sampler.slots=16", "--sampler.prefill-rows=4",
     "--sampler.chunk=16", "--sampler.bucket=32", "--packing.micro-batch-tokens=640",
     "--packing.row-length=320", "--eval.problems=8", "--checkpoint.every=10", "--checkpoint.keep=1",
     "--rollout-log.every=1", "--rollout-log.groups=4",
 )  # fmt: skip
 """Of every run: short answers and few of them, as a step is to be cheap."""
+LONGEST = 100
+"""Characters of a solution; rows with longer ones are left out, so that short answers hold them."""
 BRIEF = ("--reward", "number", "brief=experiments.own_data:brief*0.2")
 """So that groups differ in reward where no answer is right."""
 NUMBER = ("--reward", "number")
 DOMAINS = ("--domain-column", "length")
-"""A column that is made of the solutions: `short`, `middle` or `long`."""
+"""A column that is made of the questions: `short`, `middle` or `long`."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -66,8 +68,8 @@ class Plan(NamedTuple):
 
 
 def brief(completion: str) -> float:
-    """1 for an answer of no words, 0 for one of 32 words or more."""
-    return max(0.0, 1.0 - len(completion.split()) / 32)
+    """1 for an answer of no words, 0 for one of 64 words or more."""
+    return max(0.0, 1.0 - len(completion.split()) / 64)
 
 
 def by_step(name: str) -> Callable[[Rows, Rows], list[float]]:
@@ -127,7 +129,8 @@ PLAN = (
          share("forced"), lambda v: 0.25 <= statistics.fmean(v) <= 0.5),
     Plan("sasr", BRIEF, "probability of a step of imitation",
          "in (0, 1], and no constant", by_step("imitation_probability"), _varies),
-    Plan("tram", BRIEF, "radius of the ascent step", "above 0", by_step("ascent_radius"), _positive),
+    Plan("tram", BRIEF, "radius of the ascent step", "above 0", by_step("ascent_radius"),
+         _positive),
     Plan("rlcr", NUMBER, "share of completions with a confidence",
          "above 0: some are scored by Brier's rule", by_step("reward/format"), _positive),
     Plan("dynamic_control", BRIEF, "reward less the parts under the prompt's weights",
@@ -164,7 +167,8 @@ plan, with the figure that shows a mechanism and what it must be, was there befo
 figure is given at the first and the last step, and as its mean.
 
 `python -m experiments own_data --data FILE` runs it, continues where it was stopped, and writes
-this page. Every run has 4 prompts of 4 answers of 32 tokens a step, and what its method sets.
+this page. Every run has 4 prompts of 4 answers of 80 tokens a step, and what its method sets; of
+the data, questions whose solutions have at most 100 characters.
 
 | method | figure | expected | first | last | mean | holds | seconds a step |
 |---|---|---|---|---|---|---|---|
@@ -248,14 +252,16 @@ def measure(plan: Plan, data: Path, out: Path, steps: int) -> dict[str, Any]:
 
 
 def add_lengths(data: Path, target: Path) -> Path:
-    """A copy of the rows with the column `length`, by thirds of the lines of their solutions."""
+    """A copy of the rows with short solutions, with a column `length`: thirds of the questions."""
     if target.exists():
         return target
     rows = [json.loads(line) for line in data.read_text().splitlines() if line.strip()]
-    counts = [row["answer"].count("\n") for row in rows]
-    low, high = (sorted(counts)[len(counts) * part // 3] for part in (1, 2))
-    for row, count in zip(rows, counts, strict=True):
-        row["length"] = "short" if count < low else "long" if count > high else "middle"
+    rows = [row for row in rows if len(row["answer"]) <= LONGEST]
+    sizes = sorted(len(row["question"]) for row in rows)
+    low, high = (sizes[len(sizes) * part // 3] for part in (1, 2))
+    for row in rows:
+        size = len(row["question"])
+        row["length"] = "short" if size < low else "long" if size > high else "middle"
     target.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return target
 

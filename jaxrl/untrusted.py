@@ -40,8 +40,9 @@ PLAIN = frozenset({
     "part", "player", "policy", "prompt_column", "ratio", "recipe", "regime", "remat", "replies",
     "reward", "reward_errors", "role", "roles", "rounds", "rows", "rule", "run_dir", "scale",
     "score", "scoring", "search", "shaping", "side", "signal", "solution_column", "source",
-    "split", "states", "static_font", "steps", "tags", "target", "targets", "task", "tools", "train",
-    "unseen", "verify", "view", "weigh", "weights", "wrapper", "zero_signal", "colour_list",
+    "split", "states", "static_font", "steps", "tags", "target", "targets", "task", "tools",
+    "train", "unseen", "verify", "view", "weigh", "weights", "wrapper", "zero_signal",
+    "colour_list",
     "female_names", "male_names", "mirrors", "operations", "operators", "rotations", "styles",
     "task_types", "tasks", "variables",
 })  # fmt: skip

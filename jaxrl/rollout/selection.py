@@ -77,7 +77,8 @@ def check(config: Config) -> None:
         _check_curriculum(field, settings, largest, batch)
     if config.domains and config.curriculum != CurriculumConfig():
         raise ValueError(
-            "curriculum is for a run of one task; with domains, set domains.NAME.curriculum of each"
+            "curriculum is for a run of one task; with domains, set --domains.NAME.curriculum of "
+            "each, or leave --domain-column out"
         )
     budget = config.rollout.max_new_tokens
     for name, domain in config.domains.items():

@@ -83,7 +83,8 @@ def require_one_turn(config: Config, asked_by: str) -> None:
     played = [part.name for part in task.parts.values() or [task] if part.turns is not None]
     if played:
         raise ValueError(
-            f"{asked_by}: task {played[0]!r} has turns; use a task that is answered in one"
+            f"{asked_by}: task {played[0]!r} has turns; use a task that is answered in one, "
+            "such as --data FILE"
         )
 
 

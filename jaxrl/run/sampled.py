@@ -159,7 +159,7 @@ def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:
     if conflicts := [name for name, value in refused.items() if value]:
         raise ValueError(
             f"task {played[0]!r} is played in turns, which do not go with {conflicts[0]}; "
-            "leave it out"
+            "leave it out, or use a task that is answered in one, such as --data FILE"
         )
     return True
 

@@ -368,6 +368,14 @@ def test_known_facts_pays_wrong_answers_by_their_facts():
         tasks.get("known_facts", people=3)
 
 
+@pytest.mark.parametrize("text", ["5", "-5", "1,000", "$5", "5.25", "5e2", "1/2", "five", "5" * 50])
+def test_random_calculation_reads_numbers_as_the_reward_of_its_name(text):
+    task = tasks.get("random_calculation")
+    problem = dataclasses.replace(task.problem("train", 0, 0), answer=5.25)
+    score = task.reward(problem, f"<answer>{text}</answer>")
+    assert score == math_rewards.near()(problem, text)
+
+
 def test_random_calculation_rewards_nearness():
     """By hand: 12.5 for 10 is off by more than 1 and by a quarter; -0.4 for -0.5 by 0.1 and 0.2."""
     assert math_rewards.nearness(12.5, 10.0) == pytest.approx(0.5 - 0.125)

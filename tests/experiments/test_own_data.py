@@ -27,10 +27,11 @@ def test_a_page_has_the_figures_of_what_is_done():
     assert line.endswith("| 0 | 1 | 0.5 | yes | 3 |")
 
 
-def test_rows_are_divided_by_the_lengths_of_their_solutions(tmp_path):
+def test_short_rows_are_divided_by_the_lengths_of_their_questions(tmp_path):
     data, target = tmp_path / "data.jsonl", tmp_path / "rows.jsonl"
-    rows = [{"question": f"{i}?", "answer": "step\n" * (i % 9) + "#### 1"} for i in range(90)]
-    data.write_text("\n".join(map(json.dumps, rows)))
+    rows = [{"question": "why " * (i % 9 + 1), "answer": f"{i}\n#### 1"} for i in range(90)]
+    long_row = {"question": "why", "answer": "a" * 101}
+    data.write_text("\n".join(map(json.dumps, [long_row, *rows])))
     made = [json.loads(line) for line in own_data.add_lengths(data, target).open()]
     counts = [sum(row["length"] == name for row in made) for name in ("short", "middle", "long")]
     assert [{k: row[k] for k in ("question", "answer")} for row in made] == rows

@@ -12,8 +12,10 @@ from jaxrl.data.rewards import wrappers
 from jaxrl.data.types import Problem, Score
 from jaxrl.launch import algorithms, cli, domain_plans, method, needs, recipes
 from jaxrl.launch.listing import methods_table
+from jaxrl.launch.recipes.skills import dynamic_control
 from jaxrl.launch.settings import configs as files
 from jaxrl.launch.settings import short
+from jaxrl.rollout import tasks as named_tasks
 from jaxrl.training import companions
 from jaxrl.training.objective import ObjectiveConfig
 
@@ -153,6 +155,50 @@ def test_domains_one_after_another_are_each_trained(count):
         assert sum(weights.values()) == pytest.approx(1.0)
 
 
+def test_dynamic_control_weighs_the_users_rewards_as_the_prompt_says(rows):
+    flags = ("--reward", "number", "brief=number*0.5", "--wrapper-args.asks", " Say why.")
+    task = named_tasks.of_config(resolved("dynamic_control", rows, *flags))
+    seen = set()
+    for index in range(30):
+        problem = task.problem("train", 0, index)
+        head, _, weights = problem.prompt.rpartition("Weights: ")
+        assert head.startswith("What is") and head.endswith(" Say why.\n\n")
+        named = dict(pair.split(" ") for pair in weights.split(", "))
+        assert list(named) == ["number", "brief"]
+        assert sum(map(float, named.values())) == pytest.approx(1.0)
+        assert task.problem("train", 0, index) == problem
+        assert task.reward(problem, f"{problem.answer}").value == pytest.approx(1.0)
+        seen.add(weights)
+    assert len(seen) > 5
+
+
+@pytest.mark.parametrize(("parts", "value"), [((1.0, 0.0), 0.3), ((0.0, 1.0), 0.7), ((1, 1), 1)])
+def test_a_controlled_reward_is_the_weighted_mean(parts, value):
+    names = dict(zip(("a", "b"), parts, strict=True))
+    problem = Problem("1", "Why?\n\nWeights: a 0.3, b 0.7", "42")
+    reward = dynamic_control.controlled(lambda problem, text: Score(9.0, names | {"a/x": 5.0}))
+    assert reward(problem, "").value == pytest.approx(value)
+    one = dynamic_control.controlled(lambda problem, text: Score(9.0, {"b": parts[1]}))
+    assert one(problem, "").value == pytest.approx(parts[1])
+
+
+def spelled_out(problem_id, names):
+    return f" It is {problem_id}."
+
+
+@pytest.mark.parametrize("asks", ["", " Answer."])
+@pytest.mark.parametrize("states", ["", f"{__name__}:spelled_out"])
+def test_solutions_made_of_the_prompt_stay_right_under_a_wrapper(asks, states):
+    args = {"terms": 3, "worked": True, "stepwise": True}
+    plain = tasks.get("arithmetic", **args)
+    made = tasks.get("wrapped", of="arithmetic", args=args, by="product", asks=asks, states=states)
+    for index in range(5):
+        problem = made.problem("train", 0, index)
+        assert made.gold(problem) == plain.gold(plain.problem("train", 0, index))
+        assert made.reward(problem, made.gold(problem)).value == 1.0
+        assert problem.prompt.startswith(plain.problem("train", 0, index).prompt + asks)
+
+
 def scored(wrap, value, completion, parts=None, **row):
     problem = Problem("1", "What?", "42", metadata={"row": row})
     return wrap(lambda problem, text: Score(value, parts or {}))(problem, completion).value
@@ -270,6 +316,29 @@ def test_the_page_of_methods_is_what_is_generated():
     assert page.count("\n| ") > len(METHODS)
 
 
+@pytest.fixture(scope="module")
+def page_rows():
+    return {row["method"]: row for row in methods_table.rows()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_the_page_says_what_check_prints(name, page_rows, tmp_path):
+    row = page_rows[name]
+    plain, rich = methods_table.write_files(tmp_path)
+    for case, configs in methods_table.cases(name, plain, rich).items():
+        lines = []
+        for config in configs:
+            try:
+                lines.append(
+                    needs.verdict(dataclasses.replace(config, model="smollm2-135m", recipe=name))
+                )
+            except needs.Refused as refusal:
+                lines.append(f"refused for: {', '.join(refusal.needs)}")
+        expected = row[case].replace("method kept", f"{name}: the method is kept")
+        assert expected in lines, (case, lines)
+
+
 def test_every_method_is_kept_where_it_has_what_it_needs():
     """Zero refusals where the need is given; histories and merged runs are runs, not data."""
     for row in methods_table.rows():
@@ -339,6 +408,69 @@ def test_a_column_may_be_a_path_and_any_row_may_have_it(column, tmp_path):
     config = resolved("alphaalign", str(path), "--wrapper-args.column", "extra.unsafe")
     with pytest.raises(needs.Refused, match="needs harmful"):
         needs.check(config)
+
+
+ODD = ("--prompt-column", "Q", "--answer-column", "A.value")
+
+
+@pytest.fixture
+def odd_rows(tmp_path):
+    """A glob of files with columns of a user's own, and a reward function beside them."""
+    for part in range(2):
+        lines = [
+            {
+                "Q": f"What is {i}+{part}?", "A": {"value": i + part}, "worked": f"{i + part}",
+                "part": "abc"[i % 3], "extra": {"known": ["Sugar is sweet."], "bad": i % 2},
+            }
+            for i in range(20)
+        ]  # fmt: skip
+        (tmp_path / f"rows-{part}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / "mine.py").write_text(
+        "def score(completion, answer):\n    return float(str(answer) in completion)\n\n"
+        "def style(completion):\n    return float(len(completion) < 9)\n"
+    )
+    return tmp_path
+
+
+def gives(need, name, folder):
+    """The flags that a refusal names, with a user's columns."""
+    flags = {
+        "answer": ("--answer-column", "A.value"),
+        "solution": ("--solution-column", "worked"),
+        "domains": ("--domain-column", "part"),
+        "harmful": ("--wrapper-args.column", "extra.bad"),
+        "facts": ("--wrapper-args.column", "extra.known"),
+        "judge": ("--reward", "judge?url=http://localhost:8000/v1&model=m"),
+        "rewards": ("--reward", f"{folder}/mine.py:style"),
+    }
+    example = recipes.load(name).task
+    if need == "history":
+        method_sets = recipes.module(name).METHOD
+        part = "bandit" if method_sets.bandit is not None else "curriculum"
+        return (f"--{part}.history", str(folder))
+    return flags.get(need, ("--task" if need == "task" else "--env", example))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_flag_of_a_refusal_makes_it_go_away(name, odd_rows):
+    data = ("--data", f"{odd_rows}/rows-*.jsonl", *ODD, "--reward", f"{odd_rows}/mine.py:score")
+    own, added = recipes.module(name).METHOD, ()
+    while True:
+        flags = (*added, *(() if {"--env", "--task"} & set(added) else data))
+        config = files.resolve([name, "--model", str(odd_rows), *flags])[0]
+        try:
+            needs.check(config, strict=True)
+        except needs.Refused as refusal:
+            assert refusal.needs and set(refusal.needs) <= set(own.needs), str(refusal)
+            if "runs" in refusal.needs:
+                break
+            assert not [n for n in refusal.needs if set(gives(n, name, odd_rows)) <= set(added)]
+            for need in refusal.needs:
+                new_flags = gives(need, name, odd_rows)
+                assert new_flags[0] in str(refusal), (need, str(refusal))
+                added = (*added, *(() if set(new_flags) <= set(added) else new_flags))
+        else:
+            break
 
 
 def test_recipes_as_json_have_the_same_keys(capsys):

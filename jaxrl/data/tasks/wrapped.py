@@ -49,14 +49,17 @@ def task(
         """What the prompt of a problem has besides."""
         return asks + (_function("states", states)(problem.id, names) if states else "")
 
-    def gold(problem: Problem) -> str:
-        """A solution, which may be made of the prompt, and so of the one that the task wrote."""
-        return plain.gold(templates.removed(problem, addition(problem)))
+    def bare(problem: Problem) -> Problem:
+        """As the task wrote it, whose solutions and rewards may be made of the prompt."""
+        return templates.removed(problem, addition(problem))
 
     return dataclasses.replace(
         templates.wrap(plain, lambda problem: templates.append(problem, addition(problem))),
-        gold=gold if plain.gold else None,
-        reward=wrap(plain.reward, **({"column": column} if column else {})),
+        gold=plain.gold and (lambda problem: plain.gold(bare(problem))),
+        reward=wrap(
+            lambda problem, completion: plain.reward(bare(problem), completion),
+            **({"column": column} if column else {}),
+        ),
         alphabet=plain.alphabet and _characters(plain, asks, bool(states)),
         description=__doc__,
     )

@@ -39,9 +39,7 @@ def rows() -> list[dict[str, str]]:
     recipe_rows = {str(row["name"]): row for row in recipes.rows()}
     out = []
     with tempfile.TemporaryDirectory() as folder:
-        plain, rich = Path(folder) / "plain.jsonl", Path(folder) / "rich.jsonl"
-        plain.write_text("\n".join(json.dumps(_row(i)) for i in range(24)))
-        rich.write_text("\n".join(json.dumps({**_row(i), **_beside(i)}) for i in range(24)))
+        files = write_files(Path(folder))
         for name, row in recipe_rows.items():
             method = recipes.method_in(recipes.module(name))
             if method is None:
@@ -55,11 +53,19 @@ def rows() -> list[dict[str, str]]:
                     "fidelity": str(row.get("fidelity", "")),
                     **{
                         case: min(map(_outcome, configs), key=len)
-                        for case, configs in cases(name, str(plain), str(rich)).items()
+                        for case, configs in cases(name, *files).items()
                     },
                 }
             )
     return out
+
+
+def write_files(folder: Path) -> tuple[str, str]:
+    """Write the plain file and the other one; their paths."""
+    plain, rich = folder / "plain.jsonl", folder / "rich.jsonl"
+    plain.write_text("\n".join(json.dumps(_row(i)) for i in range(24)))
+    rich.write_text("\n".join(json.dumps({**_row(i), **_beside(i)}) for i in range(24)))
+    return str(plain), str(rich)
 
 
 def page() -> str:

@@ -389,6 +389,23 @@ def test_turns_whose_rewards_come_to_1_are_an_episode_of_1():
     assert row.completion.turn_rewards == (0.6, 0.3, 0.1) and row.score.value == 1.0
 
 
+@pytest.mark.parametrize("most", [0, 1, 2, 3, 9])
+def test_an_episode_is_cut_off_after_so_many_turns(most):
+    """What it has earned by then stays, and it has not ended by itself."""
+    task = digits()
+    talk = dialogue.of_model(TOKENIZER, ("user",), chat=False)
+    rollout = RolloutConfig(1, 1, max_prompt_tokens=8, max_new_tokens=12, max_turns=most)
+    problem = task.problem("train", 0, 0)
+    more = ({"role": "user", "content": "2"},)
+    replies = [Reply(more), Reply(more, reward=0.5), Reply(reward=0.5, done=True)]
+    opening = task.turns.begin(problem, 0)[1]
+    row = acted(Context(rollout, 0, TOKENIZER, task, talk), problem, [opening, *replies], ["1"] * 3)
+    turns = min(most or 3, 3)
+    assert row.completion.turn_rewards == (0.0, 0.5, 0.5)[:turns]
+    assert row.score.value == (0.0, 0.5, 1.0)[turns - 1]
+    assert row.completion.stopped == (turns == 3)
+
+
 WAYS = ["continued", "anew", "without reasoning"]
 
 

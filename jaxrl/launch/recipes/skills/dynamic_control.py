@@ -10,9 +10,10 @@ Reading: the abstract has the controls and not the formula; weights in the promp
 is GRPO. Rewards are the user's, two or more; behind each prompt stands a weight for each, in tenths
 of 1, as in `Weights: short 0.3, right 0.7`, which are drawn for the prompt and take the place of
 those of `--reward`. To use the policy, end the prompt so. The toy's rewards are by rule: the shares
-of letters that are written as they are, in capitals and 13 places on. In the effect, symbols have a code in each of
-three styles. The statistic is the reward at one of the three weights. The ablation has even weights
-whatever the prompt says; a baseline is a policy that trains on that one weight alone. In the task
+of letters that are written as they are, in capitals and 13 places on. In the effect, symbols have a
+code in each of three styles. The statistic is the reward at one of the three weights. The ablation
+has even weights whatever the prompt says; a baseline is a policy that trains on that one weight
+alone. In the task
 `weights not followed`, styles of demonstrations are random.
 Source: none found (the abstract was read; no code was searched)
 Fidelity: own formula
