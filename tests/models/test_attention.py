@@ -102,6 +102,22 @@ def test_what_a_kernel_cannot_do_is_refused():
         attention.attend(*inputs, mask, softcap=5.0, kernel="cudnn")
     with pytest.raises(ValueError, match="attention='flash': choose auto, xla, cudnn or splash"):
         attention.attend(*inputs, mask, kernel="flash")
+    for kernel in ("cudnn", "splash"):
+        with pytest.raises(ValueError, match=f"attention='{kernel}' has no attention sinks"):
+            attention.attend(*inputs, mask, sinks=jnp.zeros(4), kernel=kernel)
+
+
+def test_a_sink_is_a_key_of_no_value():
+    """Of every head, whose score is the sink; the kernel that is chosen has them."""
+    q, k, v = _inputs(16, 16)
+    mask, sinks = attention.tree_mask(jnp.asarray(VISIBLE)), jnp.asarray([-1.0, 0.0, 1.0, 2.0])
+    plain = attention.attend(q, k, v, mask, scale=0.3)
+    got = attention.attend(q, k, v, mask, scale=0.3, sinks=sinks, platform="tpu")
+    scores = jnp.einsum("btkgh,bskh->bkgts", q.reshape(2, 200, 2, 2, 16), k, precision="highest")
+    scores = jnp.where(mask.dense(200)[:, None, None], 0.3 * scores, -jnp.inf)
+    total = jax.nn.logsumexp(scores, axis=-1).reshape(2, 4, 200).transpose(0, 2, 1)
+    share = jax.nn.sigmoid(total - sinks)[..., None]
+    np.testing.assert_allclose(got[REAL], (share * plain)[REAL], atol=1e-5)
 
 
 def _lowered(attend, platform: str, *checks: DisabledSafetyCheck) -> str:

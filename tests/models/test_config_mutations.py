@@ -53,12 +53,16 @@ class Sides:
     def __init__(self, base):
         import transformers
 
-        self.open = functools.partial(
-            transformers.AutoModelForCausalLM.from_pretrained, attn_implementation="eager"
-        )
+        self.open = functools.partial(self.auto().from_pretrained, attn_implementation="eager")
         self.describe = transformers.AutoConfig.from_pretrained
         self.config, self.values = huggingface.read_config(base), self.describe(base).to_dict()
         self.base = self.ours_anew(base), self.theirs_anew(base)
+
+    def auto(self):
+        """The class of transformers that opens the model."""
+        import transformers
+
+        return transformers.AutoModelForCausalLM
 
     def ours(self, directory):
         same = huggingface.read_config(directory) == self.config
@@ -98,17 +102,22 @@ def _check(variant, directory, count):
     raw = json.loads((base / "config.json").read_text())
     sides = Sides(base)
     np.testing.assert_allclose(*sides.base, atol=1e-4)
-    changes = sorted(mutations(raw))
+    return compare(sides, dict(mutations(raw)), base, variant, count)
+
+
+def compare(sides, changes, base, variant, count):
+    """Try changes of a config.json by name, all or so many; returns how many were compared."""
+    labels = sorted(changes)
     if count is not None:
-        changes = random.Random(zlib.crc32(variant.encode())).sample(changes, count)
+        labels = random.Random(zlib.crc32(variant.encode())).sample(labels, count)
     silent, compared = {}, 0
-    for number, (label, changed) in enumerate(changes):
+    for number, label in enumerate(labels):
         if label in NOT_COMPARED.get(variant, ()):
             continue
-        other = directory / str(number)
+        other = base.parent / str(number)
         other.mkdir()
         (other / "model.safetensors").symlink_to(base / "model.safetensors")
-        (other / "config.json").write_text(json.dumps(changed))
+        (other / "config.json").write_text(json.dumps(changes[label]))
         try:
             ours = sides.ours(other)
         except (ValueError, KeyError) as error:

@@ -279,5 +279,5 @@ def test_mxfp4(tmp_path):
 
 def test_mxfp4_without_its_scales_is_refused():
     codes = quantized_files.Slice((2, 4, 1, 16), "U8", lambda rows: np.zeros((2, 4, 1, 16)))
-    with pytest.raises(ValueError, match="lacks experts.down_proj_scales that fit"):
+    with pytest.raises(ValueError, match=r"lacks experts\.down_proj_scales that fit"):
         quantized_files.dequantize({"quant_method": "mxfp4"}, {"experts.down_proj_blocks": codes})

@@ -37,6 +37,7 @@ _DEEPSEEK = {
     "topk_group": 4,
 }
 _QWEN_MOE = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+_GPT_OSS = {"num_local_experts": 32, "num_experts_per_tok": 4}
 _TIED = {"tie_word_embeddings": True}
 
 PUBLISHED = [
@@ -45,6 +46,8 @@ PUBLISHED = [
     (("qwen3", 151936, 1024, 3072, 28, 16, 8, 128), _TIED, 596_049_920),  # Qwen3-0.6B
     (("gemma3_text", 262144, 640, 2048, 18, 4, 1, 256), {}, 268_098_176),  # Gemma 3 270M
     (("qwen3_moe", 151936, 2048, 6144, 48, 32, 4, 128), _QWEN_MOE, 30_532_122_624),  # 30B-A3B
+    (("granite", 49155, 4096, 12800, 40, 32, 8, 128), _TIED, 8_170_848_256),  # Granite 3.0 8B
+    (("gpt_oss", 201088, 2880, 2880, 24, 64, 8, 64), _GPT_OSS, 20_914_757_184),  # gpt-oss-20b
     (("deepseek_v3", 129280, 7168, 18432, 61, 128, 128, 128), _DEEPSEEK, 671_026_419_200),
 ]
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import zlib
 
 import jax
 import numpy as np
@@ -16,7 +14,7 @@ from jaxrl.models.checkpoints import hf_config, huggingface, peft
 from jaxrl.models.checkpoints.forms import wrapped
 from jaxrl.models.lora import LoraConfig
 from tests import broad_except
-from tests.models import wrapped_tiny
+from tests.models import test_config_mutations, wrapped_tiny
 from tests.models.mutations import mutations
 from tests.models.test_families import _logits, _oracle, _rows
 
@@ -136,45 +134,26 @@ def test_adapters(model_of, variant, tmp_path):
     assert load.around(str(tmp_path)) == directory
 
 
+class Sides(test_config_mutations.Sides):
+    """Logits of both sides, of a model that reads pictures."""
+
+    def auto(self):
+        import transformers
+
+        return transformers.AutoModelForImageTextToText
+
+
 def _check(variant, directory, count):
     """Change keys of the text model's config; returns how many were compared."""
-    import torch
-
-    wrapped_tiny.make(*wrapped_tiny.VARIANTS[variant], directory / "base")
-    raw = json.loads((directory / "base" / "config.json").read_text())
-    changes = [
-        (label, {**raw, "text_config": inner}) for label, inner in mutations(raw["text_config"])
-    ]
-    changes.append(("tie", {**raw, "tie_word_embeddings": not raw["tie_word_embeddings"]}))
-    changes.append(("unsaid", {k: v for k, v in raw.items() if k != "tie_word_embeddings"}))
-    changes = sorted(changes, key=lambda change: change[0])
-    if count is not None:
-        changes = random.Random(zlib.crc32(variant.encode())).sample(changes, count)
-    rows = _rows()
-    rows = {name: value[:1] for name, value in rows.items()}
-    rows["tokens"] %= 90
-    silent, compared = {}, 0
-    for number, (label, changed) in enumerate(changes):
-        other = directory / str(number)
-        other.mkdir()
-        (other / "model.safetensors").symlink_to(directory / "base" / "model.safetensors")
-        (other / "config.json").write_text(json.dumps(changed))
-        try:
-            ours = _ours(*huggingface.load(other), rows)
-        except (ValueError, KeyError) as error:
-            assert isinstance(error, ValueError), f"{label}: {error!r}"
-            continue
-        try:
-            model = _open(other)
-            with torch.no_grad():
-                theirs = model(torch.tensor(rows["tokens"], dtype=torch.long)).logits.numpy()
-        except Exception:  # of whatever kind: transformers does not open it
-            continue
-        compared += 1
-        if not np.abs(ours - theirs).max() < 1e-4:
-            silent[label] = float(np.abs(ours - theirs).max())
-    assert not silent, silent
-    return compared
+    base = directory / "base"
+    wrapped_tiny.make(*wrapped_tiny.VARIANTS[variant], base)
+    raw = json.loads((base / "config.json").read_text())
+    changes = {
+        label: {**raw, "text_config": inner} for label, inner in mutations(raw["text_config"])
+    }
+    changes["outer tie"] = {**raw, "tie_word_embeddings": not raw["tie_word_embeddings"]}
+    changes["no tie"] = {k: v for k, v in raw.items() if k != "tie_word_embeddings"}
+    return test_config_mutations.compare(Sides(base), changes, base, variant, count)
 
 
 @pytest.mark.exact("a changed key of a text_config: the logits of transformers, or a refusal")

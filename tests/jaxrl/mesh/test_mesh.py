@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -12,12 +13,14 @@ import types
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from jaxrl.mesh import mesh
+from jaxrl.mesh import layouts, mesh
 from jaxrl.mesh.mesh import MeshConfig
-from jaxrl.models import decoder
+from jaxrl.models import attention, decoder
 from jaxrl.run import placement
 from tests.jaxrl import tiny
 from tests.jaxrl.batches import MODEL, batch
@@ -162,6 +165,29 @@ def test_a_batch_is_sharded_by_sequences(monkeypatch):
     found = [jax.tree.leaves(placement.of_batch(batch(0, size=n, groups=n))) for n in (4, 3)]
     assert {where.spec[0] for where in found[0]} == {("data", "fsdp")}  # of 16 sequences
     assert ("data", "fsdp") not in {where.spec[0] for where in found[1]}  # 4 do not divide 9
+
+
+def sinks_on_meshes():
+    """Attention with sinks on eight devices, whose rows, queries and heads they share, as on one."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    q = jax.random.normal(keys[0], (2, 16, 8, 8))
+    k, v = (jax.random.normal(key, (2, 16, 2, 8)) for key in keys[1:3])
+    sinks = jax.random.normal(keys[3], (8,))
+    mask = attention.tree_mask(jnp.full((2, 16), 16))
+    expected = attention.attend(q, k, v, mask, sinks=sinks)
+    for sizes in ({"data": 1, "fsdp": 2, "tensor": 2, "context": 2}, {"data": 1, "tensor": 8}):
+        with jax.set_mesh(mesh.make(MeshConfig(**sizes))):
+            run = jax.jit(functools.partial(layouts.attend, kernel="xla", rules=()))
+            np.testing.assert_allclose(run(q, k, v, mask, sinks=sinks), expected, atol=1e-5)
+
+
+@pytest.mark.broad
+def test_attention_sinks_lie_with_their_heads():
+    program = "from tests.jaxrl.mesh import test_mesh; test_mesh.sinks_on_meshes()"
+    flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": UNOPTIMISED + tiny.xla_flags(8)}
+    subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=os.environ | flags, check=True, timeout=900
+    )
 
 
 def test_slots_and_caches_lie_by_the_rules(reports):
