@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxrl.models import decoder
+from jaxrl.models.config import DecoderConfig, Experts
 from jaxrl.models.mixers import delta_rule, pattern
 from tests.models.test_extend import FAMILIES
 
@@ -140,6 +141,28 @@ def test_padding_changes_no_state():
         np.testing.assert_allclose(mixed[row][real], plain[row, :count], atol=1e-6)
         for a, b in zip(jax.tree.leaves(scattered), jax.tree.leaves(dense), strict=True):
             np.testing.assert_allclose(a[row], b[row], atol=1e-6)
+
+
+@pytest.mark.exact("a scan over periods of layers, and a part of one, equals the layers one by one")
+def test_periods_equal_single_layers(monkeypatch):
+    """Two periods of two layers and a fifth, with what the routers of all did."""
+    experts = Experts(4, 2, 8, shared_size=8, shared_gate=True)
+    config = dataclasses.replace(HYBRID, experts=experts)
+    params = decoder.init(config, jax.random.key(1))
+    assert {"layers_0", "layers_1"} == {name for name in params if name.startswith("layers")}
+    tokens = np.random.default_rng(4).integers(0, 31, (2, 7))
+    rows = (tokens, np.tile(np.arange(7), (2, 1)), np.full((2, 7), 7))
+    expected, routing = decoder.routed(config, params, *rows)
+    unstacked = decoder.unstack(params)
+    single = {
+        f"layers_{i}": jax.tree.map(lambda a: a[None], layer)
+        for i, layer in enumerate(unstacked.pop("layers"))
+    }
+    monkeypatch.setattr(DecoderConfig, "period", 5)
+    got, one_by_one = decoder.routed(config, unstacked | single, *rows)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+    assert routing.chosen.shape == (5, 2, 7, 2)
+    np.testing.assert_array_equal(routing.chosen, one_by_one.chosen)
 
 
 @pytest.mark.parametrize(

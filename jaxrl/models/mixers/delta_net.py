@@ -90,7 +90,9 @@ class DeltaNet(nnx.Module):
         """As `extend`, the real tokens first."""
         mixed, z, g, beta = self._project(x)
         taps = self.conv[...][:, 0].astype(jnp.float32)
-        mixed_now, taken = convolution.over_pieces(mixed, taps, memory.taken, jnp.sum(real, axis=1))
+        mixed_now, inputs = convolution.over_pieces(
+            mixed, taps, memory.inputs, jnp.sum(real, axis=1)
+        )
         q, k, v = self._split(mixed_now, x.dtype)
         g, beta = (jnp.where(real[..., None], a, 0) for a in (g, beta))
         if x.shape[1] == 1:
@@ -99,7 +101,7 @@ class DeltaNet(nnx.Module):
         else:
             zeros = jnp.zeros(x.shape[:2], jnp.int32)
             y, state = delta_rule.run(q, k, v, g, beta, memory.state, zeros)
-        return self._finish(y, z), Recurrent(state, taken)
+        return self._finish(y, z), Recurrent(state, inputs)
 
     def _project(self, x: jax.Array) -> tuple[jax.Array, ...]:
         """Of [B, T, D]: queries, keys and values [B, T, C], gates [B, T, H, V], and in fp32 decays

@@ -13,7 +13,7 @@ class Recurrent(NamedTuple):
 
     state: jax.Array
     """[S, H, K, V] fp32."""
-    taken: jax.Array
+    inputs: jax.Array
     """[S, W - 1, C], the last inputs of the convolution."""
 
 
@@ -32,20 +32,15 @@ def by_kind(
     def recurrent(part: Any) -> bool:
         return isinstance(part, Recurrent)
 
-    def one(part: Any, *others: Any) -> Any:
+    def map_part(part: Any, *parts: Any) -> Any:
         if recurrent(part):
-            return Recurrent(*map(of_states, part, *others))
-        return of_tokens(part, *others)
+            return Recurrent(*map(of_states, part, *parts))
+        return of_tokens(part, *parts)
 
-    return jax.tree.map(one, caches, *rest, is_leaf=recurrent)
+    return jax.tree.map(map_part, caches, *rest, is_leaf=recurrent)
 
 
 def length(caches: Any) -> int:
     """Tokens that caches have a place for."""
     parts = jax.tree.leaves(caches, is_leaf=lambda part: isinstance(part, Recurrent))
     return next(part.shape[2] for part in parts if not isinstance(part, Recurrent))
-
-
-def same(array: Any, *_: Any) -> Any:
-    """The array itself."""
-    return array

@@ -31,6 +31,7 @@ def changes(directory: Path, **further) -> dict:
     return {
         "model": str(directory),
         "steps": 2,
+        "task": "tests.digests:coin",
         "warm_start.steps": 0,
         "eval.problems": 2,
         "eval.every": 0,

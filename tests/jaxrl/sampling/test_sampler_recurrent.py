@@ -8,8 +8,8 @@ import jax
 import pytest
 
 from jaxrl.models import decoder
-from jaxrl.sampling import sampler, search
-from jaxrl.types import Request
+from jaxrl.sampling import admission, sampler, search
+from jaxrl.types import Completion, Request
 from tests.jaxrl import sampler_oracle as oracle
 from tests.models.test_extend import FAMILIES, V
 
@@ -53,11 +53,22 @@ def test_groups_in_slots_that_are_used_again():
 
 
 @pytest.mark.exact("a turn behind a stop string is the uncached model's")
-def test_a_sequence_cut_back_is_read_again():
+def test_a_sequence_cut_back_is_read_again(monkeypatch):
     """A turn ends inside a chunk, whose other tokens its slot has read as well."""
+    completions, overread = turns_to_stop_strings()
+    assert overread > 2
+    assert oracle.recorded_as_recomputed(completions, params(), CONFIG) > 60
+    monkeypatch.setattr(admission, "_reread", lambda *arguments: None)
+    completions, _ = turns_to_stop_strings()
+    with pytest.raises(AssertionError):
+        oracle.recorded_as_recomputed(completions, params(), CONFIG)
+
+
+def turns_to_stop_strings() -> tuple[list[Completion], int]:
+    """Whole episodes, and how many turns were cut back to a stop string."""
     machine, work = setup(hold=True), sampler.Work()
     weights = decoder.unstack(params())
-    stops = tuple(chr(65 + token) for token in range(3, V, 4))
+    stops = tuple(spell([token]) for token in range(3, V, 4))
     sampler.submit(machine, work, [Request(i, (3, 4 + i), 30, stop=stops) for i in range(6)])
     over, overread = [], 0
     while work:
@@ -71,8 +82,7 @@ def test_a_sequence_cut_back_is_read_again():
                 sampler.release(work, [c.request.id])
                 over.append(c)
         sampler.extend(machine, weights, work, turns)
-    assert overread > 2
-    assert oracle.recorded_as_recomputed(over, params(), CONFIG) > 60
+    return over, overread
 
 
 @pytest.mark.exact("what is resumed is the uncached model's")
