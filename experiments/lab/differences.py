@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 from experiments.lab import arms, phases
@@ -91,10 +92,15 @@ def _unlike(config: Config, method: Arm) -> list[str]:
     return [
         f"{path}: the recipe has {recipe.get(path)!r}, the arm {own.get(path)!r}"
         for path in sorted({*recipe} | {*own})
-        if path not in arms.SIZES
-        and path.split(".")[0] not in (*arms.REGIME, *LABS_OWN)
+        if path.split(".")[0] not in (*arms.REGIME, *LABS_OWN)
         and recipe.get(path) != own.get(path)
+        and not (path in arms.SIZES and _another_size(path, recipe, own))
     ]
+
+
+def _another_size(path: str, recipe: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
+    """Whether a difference is one of sizes alone: neither lacks what has the size."""
+    return path not in recipe or bool(recipe[path]) == bool(own.get(path))
 
 
 def read(config: Config) -> dict[str, Any]:
