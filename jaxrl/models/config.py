@@ -281,6 +281,7 @@ class DecoderConfig:
             "norms before attention and MLP alone": not self.pre_norm or self.post_norm,
             "attention that is not latent": self.latent is not None,
             "experts in all layers or in none": self.dense_layers > 0,
+            "residual_scale=1": self.residual_scale != 1,
         }
         if needs := [name for name, lacks in lacking.items() if lacks]:
             raise ValueError(f"recurrent_layers={self.recurrent_layers} needs {needs[0]}; add it")

@@ -46,6 +46,23 @@ def _axes(section: list[int], **values: Any) -> dict[str, Any]:
     return dict(rope_parameters=rope)
 
 
+_HYBRID = dict(
+    {key: value for key, value in _TEXT.items() if key != "intermediate_size"},
+    head_dim=16,
+    linear_conv_kernel_dim=4,
+    linear_key_head_dim=8,
+    linear_value_head_dim=6,
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    rope_parameters=dict(
+        rope_type="default",
+        rope_theta=1e4,
+        partial_rotary_factor=0.5,
+        mrope_section=[2, 1, 1],
+        mrope_interleaved=True,
+    ),
+)
+
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": (
         "Gemma3Config",
@@ -133,6 +150,30 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             **_TOKENS,
         ),
     ),
+    "qwen3.5": (
+        "Qwen3_5Config",
+        dict(
+            text_config=dict(_HYBRID, intermediate_size=48, num_hidden_layers=4),
+            vision_config=dict(_QWEN, num_position_embeddings=16),
+            **_TOKENS,
+        ),
+    ),
+    "qwen3.5-moe": (
+        "Qwen3_5MoeConfig",
+        dict(
+            text_config=dict(
+                _HYBRID,
+                num_hidden_layers=3,
+                layer_types=["linear_attention", "full_attention", "linear_attention"],
+                num_experts=8,
+                num_experts_per_tok=3,
+                moe_intermediate_size=16,
+                shared_expert_intermediate_size=24,
+            ),
+            vision_config=dict(_QWEN, num_position_embeddings=16),
+            **_TOKENS,
+        ),
+    ),
 }
 """Name to class and arguments of a transformers config."""
 
@@ -147,8 +188,10 @@ def make(config_class: str, arguments: dict[str, Any], directory: Path) -> Any:
     config = getattr(transformers, config_class)(**arguments)
     auto = transformers.AutoModelForImageTextToText
     model = auto.from_config(config, attn_implementation="eager")
+    # see `tiny.make`: what a state of few tokens gives is small
+    noise = 0.1 if config_class.startswith("Qwen3_5") else 0.2
     with torch.no_grad():
         for value in model.parameters():
-            value.add_(0.2 * torch.randn_like(value))
+            value.add_(noise * torch.randn_like(value))
     model.save_pretrained(directory)
     return model.eval()

@@ -84,6 +84,8 @@ WRAPPERS: Mapping[str, Wrapper] = {
         flat=True,
     ),
     "qwen3_vl": Wrapper("qwen3", {"qwen3_vl_text": "qwen3"}, _QWEN3_VL, tied=False),
+    "qwen3_5": Wrapper("qwen3_5_text", tied=False),
+    "qwen3_5_moe": Wrapper("qwen3_5_moe_text", tied=False),
 }
 """By the `model_type` of config.json."""
 
@@ -97,7 +99,7 @@ _TEXT = re.compile(
 )
 _HEAD = re.compile(r"(?:model\.)?(?:language_model\.)?(lm_head\..*)")
 _TOWER = re.compile(
-    r"(?:model\.)?(?:vision_tower|vision_model|visual|multi_modal_projector|connector)\."
+    r"(?:model\.)?(?:vision_tower|vision_model|visual|multi_modal_projector|connector|mtp)\."
 )
 
 _BESIDE = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
