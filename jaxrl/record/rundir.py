@@ -60,18 +60,18 @@ def require_one(config: Config) -> None:
     """
     versions = {name: metadata.version(name) for name in ("jaxrl", "jax")}
     plain = masks.values(configs.to_dict(config)) | {"versions": versions}
-    first, *others = distributed.gathered(dict(_leaves(plain)))
-    for process, values in enumerate(others, 1):
-        names = sorted(name for name in first | values if first.get(name) != values.get(name))
+    expected, *rest = distributed.gathered(dict(_leaves(plain)))
+    for process, fields in enumerate(rest, 1):
+        names = sorted(n for n in expected | fields if expected.get(n) != fields.get(n))
         if names:
-            differs = "; ".join(
-                f"{name}: {first.get(name, 'nothing')} in process 0, "
-                f"{values.get(name, 'nothing')} in process {process}"
+            differences = "; ".join(
+                f"{name}: {expected.get(name, 'nothing')} in process 0, "
+                f"{fields.get(name, 'nothing')} in process {process}"
                 for name in names[:_MOST_NAMED]
             )
             raise ValueError(
-                f"the processes of a run have other configs ({differs}); start all of them with "
-                "the same command and the same files"
+                f"the processes of a run have other configs ({differences}); start all of them "
+                "with the same command and the same files"
             )
 
 

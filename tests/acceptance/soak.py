@@ -366,9 +366,11 @@ def shown(values: Mapping[str, Any]) -> str:
 
 def write(out: Path, plan: Plan, seconds: float) -> None:
     """The counts so far."""
-    total = sum(plan.counts.values(), Counter())
+    total = Counter({"differences": 0})
+    for count in plan.counts.values():
+        total.update(count)
     counts = {mode: dict(count) for mode, count in plan.counts.items()}
-    busy = f"load {os.getloadavg()[2]:.0f} in the last quarter of an hour"
+    busy = f"load of {os.getloadavg()[2]:.0f} in the last quarter of an hour"
     values = {
         "date": time.strftime("%Y-%m-%d"), "machine": f"{os.cpu_count()} cores with a {busy}",
         "seconds": round(seconds),

@@ -68,6 +68,16 @@ def test_no_command_runs_what_a_run_directory_names(command, tmp_path, capsys):
         assert "subprocess:getoutput" in said and "--trust" in said
 
 
+def test_a_refusal_quotes_no_more_than_can_be_read(tmp_path, capsys):
+    run = hostile(tmp_path / "run", task_args={"x" * 10**6: "y"})
+    record = json.loads((run / "config.json").read_text())
+    record["config"]["sandbox"] = "z" * 10**6
+    (run / "config.json").write_text(json.dumps(record))
+    assert cli.main(["eval", str(run)]) == 2
+    message = capsys.readouterr().err
+    assert len(message) < 10_000 and "characters)" in message
+
+
 def test_a_run_that_comes_from_such_a_run_is_refused_too(tmp_path):
     marker = tmp_path / "executed"
     first = hostile(
