@@ -168,7 +168,7 @@ def test_a_batch_is_sharded_by_sequences(monkeypatch):
 
 
 def sinks_on_meshes():
-    """Attention with sinks on eight devices, whose rows, queries and heads they share, as on one."""
+    """Attention with sinks on eight devices, which share its rows, queries and heads, as on one."""
     keys = jax.random.split(jax.random.key(0), 4)
     q = jax.random.normal(keys[0], (2, 16, 8, 8))
     k, v = (jax.random.normal(key, (2, 16, 2, 8)) for key in keys[1:3])

@@ -31,6 +31,9 @@ class Wrapper:
     """A true `tie_word_embeddings` in `text_config` is heeded nevertheless."""
     flat: bool = False
     """The keys of `text_config` may stand beside `vision_config` instead."""
+    refused: tuple[str, ...] = ()
+    """Keys of `text_config` that transformers heeds where the text model comes alone, and not
+    here."""
     prefix: str = "model.language_model."
     """Of the text model's modules in transformers."""
 
@@ -62,6 +65,7 @@ WRAPPERS: Mapping[str, Wrapper] = {
             "num_key_value_heads": 4,
             "max_position_embeddings": 131072,
         },
+        refused=("final_logit_softcapping",),
     ),
     "mistral3": Wrapper("mistral"),
     "internvl": Wrapper("qwen2"),
@@ -116,7 +120,7 @@ def text(raw: Raw) -> dict[str, Any]:
       raw: contents of a config.json.
 
     Raises:
-      ValueError: there is no `text_config`.
+      ValueError: there is no `text_config`, or it has a key that means nothing there.
     """
     wrapper = find(raw)
     if wrapper is None:
@@ -126,6 +130,12 @@ def text(raw: Raw) -> dict[str, Any]:
         inner = {key: value for key, value in raw.items() if key != "vision_config"}
     if not isinstance(inner, Mapping):
         raise ValueError(f"config.json of {raw['model_type']!r} lacks 'text_config'; add it")
+    for key in wrapper.refused:
+        if inner.get(key) is not None:
+            raise ValueError(
+                f"text_config.{key}={inner[key]!r}: a model that reads pictures is supported "
+                "without it; delete the key, or name the text model alone"
+            )
     model_type = inner.get("model_type", wrapper.text_type)
     tied = raw.get(_TIE)
     tied = wrapper.tied if tied is None else tied
