@@ -32,8 +32,8 @@ class Wrapper:
     flat: bool = False
     """The keys of `text_config` may stand beside `vision_config` instead."""
     refused: tuple[str, ...] = ()
-    """Keys of `text_config` that transformers heeds where the text model comes alone, and not
-    here."""
+    """Keys of `text_config` that transformers heeds where a text model of `text_type` comes alone,
+    and not here."""
     prefix: str = "model.language_model."
     """Of the text model's modules in transformers."""
 
@@ -67,7 +67,7 @@ WRAPPERS: Mapping[str, Wrapper] = {
         },
         refused=("final_logit_softcapping",),
     ),
-    "mistral3": Wrapper("mistral"),
+    "mistral3": Wrapper("mistral", refused=("layer_types",)),
     "internvl": Wrapper("qwen2"),
     "idefics3": _IDEFICS,
     "smolvlm": _IDEFICS,
@@ -130,13 +130,13 @@ def text(raw: Raw) -> dict[str, Any]:
         inner = {key: value for key, value in raw.items() if key != "vision_config"}
     if not isinstance(inner, Mapping):
         raise ValueError(f"config.json of {raw['model_type']!r} lacks 'text_config'; add it")
+    model_type = inner.get("model_type", wrapper.text_type)
     for key in wrapper.refused:
-        if inner.get(key) is not None:
+        if model_type == wrapper.text_type and inner.get(key) is not None:
             raise ValueError(
                 f"text_config.{key}={inner[key]!r}: a model that reads pictures is supported "
                 "without it; delete the key, or name the text model alone"
             )
-    model_type = inner.get("model_type", wrapper.text_type)
     tied = raw.get(_TIE)
     tied = wrapper.tied if tied is None else tied
     text_raw = {
