@@ -224,6 +224,12 @@ def test_a_head_of_its_own_is_read_where_config_json_does_not_say(model_of, tmp_
 def test_a_wrapper_without_its_text_model_is_refused():
     with pytest.raises(ValueError, match="lacks 'text_config'"):
         hf_config.read({"model_type": "gemma3"})
+    capped = {"model_type": "gemma3_text", "final_logit_softcapping": 5.0}
+    with pytest.raises(ValueError, match=r"text_config\.final_logit_softcapping=5\.0"):
+        hf_config.read({"model_type": "gemma3", "text_config": capped})
+    typed = {"model_type": "mistral", "layer_types": ["sliding_attention"]}
+    with pytest.raises(ValueError, match=r"text_config\.layer_types=\['sliding_attention'\]"):
+        hf_config.read({"model_type": "mistral3", "text_config": typed})
     raw = {"model_type": "mistral3", "text_config": {"model_type": "mamba"}}
     with pytest.raises(ValueError, match="'mamba' is not one of"):
         hf_config.read(raw)

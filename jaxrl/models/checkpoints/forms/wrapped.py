@@ -31,6 +31,9 @@ class Wrapper:
     """A true `tie_word_embeddings` in `text_config` is heeded nevertheless."""
     flat: bool = False
     """The keys of `text_config` may stand beside `vision_config` instead."""
+    refused: tuple[str, ...] = ()
+    """Keys of `text_config` that transformers heeds where a text model of `text_type` comes alone,
+    and not here."""
     prefix: str = "model.language_model."
     """Of the text model's modules in transformers."""
 
@@ -62,8 +65,9 @@ WRAPPERS: Mapping[str, Wrapper] = {
             "num_key_value_heads": 4,
             "max_position_embeddings": 131072,
         },
+        refused=("final_logit_softcapping",),
     ),
-    "mistral3": Wrapper("mistral"),
+    "mistral3": Wrapper("mistral", refused=("layer_types",)),
     "internvl": Wrapper("qwen2"),
     "idefics3": _IDEFICS,
     "smolvlm": _IDEFICS,
@@ -118,7 +122,7 @@ def text(raw: Raw) -> dict[str, Any]:
       raw: contents of a config.json.
 
     Raises:
-      ValueError: there is no `text_config`.
+      ValueError: there is no `text_config`, or it has a key that means nothing there.
     """
     wrapper = find(raw)
     if wrapper is None:
@@ -129,6 +133,12 @@ def text(raw: Raw) -> dict[str, Any]:
     if not isinstance(inner, Mapping):
         raise ValueError(f"config.json of {raw['model_type']!r} lacks 'text_config'; add it")
     model_type = inner.get("model_type", wrapper.text_type)
+    for key in wrapper.refused:
+        if model_type == wrapper.text_type and inner.get(key) is not None:
+            raise ValueError(
+                f"text_config.{key}={inner[key]!r}: a model that reads pictures is supported "
+                "without it; delete the key, or name the text model alone"
+            )
     tied = raw.get(_TIE)
     tied = wrapper.tied if tied is None else tied
     text_raw = {
