@@ -43,6 +43,7 @@ def changes(directory: Path, **further) -> dict:
     } | further
 
 
+@pytest.mark.broad
 @pytest.mark.exact("a run of recurrent layers that is killed equals an uninterrupted one")
 def test_kill_and_resume(tmp_path):
     """Log-probabilities of sampler and trainer agree, and the continued run is the other."""
