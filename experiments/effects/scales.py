@@ -121,7 +121,7 @@ def markdown() -> list[str]:
     return [
         "## Two scales",
         "",
-        f"**{headline()}**",
+        headline(),
         "",
         "Final accuracy of the method less that of GRPO in the same regime, on the lab's neutral "
         "task and on\nsums in words that SmolLM2-135M answers. In the lab each arm has a learning "

@@ -215,7 +215,7 @@ def test_runs_are_added_over_several_sessions(results):
     said = effects_scales.headline()
     assert said.startswith(f"Rank correlation of the effects of {len(CHOSEN)} methods")
     assert f"({total} of {total} runs)" in said
-    assert f"**{said}**" in effects_table.TABLE.read_text()
+    assert f"\n{said}\n" in effects_table.TABLE.read_text()
     assert json.loads((results / f"{CHOSEN[0]}.2.json").read_text())["code"] != plan
     shown = effects_scales.table()
     page = effects_page.page(effects_table.rows(CHOSEN), effects_table.RESULTS, said, shown)

@@ -1,9 +1,15 @@
 """The numbers of the documentation have raw results, or say that they have none."""
 
+import dataclasses
 import json
 import re
 
+import pytest
+
 from experiments import numbers
+from experiments.lab import views
+from jaxrl.launch import recipes
+from jaxrl.run import loop
 
 ENTRIES = json.loads(numbers.NUMBERS.read_text())
 README = (numbers.ROOT / "README.md").read_text()
@@ -43,3 +49,15 @@ def test_the_first_numbers_of_a_reader_are_those_of_their_runs():
         assert "{:.3f} [{:.3f}, {:.3f}]".format(*ends) in block
     first = re.search(r"before: pass@1 ([\d.]+)", block)
     assert first[1] == format(summary["eval"]["before"]["pass@1"], ".3f")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_quickstart_gives_its_numbers_again(tmp_path):
+    """To the last digit, on a machine of the type of the recorded run."""
+    (entry,) = [e for e in ENTRIES if e["command"] == "`jaxrl train quickstart --seed 0`"]
+    if entry["machine"] != f"2 cores, {views.machine()}":
+        pytest.skip(f"recorded on {entry['machine']}, whose rounding may differ")
+    stored = json.loads((numbers.ROOT / entry["raw"][0] / "seed0.summary.json").read_text())
+    config = dataclasses.replace(recipes.load("quickstart"), run_dir=str(tmp_path / "run"))
+    assert loop.train(config)["eval"] == stored["eval"]
