@@ -77,8 +77,8 @@ class Layout(NamedTuple):
     """Attention, each device its part."""
     by_rows: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
     """A function of weights and of arrays [B, ...], such that each device computes its rows."""
-    cache: Callable[[Memory], Memory] = lambda layer: layer
-    """Fixes where one layer's cache lies."""
+    cache: Callable[[Any], Any] = lambda layer: layer
+    """Fixes where one layer's cache lies, a pytree of arrays."""
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float, offset: float = 0.0) -> jax.Array:

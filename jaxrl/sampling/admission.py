@@ -135,7 +135,7 @@ def append(
     reshape(setup, work, len(work.seats), max(after) + 1)
     chosen = [i for i, s in enumerate(work.seats) if s and s.request.id in observations]
     if any(model.recurrent for model in setup.models):
-        for rows in _batches(setup, work, [i for i in chosen if work.seats[i].overread]):
+        for rows in _batches(setup, work, [i for i in chosen if work.seat(i).overread]):
             _reread(setup, params, work, rows)
     for rows in _batches(setup, work, chosen):
         _append(setup, params, work, rows, observations, requests)
@@ -156,11 +156,12 @@ def _batches(setup: Setup, work: Work, chosen: Sequence[int]) -> Iterator[dict[i
 
 def _reread(setup: Setup, params: tuple[Params, ...], work: Work, slots: Mapping[int, int]) -> None:
     """Read the held sequences of slots anew, from their first tokens."""
-    tokens = np.zeros((setup.rows, work.slots.width), np.int32)
+    tokens = np.zeros((setup.rows, work.state.width), np.int32)
     length = np.zeros(setup.rows, np.int32)
     target = np.full(setup.rows, len(work.seats), np.int32)
     for row, i in slots.items():
-        seat = work.seats[i]
+        seat = work.seat(i)
+        assert seat.held is not None
         sequence = (*seat.held.request.prompt, *seat.held.tokens.tolist())
         tokens[row, : len(sequence)], length[row], target[row] = sequence, len(sequence), i
         seat.overread = False
