@@ -10,6 +10,7 @@ kept. Such a number is to be measured again, and the page says so.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def markdown(numbers: list[dict[str, Any]]) -> str:
 def _line(entry: dict[str, Any]) -> str:
     raw = entry["raw"]
     if isinstance(raw, list):
-        raw = ", ".join(f"[{Path(path).name}](../{path})" for path in raw)
+        raw = ", ".join(f"[{Path(path).name}]({os.path.relpath(path, 'docs')})" for path in raw)
     cells = [entry[k] for k in ("number", "where", "how")]
     cells += [f"{entry['version']}; {entry['machine']}", entry["command"], raw or AGAIN]
     return f"| {' | '.join(cells)} |\n"

@@ -338,4 +338,4 @@ def test_a_path_in_a_config_is_whole_whatever_names_it(recipe, flags, where, tmp
     monkeypatch.chdir(tmp_path)
     config, _ = configs.resolve([recipe, *flags])
     assert where(config) == str(tmp_path / "me" / "model")
-    assert paths.whole("me/other") == "me/other" and paths.whole("fresh") == "fresh"
+    assert paths.whole_path("me/other") == "me/other" and paths.whole_path("fresh") == "fresh"

@@ -21,7 +21,7 @@ def with_whole_paths(config: Config) -> Config:
     return _with_whole(config)
 
 
-def whole(spec: str) -> str:
+def whole_path(spec: str) -> str:
     """A local file, folder or glob with its whole path; anything else as it is."""
     folder = Path(spec).parent if glob.has_magic(spec) else Path(spec)
     if not spec or spec == "fresh" or spec in catalog.PACKAGED or not folder.exists():
@@ -41,9 +41,9 @@ def _with_whole(value: Any) -> Any:
         if field.name not in _FIELDS:
             after = _with_whole(before)
         elif isinstance(before, str):
-            after = whole(before)
+            after = whole_path(before)
         else:
-            after = type(before)(map(whole, before))
+            after = type(before)(map(whole_path, before))
         if after != before:
             changes[field.name] = after
     return dataclasses.replace(value, **changes) if changes else value

@@ -352,7 +352,7 @@ def _with_data(config: Config, data_args: dict[str, str], rewards: Sequence[str]
             f"{flag} is for data of your own: name them with --data FILE; the tasks of "
             "`jaxrl tasks` have a reward"
         )
-    args = before | {k: paths.whole(v) if k in _FILES else v for k, v in data_args.items()}
+    args = before | {k: paths.whole_path(v) if k in _FILES else v for k, v in data_args.items()}
     if "test_share" in data_args:
         args["test_share"] = float(data_args["test_share"])
     if rewards:

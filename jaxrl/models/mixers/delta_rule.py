@@ -95,16 +95,16 @@ def run(
     )
     new, forgotten = jnp.split(solved, [v.shape[-1]], axis=-1)
     scores = _einsum("nbhck,nbhdk->nbhcd", q, k) * inside
-    written = k * inside[..., -1, :, None]
+    entries = k * inside[..., -1, :, None]
 
     def advance(state: jax.Array, xs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        new, forgotten, queries, scores, written, left = xs
+        new, forgotten, queries, scores, entries, left = xs
         change = new - _einsum("bhck,bhkv->bhcv", forgotten, state)
         y = _einsum("bhck,bhkv->bhcv", queries, state) + _einsum("bhcd,bhdv->bhcv", scores, change)
-        state = state * left[..., None, None] + _einsum("bhck,bhcv->bhkv", written, change)
+        state = state * left[..., None, None] + _einsum("bhck,bhcv->bhkv", entries, change)
         return state, y
 
-    xs = (new, forgotten, q * reach, scores, written, reach[..., -1, 0])
+    xs = (new, forgotten, q * reach, scores, entries, reach[..., -1, 0])
     state, y = jax.lax.scan(advance, state, xs)
     y = jnp.moveaxis(y, (0, 2), (1, 3))
     return y.reshape(y.shape[0], -1, *y.shape[3:])[:, :total], state

@@ -68,16 +68,16 @@ def run(
             results.append(result)
         return x, jax.tree.map(lambda *a: jnp.stack(a), *results)
 
-    whole = repeats * size
+    repeated = repeats * size
     xs = (
         jax.tree.map(lambda leaf: leaf[:repeats], {name: params[name] for name in names}),
-        jax.tree.map(lambda leaf: leaf[:whole].reshape(repeats, size, *leaf.shape[1:]), further),
+        jax.tree.map(lambda leaf: leaf[:repeated].reshape(repeats, size, *leaf.shape[1:]), further),
     )
     x, outputs = jax.lax.scan(lambda x, xs: layers(size, x, xs), x, xs)
-    outputs = jax.tree.map(lambda a: a.reshape(whole, *a.shape[2:]), outputs)
+    outputs = jax.tree.map(lambda a: a.reshape(repeated, *a.shape[2:]), outputs)
     if rest:
         last = jax.tree.map(lambda leaf: leaf[repeats], {n: params[n] for n in names[:rest]})
-        x, tail = layers(rest, x, (last, jax.tree.map(lambda leaf: leaf[whole:], further)))
+        x, tail = layers(rest, x, (last, jax.tree.map(lambda leaf: leaf[repeated:], further)))
         outputs = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), outputs, tail)
     return x, outputs
 

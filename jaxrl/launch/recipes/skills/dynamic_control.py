@@ -106,8 +106,8 @@ def controlled(reward: Reward) -> Reward:
 
     def value(problem: Problem, completion: str, scores: list[Score]) -> Score:
         parts = scores[0].parts
-        written = problem.prompt.rpartition(_HEAD)[2].split(", ")
-        weights = {name: float(text) for name, _, text in (w.rpartition(" ") for w in written)}
+        entries = problem.prompt.rpartition(_HEAD)[2].split(", ")
+        weights = {name: float(text) for name, _, text in (w.rpartition(" ") for w in entries)}
         weights = {name: weight for name, weight in weights.items() if name in parts}
         total = exact_sum(weights.values())
         if not total:

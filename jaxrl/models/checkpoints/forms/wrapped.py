@@ -214,19 +214,19 @@ def text_tensors(raw: Raw, tensors: Mapping[str, Any]) -> dict[str, Any]:
     return renamed
 
 
-def file_names(names: Iterable[str], wanted: Iterable[str]) -> dict[str, str]:
+def file_names(names: Iterable[str], text_names: Iterable[str]) -> dict[str, str]:
     """The names in a model that reads pictures of tensors of its text model.
 
     Args:
       names: of all tensors in its files.
-      wanted: names of a text model's tensors.
+      text_names: names of a text model's tensors.
     """
     norm = next(name for name in names if text_name(name) == "model.norm.weight")
     inside = norm.removesuffix("norm.weight")
     outside = "language_model." if inside == "language_model.model." else ""
     return {
         name: inside + name.removeprefix("model.") if name.startswith("model.") else outside + name
-        for name in wanted
+        for name in text_names
     }
 
 
