@@ -13,8 +13,7 @@ those of `--reward`. To use the policy, end the prompt so. The toy's rewards are
 of letters that are written as they are, in capitals and 13 places on. In the effect, symbols have a
 code in each of three styles. The statistic is the reward at one of the three weights. The ablation
 has even weights whatever the prompt says; a baseline is a policy that trains on that one weight
-alone. In the task
-`weights not followed`, styles of demonstrations are random.
+alone. In the task `weights not followed`, styles of demonstrations are random.
 Source: none found (the abstract was read; no code was searched)
 Fidelity: own formula
 """
@@ -29,18 +28,15 @@ from jaxrl.data.types import Problem, Reward, Score, Task, exact_sum
 from jaxrl.launch.method import Example, Method
 
 STYLES: dict[str, Callable[[str], str]] = {
-    "plain": str,
-    "capital": str.upper,
-    "turned": lambda text: codecs.encode(text, "rot13"),
-}
+    "plain": str, "capital": str.upper, "turned": lambda text: codecs.encode(text, "rot13"),
+}  # fmt: skip
 LETTERS = "abcdefghijklm"
 
 LENGTH = 4
 """Letters of a problem."""
 WEIGHTS = ((0.7, 0.2, 0.1), (0.1, 0.7, 0.2), (0.2, 0.1, 0.7))
 """Rows of weights of the three rewards; a prompt names one."""
-TENTHS = 10
-"""Parts of 1 that weights of the user's rewards are made of."""
+TENTHS = 10  # parts of 1 that weights of the user's rewards are made of
 _HEAD = "\n\nWeights: "
 
 
@@ -68,10 +64,8 @@ def task() -> Task:
         stream = generate.rng("tradeoffs", split, seed, index)
         prompt = generate.draw(
             lambda s: f"{s.randrange(len(WEIGHTS))}:{''.join(s.choices(LETTERS, k=LENGTH))}=",
-            key=str,
-            stream=stream,
-            split=split,
-        )
+            key=str, stream=stream, split=split,
+        )  # fmt: skip
         return generate.user_problem("tradeoffs", prompt, prompt, prompt[2:-1])
 
     def gold(problem: Problem) -> str:
