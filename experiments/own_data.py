@@ -161,10 +161,11 @@ data selection, critics and objectives."""
 HEAD = """# Methods on a real model and real data
 
 Sixteen methods of different kinds train SmolLM2-135M-Instruct for {steps} steps on the train split
-of GSM8K (Cobbe et al. 2021), which is read by path. Shown is that the mechanism of each works on
-data that the project does not contain; so few steps say nothing about which method is better. The
-plan, with the figure that shows a mechanism and what it must be, was there before any result. A
-figure is given at the first and the last step, and as its mean.
+of GSM8K (Cobbe et al. 2021), which is read by path. The question is whether the mechanism of each
+works on data that the project does not contain; so few steps say nothing about which method is
+better. The plan names the figure that shows a mechanism and what it must be, and was committed
+before any result. A figure is given at the first and the last step, and as its mean. A row without
+figures has not been run.
 
 `python -m experiments own_data --data FILE` runs it, continues where it was stopped, and writes
 this page. Every run has 4 prompts of 4 answers of 80 tokens a step, and what its method sets; of

@@ -58,10 +58,10 @@ def _against_fair(rows: Sequence[dict[str, Any]]) -> str:
     fair = Counter(r["status"] for r in own if r["measured"] and not r["handicap"])
     waiting = sum(not r["measured"] for r in own)
     return (
-        f"Against a fair baseline without a handicap, {fair['effect']} of {fair.total()} methods "
-        f"are better in their own regime, {fair['equivalent']} equivalent, {fair['contrary']} "
-        f"worse and {fair['undecided']} undecided (caveat: of {waiting} more, the fair baseline "
-        "was run on six development seeds alone)."
+        f"Against a fair baseline without a handicap, {fair.total()} methods were measured in "
+        f"their own regime: better {fair['effect']}, equivalent {fair['equivalent']}, worse "
+        f"{fair['contrary']}, undecided {fair['undecided']} (caveat: of {waiting} more, the fair "
+        "baseline was run on six development seeds alone)."
     )
 
 
@@ -78,8 +78,8 @@ def _elsewhere(methods: dict[str, list[dict[str, Any]]]) -> str:
     ]  # fmt: skip
     return (
         f"Of {again.total()} effects against the ablation that were measured on the neutral task "
-        f"too, {again['effect']} come again there, {again['equivalent']} are shown to be small "
-        f"and {again['contrary']} turn around; the median method is "
+        f"too, {again['effect']} are effects there as well, {again['equivalent']} are shown to be "
+        f"small and {again['contrary']} have the opposite sign; the median method is "
         f"{_signed(statistics.median(r['effect'] for r in neutral))} from the fair baseline there, "
         f"of {len(neutral)} (caveat: rows off the regime are not corrected)."
     )
@@ -149,9 +149,9 @@ def _stale(
     gains = sorted(row["effect"] for row in primary)
     clip, decoupled = (league[STALE, name] for name in ("REC clip", "decoupled PPO"))
     return (
-        f"On stale data to clip or to weigh matters, and which of them less: {len(gains)} methods "
-        f"gain {_signed(gains[0])} to {_signed(gains[-1])} over their ablations, while REC's clip "
-        f"and decoupled PPO are {_signed(clip.median)} and {_signed(decoupled.median)} from "
+        f"On stale data, clipping or weighting matters, and the choice between them matters less: "
+        f"{len(gains)} methods gain {_signed(gains[0])} to {_signed(gains[-1])} over their "
+        f"ablations, while REC's clip and decoupled PPO are {_signed(clip.median)} and {_signed(decoupled.median)} from "
         f"truncated importance sampling in the median of {len(clip.differences)} tasks (caveat: "
         f"single tasks range from {_signed(min(clip.differences + decoupled.differences))} to "
         f"{_signed(max(clip.differences + decoupled.differences))})."
@@ -174,9 +174,9 @@ def _curricula(methods: dict[str, list[dict[str, Any]]]) -> str:
         if row["family"] == CURRICULA and row["task"] == "regime" and row["larger"]
     ]  # fmt: skip
     return (
-        f"Of {len(own)} ways to choose prompts, {better} are above uniform prompts and {worse} "
-        f"below by intervals in their own regime, and {sum(r['effect'] > 0 for r in beside)} of "
-        f"{len(beside)} are above dynamic sampling (caveat: against uniform prompts "
+        f"Of {len(own)} ways to choose prompts, intervals put {better} above uniform prompts and "
+        f"{worse} below in their own regime, and {sum(r['effect'] > 0 for r in beside)} of "
+        f"{len(beside)} score above dynamic sampling (caveat: against uniform prompts "
         f"{sum(not row['measured'] for row in own)} were run on six development seeds alone, and "
         "dynamic sampling takes more samples)."
     )
