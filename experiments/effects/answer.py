@@ -151,8 +151,9 @@ def _stale(
     return (
         f"On stale data, clipping or weighting matters, and the choice between them matters less: "
         f"{len(gains)} methods gain {_signed(gains[0])} to {_signed(gains[-1])} over their "
-        f"ablations, while REC's clip and decoupled PPO are {_signed(clip.median)} and {_signed(decoupled.median)} from "
-        f"truncated importance sampling in the median of {len(clip.differences)} tasks (caveat: "
+        f"ablations, while REC's clip and decoupled PPO are {_signed(clip.median)} and "
+        f"{_signed(decoupled.median)} from truncated importance sampling in the median "
+        f"of {len(clip.differences)} tasks (caveat: "
         f"single tasks range from {_signed(min(clip.differences + decoupled.differences))} to "
         f"{_signed(max(clip.differences + decoupled.differences))})."
     )
