@@ -125,7 +125,7 @@ def checkpoint(directory, config, form):
     """A quantised checkpoint, beside a plain one of the numbers that it stands for."""
     plain, other = directory / "plain", directory / "quantised"
     huggingface.save(plain, config, decoder.init(config, jax.random.key(0)))
-    tensors = files.files.load_file(plain / "model.safetensors")
+    tensors = files.load_file(plain / "model.safetensors")
     written, exact = {}, {}
     for name, value in tensors.items():
         if name.endswith("proj.weight"):

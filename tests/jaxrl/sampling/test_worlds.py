@@ -34,7 +34,7 @@ OTHERWISE = dict(
     long_prompts="truncate", replies="arrival",
 )  # fmt: skip
 """Fields that an episode within the decode loop must obey, at other values."""
-REFUSED = {"chat": True, "system": "Be brief.", "strip_reasoning": True}
+REFUSED = {"chat": True, "system": "Be brief.", "strip_reasoning": True, "max_turns": 3}
 """Fields that such an episode cannot obey."""
 OF_GROUPS = {"prompts", "in_flight", "oversampling", "rounds"}
 """Fields that choose the groups of a step."""
