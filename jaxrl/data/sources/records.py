@@ -196,7 +196,8 @@ class Jsonl(Sequence[Mapping[str, Any]]):
             return True
         try:
             record = _parsed(line)
-            why = "" if isinstance(record, dict) else f"not JSON: {record!r:.60} is no JSON object"
+            why = f"not JSON: {record!r:.60} is not a JSON object"
+            why = "" if isinstance(record, dict) else why
         except UnicodeDecodeError as error:
             why = f"not UTF-8 ({error.reason}); save the file as UTF-8"
         except (ValueError, RecursionError) as error:
