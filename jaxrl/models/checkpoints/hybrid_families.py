@@ -161,7 +161,7 @@ def _write_next(c: DecoderConfig) -> dict[str, Any]:
 
 
 _FIXED = {"norm_offset": 1.0, "qk_norm": "head", "attention_gate": True}
-_REFUSED = {"attn_output_gate": True}
+_REFUSED = {"attn_output_gate": True, "output_gate_type": "swish"}
 _IGNORED = (r"rotary_emb\.inv_freq$", _PREDICTORS)
 
 HYBRID: Mapping[str, Family] = {
