@@ -143,7 +143,8 @@ def test_adapters(model_of, variant, tmp_path):
     expected = _ours(config, lora.merge(config, params, adapters, how), rows)[real]
     adapted = theirs.PeftModel.from_pretrained(_open(directory), tmp_path)
     loaded = [name for name, _ in adapted.named_parameters() if "lora_B" in name]
-    assert len(loaded) == 7 * config.num_layers - 4 * sum(config.recurrent_layers)
+    # a recurrent layer has five projections in place of four
+    assert len(loaded) == 7 * config.num_layers + sum(config.recurrent_layers)
     np.testing.assert_allclose(_oracle(adapted, rows)[real], expected, atol=1e-4)
     np.testing.assert_allclose(_ours(*load.load(str(tmp_path)), rows)[real], expected, atol=1e-4)
     assert load.around(str(tmp_path)) == directory
@@ -160,6 +161,23 @@ def test_experts_in_one_tensor(model_of, tmp_path):
     (tmp_path / "config.json").write_text((directory / "config.json").read_text())
     files.save_file(together, tmp_path / "model.safetensors")
     jax.tree.map(np.testing.assert_array_equal, huggingface.load(tmp_path)[1], params)
+
+
+def test_a_text_model_cut_out_of_another(model_of, tmp_path):
+    """`save_pretrained` of the text model alone keeps the names that it was loaded from."""
+    _, directory, config, params = model_of("qwen3.5")
+    raw = json.loads((directory / "config.json").read_text())
+    inner = {**raw["text_config"], "tie_word_embeddings": False}
+    assert inner["model_type"] == "qwen3_5_text"
+    (tmp_path / "config.json").write_text(json.dumps(inner))
+    tensors = _tensors(directory)
+    for name in wrapped.outside(tensors):
+        del tensors[name]
+    assert "model.language_model.norm.weight" in tensors
+    files.save_file(tensors, tmp_path / "model.safetensors")
+    read_config, read = huggingface.load(tmp_path)
+    assert read_config == config
+    jax.tree.map(np.testing.assert_array_equal, read, params)
 
 
 def test_what_predicts_further_tokens_is_kept_as_it_is():
