@@ -119,7 +119,7 @@ def test_what_is_copied_lies_as_it_lay(tmp_path):
     tensors["tower.weight"] = np.ones(2, np.float32)
     files.save_file({**tensors, "other": np.ones(2)}, tmp_path / "model.safetensors")
     target = tmp_path / "copy.safetensors"
-    assert tensor_files.copy(tmp_path, names[::-1] + ["tower.weight"], target) == 8 * 3 * 8 + 8
+    assert tensor_files.copy(tmp_path, [*names[::-1], "tower.weight"], target) == 8 * 3 * 8 + 8
     header = quantized_files.read_header(target)[1]
     source = quantized_files.read_header(tmp_path / "model.safetensors")[1]
     assert [n for n in header if n in tensors] == [n for n in source if n in tensors]
