@@ -311,11 +311,13 @@ def outputs_first(params: Params) -> Params:
 def cast(params: Params, dtype: str) -> Params:
     """Parameters as decoding reads them: in `dtype` where the forward pass would cast them to it.
 
-    Norms, decays, routers and attention sinks compute in fp32 and keep their dtype, lest the
-    sampler choose other experts than the trainer; so do the codes and scales of quantised weights.
+    Norms, decays, convolutions, routers and attention sinks compute in fp32 and keep their dtype,
+    lest the sampler choose other experts than the trainer; so do the codes and scales of quantised
+    weights.
     """
     exempt_names = {
         "weight", "router", "router_bias", "correction", "sinks", "scales", "a_log", "dt_bias",
+        "conv",
     }  # fmt: skip
 
     def leaf(path: tuple[Any, ...], a: jax.Array) -> jax.Array:

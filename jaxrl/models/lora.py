@@ -44,7 +44,8 @@ class LoraConfig:
     dropout: float = 0.0
     """Of what enters an adapter, in training."""
     targets: tuple[str, ...] = ("*/attention/*", "*/mlp/*")
-    """Patterns of parameter paths such as `layers/attention/q`; routers only by their full name."""
+    """Patterns of parameter paths such as `layers/attention/q`; routers only by their full name.
+    The default ones take in the mixers of recurrent layers, `*/mixer/*`."""
     rank_stabilized: bool = False
     """rsLoRA (Kalajdzievski 2023): scale by alpha / sqrt(rank)."""
     dora: bool = False
@@ -79,7 +80,8 @@ def targets(model: DecoderConfig, config: LoraConfig) -> dict[Path, Leaf]:
     """
     matrices = {path: leaf for path, leaf in layout(model).items() if leaf.inputs}
     chosen = {}
-    for pattern in config.targets:
+    default = config.targets == LoraConfig.targets
+    for pattern in (*config.targets, *(("*/mixer/*",) if default and model.recurrent else ())):
         matches = {
             path: leaf
             for path, leaf in matrices.items()

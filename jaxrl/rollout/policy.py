@@ -26,7 +26,7 @@ from jaxrl.models.lora import LoraConfig
 from jaxrl.models.mixers import pattern
 from jaxrl.random_streams import RunStream
 from jaxrl.record import account, storage
-from jaxrl.rollout import files, tasks
+from jaxrl.rollout import files, recurrent, tasks
 from jaxrl.sampling.logits import Guide, keep
 from jaxrl.training import trainable
 from jaxrl.types import Params
@@ -174,10 +174,11 @@ def create(config: Config, mesh: Mesh, *, trust: bool = False) -> Policy:
     """A policy to sample from, parameters laid out on the mesh; see `describe`.
 
     Raises:
-      ValueError: as `describe`, or a reward model.
+      ValueError: as `describe`, a reward model, or recurrent layers on several devices.
     """
     model, tokenizer = describe(config, trust=trust)
     require_text(model, config.model)
+    recurrent.check_devices(model)
     return Policy(model, first_params(config, model, mesh), tokenizer)
 
 

@@ -21,7 +21,7 @@ from jaxrl.config import RolloutConfig
 from jaxrl.data.environments import Arrays, Message, Turn
 from jaxrl.data.rewards import group
 from jaxrl.data.sources import extract
-from jaxrl.data.text import tokenizers
+from jaxrl.data.text import dialogue, tokenizers
 from jaxrl.data.text.dialogue import Dialogue
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.rollout.policy import encode_prompt
@@ -194,9 +194,11 @@ def graded_together(
 
 def _texts(ctx: Context, completion: Completion) -> tuple[str, str]:
     """The text of a completion, and the part of it that is scored."""
-    text = ctx.tokenizer.decode(completion.tokens.tolist())
-    prompt = ctx.tokenizer.decode(list(completion.request.prompt[-8:]))
-    return text, extract.thinking(prompt, text)
+    tokens, before = completion.tokens.tolist(), completion.request.prompt[-8:]
+    text = ctx.tokenizer.decode(tokens)
+    if ctx.rollout.chat:
+        return text, dialogue.answer(ctx.tokenizer, before, tokens)
+    return text, extract.thinking(ctx.tokenizer.decode(list(before)), text)
 
 
 def write(ctx: Context, request: Request) -> Generator[Wanted, Any, Completion]:

@@ -1,4 +1,4 @@
-"""What a run of a model with recurrent layers cannot have."""
+"""What computing with a model of recurrent layers cannot have."""
 
 from __future__ import annotations
 
@@ -24,18 +24,52 @@ def check(config: Config, model: DecoderConfig) -> None:
                 raise ValueError(f"{setting}: {model.family} has recurrent layers, {why}")
 
 
-def _refused(config: Config) -> Iterator[tuple[str, str]]:
-    """Settings, and why they are refused, with the remedy."""
-    if config.packing.share_prompts:
-        yield (
-            "packing.share_prompts=True",
-            "which read no trees of prompts; set it to false",
-        )
+def check_reader(config: Config, model: DecoderConfig, name: str) -> None:
+    """Refuse settings under which a model that reads a run's rows, and is not trained, cannot.
+
+    Args:
+      config: of the run.
+      model: the reader.
+      name: of it.
+
+    Raises:
+      ValueError: naming the field, its value and the remedy.
+    """
+    for setting, why in _unreadable(config) if model.recurrent else ():
+        raise ValueError(f"{setting}: {name!r} has recurrent layers, {why}")
+
+
+def check_devices(model: DecoderConfig) -> None:
+    """Refuse several devices where layers are recurrent.
+
+    Raises:
+      ValueError: there are several.
+    """
+    for setting, why in _several_devices() if model.recurrent else ():
+        raise ValueError(f"{setting}: {model.family} has recurrent layers, {why}")
+
+
+def _several_devices() -> Iterator[tuple[str, str]]:
     if jax.device_count() > 1:
         yield (
             f"{jax.device_count()} devices",
             "which are computed on one device alone; run on one",
         )
+
+
+def _unreadable(config: Config) -> Iterator[tuple[str, str]]:
+    """What the rows of a run may not have."""
+    if config.packing.share_prompts:
+        yield (
+            "packing.share_prompts=True",
+            "which read no trees of prompts; set it to false",
+        )
+    yield from _several_devices()
+
+
+def _refused(config: Config) -> Iterator[tuple[str, str]]:
+    """Settings, and why they are refused, with the remedy."""
+    yield from _unreadable(config)
     if config.lora.base != "plain":
         yield (
             f"lora.base={config.lora.base!r}",

@@ -245,6 +245,40 @@ def test_a_template_sees_nothing_of_this_process(monkeypatch):
     assert process.poll() is not None
 
 
+PICTURES = (
+    "{% for message in messages %}{{ message['role'] | capitalize }}"
+    "{% if message['content'][0]['type'] == 'image' %}{{ ':' }}{% else %}{{ ': ' }}{% endif %}"
+    "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}"
+    "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end>\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+"""As of SmolVLM: what is said comes in parts alone."""
+
+
+def test_a_template_of_parts_is_given_parts():
+    render = chat.compile_template(PICTURES, {})
+    said = [
+        {"role": "user", "content": "User"},
+        {"role": "assistant", "content": "4"},
+        {"role": "user", "content": ""},
+    ]
+    text = render(said, add_generation_prompt=True).text
+    assert text == "User: User<end>\nAssistant: 4<end>\nUser: <end>\nAssistant:"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages[0].content is string }}",  # writes nothing that is said
+        "{{ messages[0].content }} {{ messages[0].content is string }}",
+        "{{ messages[0].content is string }}{{ messages[0].n + messages[0].content }}",
+    ],
+)
+def test_other_templates_are_given_texts(template):
+    render = chat.compile_template(template, {})
+    assert "True" in render([{"role": "user", "content": "a", "n": "b"}]).text
+
+
 def test_what_is_no_conversation_is_named():
     with pytest.raises(jinja2.TemplateError, match="plain values"):
         chat.compile_template("x", {})([{"content": object()}])

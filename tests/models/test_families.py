@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,6 +83,22 @@ def test_logits(tiny_model, variant):
     np.testing.assert_allclose(
         ours(params)[rows["real"]], expected[rows["real"]], atol=1e-4, rtol=0
     )
+
+
+@pytest.mark.exact("parameters cast for sampling give the states of those in fp32, bit for bit")
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
+def test_parameters_cast_for_sampling(tiny_model, variant):
+    _, _, config, params = tiny_model(variant)
+    config, rows = dataclasses.replace(config, dtype="bfloat16"), _rows()
+
+    @jax.jit
+    def states(params):
+        return decoder.hidden(
+            config, params, rows["tokens"], rows["positions"], rows["visible_until"]
+        )
+
+    cast = decoder.cast(params, "bfloat16")
+    assert jnp.array_equal(states(cast), states(params))
 
 
 @pytest.mark.exact(

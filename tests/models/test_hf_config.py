@@ -50,6 +50,10 @@ MINISTRAL3 = {**RAW, "model_type": "ministral3", "head_dim": 4}
         ({**MINISTRAL3, "rope_parameters": YARN}, "lacks .'llama_4_scaling_beta'"),
         ({**GEMMA2, "use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
         ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
+        *(
+            ({**RAW, "model_type": kind, "output_gate_type": "sigmoid"}, "output_gate_type='sigm")
+            for kind in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+        ),
         ({**GEMMA2, "hidden_activation": "relu"}, "hidden_activation='relu'"),
         (
             {"model_type": "llava", "text_config": {"model_type": "mistral"}},
@@ -128,6 +132,13 @@ def test_a_window_is_where_the_family_has_one():
 def test_experts_that_cannot_be_chosen(fields, message):
     with pytest.raises(ValueError, match=message):
         Experts(**{"num_experts": 8, "per_token": 2, "size": 4, **fields})
+
+
+def test_a_base_of_gpt_oss_is_heeded_beside_its_own_yarn():
+    raw = {**RAW, "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2}
+    bare, based = hf_config.read(raw), hf_config.read({**raw, "rope_theta": 5e5})
+    assert (bare.rope_theta, based.rope_theta) == (1.5e5, 5e5)
+    assert bare.rope_scaling == based.rope_scaling != None  # noqa: E711
 
 
 def test_kimi_k2_is_deepseek_v3_by_another_name(tmp_path):

@@ -17,15 +17,21 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from safetensors import numpy as files
 
 from jaxrl.models import decoder, load, quantize
-from jaxrl.models.checkpoints import hf_config, huggingface
+from jaxrl.models.checkpoints import hf_config, huggingface, quantized_files, tensor_files
+from jaxrl.models.checkpoints.forms import stacked
 from jaxrl.models.config import DecoderConfig, Experts, Latent, RopeScaling
+from jaxrl.models.mixers import pattern
 from tests.models import tiny
 
 
-def _bytes(directory):
+def _bytes(directory, stacks=()):
+    """Experts that lie apart come in one tensor where the family has `stacks` for them."""
     tensors = {}
     for file in directory.glob("*.safetensors"):
         tensors |= files.load_file(file)
+    for name, group in stacked.groups(stacks, list(tensors)).items():
+        if group.stack:
+            tensors[name] = stacked.join(group.stack, [tensors.pop(part) for part in group.names])
     return {name: (value.dtype, value.shape, value.tobytes()) for name, value in tensors.items()}
 
 
@@ -41,7 +47,8 @@ def test_round_trip_is_bit_equal(tiny_model, variant, tmp_path):
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     huggingface.save(tmp_path, config, params, extra=ids, max_shard_bytes=20_000)
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    assert _bytes(tmp_path) == _bytes(directory)
+    stacks = hf_config.find(config.family).stacks
+    assert _bytes(tmp_path) == _bytes(directory, stacks)
     assert huggingface.read_config(tmp_path) == config
 
     again, report = transformers.AutoModelForCausalLM.from_pretrained(
@@ -80,6 +87,46 @@ def test_bf16_files_round_trip(tmp_path, saved):
     huggingface.save(second, *huggingface.load(first), dtype="bfloat16")
     assert _bytes(first) == _bytes(second)
     assert {str(dtype) for dtype, _, _ in _bytes(first).values()} == {"bfloat16"}
+
+
+def test_decays_of_recurrent_layers_are_never_rounded(tmp_path):
+    """As in released files of Qwen3.5."""
+    sizes = ("key_head_dim", "value_head_dim", "num_key_heads", "num_value_heads")
+    raw = {**RAW, "model_type": "qwen3_5_text", "full_attention_interval": 2}
+    raw |= {"num_key_value_heads": 1, "head_dim": 8}
+    config = hf_config.read(raw | {f"linear_{size}": 2 for size in sizes})
+    params = decoder.init(config, jax.random.key(0))
+    huggingface.save(tmp_path, config, params, dtype="bfloat16", max_shard_bytes=1000)
+    written = {name: value[0] for name, value in _bytes(tmp_path).items()}
+    exact = {name for name, dtype in written.items() if dtype == np.float32}
+    mixer = "model.layers.0.linear_attn"
+    assert exact == {f"{mixer}.A_log", f"{mixer}.norm.weight"}
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    size = sum(len(value[2]) for value in _bytes(tmp_path).values())
+    assert index["metadata"]["total_size"] == size
+    read = huggingface.load(tmp_path)[1]
+    for stack in filter(pattern.is_stack, params):
+        if "mixer" in params[stack]:
+            np.testing.assert_array_equal(
+                read[stack]["mixer"]["a_log"], params[stack]["mixer"]["a_log"]
+            )
+
+
+def test_what_is_copied_lies_as_it_lay(tmp_path):
+    """In one order, whatever that of names in a set is; counts are copied too."""
+    names = [f"tower.{letter}" for letter in "hgfedcba"]
+    tensors = {name: np.full(3, i, np.int64) for i, name in enumerate(names)}
+    tensors["tower.weight"] = np.ones(2, np.float32)
+    files.save_file({**tensors, "other": np.ones(2)}, tmp_path / "model.safetensors")
+    target = tmp_path / "copy.safetensors"
+    assert tensor_files.copy(tmp_path, [*names[::-1], "tower.weight"], target) == 8 * 3 * 8 + 8
+    header = quantized_files.read_header(target)[1]
+    source = quantized_files.read_header(tmp_path / "model.safetensors")[1]
+    assert [n for n in header if n in tensors] == [n for n in source if n in tensors]
+    jax.tree.map(np.testing.assert_array_equal, files.load_file(target), tensors)
+    files.save_file({"tower.codes": np.ones(2, np.uint8)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="of type U8 and is not copied"):
+        tensor_files.copy(tmp_path, ["tower.codes"], target)
 
 
 @pytest.mark.exact("parameters loaded onto a mesh equal those on one device to the last bit")

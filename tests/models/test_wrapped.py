@@ -11,7 +11,7 @@ from safetensors import numpy as files
 
 from jaxrl.models import decoder, load, lora
 from jaxrl.models.checkpoints import hf_config, huggingface, peft
-from jaxrl.models.checkpoints.forms import wrapped
+from jaxrl.models.checkpoints.forms import stacked, wrapped
 from jaxrl.models.lora import LoraConfig
 from tests import broad_except
 from tests.models import test_config_mutations, wrapped_tiny
@@ -45,6 +45,17 @@ def _tensors(directory):
     for file in directory.glob("*.safetensors"):
         tensors |= files.load_file(file)
     return tensors
+
+
+def _together(config, tensors):
+    """The tensors of a file as released, experts in one where the family has them so."""
+    groups = stacked.groups(hf_config.find(config.family).stacks, tensors)
+    return {
+        name: stacked.join(group.stack, [tensors[part] for part in group.names])
+        if group.stack
+        else tensors[group.names[0]]
+        for name, group in groups.items()
+    }
 
 
 def _open(directory):
@@ -88,7 +99,7 @@ def test_export_keeps_the_tower(model_of, variant, tmp_path):
     same, other = tmp_path / "same", tmp_path / "other"
     huggingface.save(same, config, params, around=directory, max_shard_bytes=20_000)
     assert len(list(same.glob("*.safetensors"))) > 2
-    before, after = _tensors(directory), _tensors(same)
+    before, after = _together(config, _tensors(directory)), _tensors(same)
     assert before.keys() == after.keys()
     assert all(a.tobytes() == after[k].tobytes() for k, a in before.items())
     assert huggingface.read_config(same) == config
@@ -132,10 +143,41 @@ def test_adapters(model_of, variant, tmp_path):
     expected = _ours(config, lora.merge(config, params, adapters, how), rows)[real]
     adapted = theirs.PeftModel.from_pretrained(_open(directory), tmp_path)
     loaded = [name for name, _ in adapted.named_parameters() if "lora_B" in name]
-    assert len(loaded) == 7 * config.num_layers - 4 * sum(config.recurrent_layers)
+    # a recurrent layer has five projections in place of four
+    assert len(loaded) == 7 * config.num_layers + sum(config.recurrent_layers)
     np.testing.assert_allclose(_oracle(adapted, rows)[real], expected, atol=1e-4)
     np.testing.assert_allclose(_ours(*load.load(str(tmp_path)), rows)[real], expected, atol=1e-4)
     assert load.around(str(tmp_path)) == directory
+
+
+@pytest.mark.exact("experts in one tensor are those that lie apart")
+def test_experts_in_one_tensor(model_of, tmp_path):
+    """As in the files of the Hub; `save_pretrained` of a fresh model writes them apart."""
+    _, directory, config, params = model_of("qwen3.5-moe")
+    apart = _tensors(directory)
+    together = _together(config, apart)
+    assert "model.language_model.layers.0.mlp.experts.gate_up_proj" in together
+    assert len(together) < len(apart)
+    (tmp_path / "config.json").write_text((directory / "config.json").read_text())
+    files.save_file(together, tmp_path / "model.safetensors")
+    jax.tree.map(np.testing.assert_array_equal, huggingface.load(tmp_path)[1], params)
+
+
+def test_a_text_model_cut_out_of_another(model_of, tmp_path):
+    """`save_pretrained` of the text model alone keeps the names that it was loaded from."""
+    _, directory, config, params = model_of("qwen3.5")
+    raw = json.loads((directory / "config.json").read_text())
+    inner = {**raw["text_config"], "tie_word_embeddings": False}
+    assert inner["model_type"] == "qwen3_5_text"
+    (tmp_path / "config.json").write_text(json.dumps(inner))
+    tensors = _tensors(directory)
+    for name in wrapped.outside(tensors):
+        del tensors[name]
+    assert "model.language_model.norm.weight" in tensors
+    files.save_file(tensors, tmp_path / "model.safetensors")
+    read_config, read = huggingface.load(tmp_path)
+    assert read_config == config
+    jax.tree.map(np.testing.assert_array_equal, read, params)
 
 
 def test_what_predicts_further_tokens_is_kept_as_it_is():

@@ -27,6 +27,9 @@ RENDER_S = 10.0
 _START_S = 120.0
 _KEPT = ("PATH", "LANG", "LC_ALL", "LC_TIME", "TZ")  # of the environment
 
+_SAID = "\ue002"
+"""Is said to see whether a template writes it."""
+
 Span = tuple[int, int]
 
 
@@ -76,6 +79,8 @@ def compile_template(
         offered = [schema for turn in turns for schema in turn.pop("tools", None) or ()]
         if any("tool_calls" in turn for turn in turns) and writes_texts():
             turns = [_with_texts(turn) for turn in turns]
+        if any(isinstance(turn.get("content"), str) for turn in turns) and takes_parts():
+            turns = [_with_parts(turn) for turn in turns]
         inputs = {
             **special,
             **variables,
@@ -104,7 +109,33 @@ def compile_template(
             return False
         return '{"k": "v"}' in attempt('{"k": "v"}')
 
+    @functools.cache
+    def takes_parts() -> bool:
+        """Whether the template writes what is said where it comes in parts, and not as a text."""
+        import jinja2
+
+        def shows(content: Any) -> bool:
+            turns = [{"role": "user", "content": content}]
+            inputs = {**special, "messages": turns, "add_generation_prompt": False}
+            return _SAID in process.render({"now": now().isoformat(), "variables": inputs})
+
+        try:
+            return not shows(_SAID) and shows(_parts(_SAID))
+        except jinja2.TemplateError:
+            return False
+
     return render
+
+
+def _parts(text: str) -> list[dict[str, str]]:
+    """A text as templates of models that read pictures have it."""
+    return [{"type": "text", "text": text}]
+
+
+def _with_parts(turn: Message) -> Message:
+    """The message with what it says in parts."""
+    content = turn.get("content")
+    return {**turn, "content": _parts(content)} if isinstance(content, str) else turn
 
 
 def _turns(messages: Sequence[Message]) -> list[Message]:

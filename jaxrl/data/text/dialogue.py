@@ -169,6 +169,26 @@ def _action(
     return formats.canonical(form, text, tools)
 
 
+def answer(tokenizer: Tokenizer, before: Sequence[int], ids: Sequence[int]) -> str:
+    """What rewards read of a single answer that a chat template asks for.
+
+    A thought that was begun before it has its `<think>`. In harmony it is the final message, empty
+    where none has begun.
+
+    Args:
+      tokenizer: of the model.
+      before: ids that precede the answer, its prompt or the end of it.
+      ids: of the answer.
+    """
+    form = formats.of_template(tokenizer.template)
+    if form.name == "harmony" and tokenizer.spelled is not None:
+        ended = bool(ids) and ids[-1] in tokenizer.eos_ids
+        text = tokenizer.spelled(ids[:-1] if ended else ids)
+        if any(mark in text for mark in form.marks):
+            return form.read(text)[0].strip()
+    return _thought(tokenizer, before, tokenizer.decode(ids))
+
+
 def _thoughtless(tokenizer: Tokenizer, before: Sequence[int], text: str) -> str:
     """A turn that ends the thought which what precedes it begins, unless it does."""
     in_thought = _thought(tokenizer, before, "") != ""

@@ -20,7 +20,7 @@ from jaxrl.launch.streams import say
 from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
 from jaxrl.record import storage
-from jaxrl.rollout import episodes, policy, tasks, value_search
+from jaxrl.rollout import episodes, policy, recurrent, tasks, value_search
 from jaxrl.run import evaluate
 from jaxrl.types import Params
 
@@ -118,6 +118,7 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
     )
     model, tokenizer = policy.describe(source, trust=settings.trust)
     policy.require_text(model, name)
+    recurrent.check_devices(model)
     tokenizer = tokenizers.with_variables(tokenizer, config.rollout.template_args)
     keep = policy.keeps(tokenizer, config.rollout, task)
     held_out = evaluate.problems(task, settings.split, settings.problems, settings.seed, keep)

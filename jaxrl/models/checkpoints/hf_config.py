@@ -28,7 +28,7 @@ LACKING: Mapping[str, str] = {
     "olmo_hybrid": _RECURRENT,
     "kimi_linear": _RECURRENT,
     "nemotron_h": _RECURRENT,
-    "granitemoehybrid": _RECURRENT,
+    "granitemoehybrid": "it mixes recurrent layers and a shared MLP",
     "falcon_h1": _RECURRENT,
     "lfm2": "short convolutions keep a state",
     "lfm2_moe": "short convolutions keep a state",

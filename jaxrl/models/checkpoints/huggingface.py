@@ -41,6 +41,9 @@ class Piece(NamedTuple):
     """In the file, [outputs, inputs] or [size]."""
 
 
+_FLOAT32 = ("/mixer/a_log", "/mixer/norm/weight")
+"""Ends of the paths of parameters that released files hold in fp32 whatever the rest is in."""
+
 AS_THEY_ARE = {"vocab", "taps", "single"}
 """Axes of parameters that are no matrices of a projection, and have all their axes in files."""
 
@@ -50,6 +53,11 @@ def _file_shape(leaf: Leaf) -> tuple[int, ...]:
     if leaf.inputs:
         return math.prod(shape[leaf.inputs :]), math.prod(shape[: leaf.inputs])
     return shape if AS_THEY_ARE & {*leaf.axes} else (math.prod(shape),)
+
+
+def _dtype(path: str, dtype: str) -> np.dtype:
+    """In which a parameter is written where matrices are in `dtype`."""
+    return jnp.dtype("float32" if path.endswith(_FLOAT32) else dtype)
 
 
 def pieces(config: DecoderConfig, family: Family | None = None) -> list[Piece]:
@@ -226,7 +234,8 @@ def save(
       directory: made if need be.
       config: the decoder.
       params: as from `decoder.init`.
-      dtype: of the tensors in the files.
+      dtype: of the tensors in the files, but for decays and norms of recurrent layers, which are
+        float32.
       extra: further keys of config.json, such as `eos_token_id`.
       max_shard_bytes: a file that would grow larger is followed by another, with an index.
       family: a record of your own; None: looked up by `config.family`.
@@ -247,15 +256,18 @@ def save(
         by_tensor.setdefault(names[piece.tensor], []).append(piece)
     groups = stacked.groups((family or hf_config.find(config.family)).stacks, by_tensor)
     sizes = {
-        name: sum(math.prod(part.shape) for short in group.names for part in by_tensor[short])
-        * jnp.dtype(dtype).itemsize
+        name: sum(
+            math.prod(part.shape) * _dtype(part.path, dtype).itemsize
+            for short in group.names
+            for part in by_tensor[short]
+        )
         for name, group in groups.items()
     }
     leaves = {"/".join(path): leaf for path, leaf in layout(config).items()}
     arrays = nnx.traversals.flatten_mapping(params, sep="/")
 
     def matrix(part: Piece) -> np.ndarray:
-        value = np.asarray(arrays[part.path][part.at], jnp.dtype(dtype))
+        value = np.asarray(arrays[part.path][part.at], _dtype(part.path, dtype))
         turned = value.reshape(part.shape[::-1]).T if leaves[part.path].inputs else value
         return turned.reshape(part.shape)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl.models.checkpoints.families import Family, Raw
+from jaxrl.models.checkpoints.families import Family, Raw, Stack
 from jaxrl.models.config import DecoderConfig, DeltaRule, Experts
 
 _KINDS = ("full_attention", "linear_attention")
@@ -39,6 +39,15 @@ _SHARED = {
     "mlp/shared/down": "mlp.shared_expert.down_proj.weight",
     "mlp/shared_gate": "mlp.shared_expert_gate.weight",
 }
+
+_STACKS = (
+    Stack(
+        "mlp.experts.gate_up_proj",
+        ("mlp.experts.{expert}.gate_proj.weight", "mlp.experts.{expert}.up_proj.weight"),
+    ),
+    Stack("mlp.experts.down_proj", ("mlp.experts.{expert}.down_proj.weight",)),
+)
+"""How experts lie in released files; transformers also writes them apart, and both are read."""
 
 _DEFAULTS = {
     "partial_rotary_factor": 0.25,
@@ -152,7 +161,7 @@ def _write_next(c: DecoderConfig) -> dict[str, Any]:
 
 
 _FIXED = {"norm_offset": 1.0, "qk_norm": "head", "attention_gate": True}
-_REFUSED = {"attn_output_gate": True}
+_REFUSED = {"attn_output_gate": True, "output_gate_type": "swish"}
 _IGNORED = (r"rotary_emb\.inv_freq$", _PREDICTORS)
 
 HYBRID: Mapping[str, Family] = {
@@ -208,6 +217,7 @@ HYBRID: Mapping[str, Family] = {
         write=_write_moe,
         names=_APART,
         routed=_SHARED,
+        stacks=_STACKS,
         ignored=_IGNORED,
     ),
 }

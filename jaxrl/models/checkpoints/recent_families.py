@@ -126,7 +126,6 @@ _GPT_OSS = {
 }
 _GPT_OSS_ROPE = {
     "rope_type": "yarn",
-    "rope_theta": 1.5e5,
     "factor": 32.0,
     "beta_fast": 32.0,
     "beta_slow": 1.0,

@@ -21,6 +21,9 @@ SINGLE = "model.safetensors"
 _FLOATS = ("F64", "F32", "F16", "BF16")
 """Types of tensors that are weights as they are."""
 
+_COPIED = (*_FLOATS, "I64", "BOOL")
+"""Types of tensors that no quantisation uses: weights as they are, and counts such as positions."""
+
 _METADATA = "__metadata__"
 """What the head of a safetensors file says beside its tensors."""
 
@@ -108,11 +111,13 @@ def copy(directory: Path, names: Collection[str], target: Path) -> int:
       ValueError: one of them is quantised.
     """
     header: dict[str, Any] = {_METADATA: {"format": "pt"}}
-    sources, size = list[tuple[Path, int, int]](), 0
+    sources, size, chosen = list[tuple[Path, int, int]](), 0, set(names)
     for name in _names(directory):
         start, fields = quantized_files.read_header(directory / name)
-        for key in fields.keys() & set(names):
-            if fields[key]["dtype"] not in _FLOATS:
+        for key in fields:
+            if key == _METADATA or key not in chosen:
+                continue
+            if fields[key]["dtype"] not in _COPIED:
                 raise ValueError(
                     f"{directory}: the tensor {key} is of type {fields[key]['dtype']} and is not "
                     "copied; begin from the checkpoint in bf16"

@@ -27,7 +27,7 @@ from jaxrl.data.types import Problem, Score, Task
 from jaxrl.models import decoder
 from jaxrl.record import checkpoint
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import collect, driver, engine, episodes, experience, policy, state
+from jaxrl.rollout import collect, driver, engine, episodes, experience, policy, programs, state
 from jaxrl.rollout.drive import Drive
 from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.experience import Experience
@@ -574,6 +574,38 @@ def thinking(request, tmp_path):
     made = tokenizers.load(tmp_path)
     rollout = RolloutConfig(1, 1, max_prompt_tokens=4000, max_new_tokens=4000, chat=True)
     return Context(rollout, 0, made, task, dialogue.of_model(made, ("user",), chat=True))
+
+
+@pytest.mark.parametrize(
+    ("written", "scored"),
+    [
+        ("<|channel|>analysis<|message|>2+2 is 5 or", ""),
+        ("<|channel|>analysis<|message|>5?<|end|><|start|>assistant", ""),
+        (
+            "<|channel|>analysis<|message|>5?<|end|><|start|>assistant"
+            "<|channel|>final<|message|>4<|return|>",
+            "4",
+        ),
+        ("<|channel|>analysis<|message|>5?<|end|><|channel|>final<|message|>4, as", "4, as"),
+        ("<|channel|>final<|message|>4<|return|>", "4"),
+        ("4<|return|>", "4"),
+        ("", ""),
+    ],
+)
+def test_a_single_answer_in_harmony_is_its_final_message(written, scored):
+    """What was thought before earns nothing."""
+    backend = test_environments.of_bytes(*test_environments.HARMONY_TOKENS)
+    made = tokenizers._assemble(
+        backend, eos_ids=[backend.ids("<|return|>")], bos_id=None,
+        template=test_environments.HARMONY, special={},
+    )  # fmt: skip
+    prompt, own = backend.encode("<|start|>assistant")[0], backend.encode(written)[0]
+    done = SimpleNamespace(
+        tokens=np.array(own, np.int32), request=SimpleNamespace(prompt=tuple(prompt))
+    )
+    ctx = Context(RolloutConfig(chat=True), 0, made, tasks.get("arithmetic"))
+    grade = next(programs.graded(ctx, tasks.get("arithmetic").problem("train", 0, 0), done))
+    assert grade.text == scored
 
 
 @pytest.mark.parametrize("lead", ["", "<think>"])

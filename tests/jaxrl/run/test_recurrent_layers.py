@@ -8,10 +8,11 @@ from pathlib import Path
 import jax
 import pytest
 
+from jaxrl.launch.inspect import evaluate, sample
 from jaxrl.models import decoder
 from jaxrl.models.checkpoints import huggingface
 from jaxrl.record import metrics
-from jaxrl.rollout import recurrent
+from jaxrl.rollout import policy, recurrent
 from jaxrl.run import assemble
 from tests.jaxrl import tiny
 from tests.models import byte_tokenizer
@@ -77,3 +78,25 @@ def test_a_run_asks_before_it_begins(tmp_path):
     )
     with pytest.raises(ValueError, match="share_prompts"):
         assemble.assemble(config)
+
+
+def test_readers_of_rows_are_asked_too(tmp_path):
+    """A teacher or a reward model that is not trained reads the same rows."""
+    settings = changes(tmp_path / "model") | {"packing.share_prompts": True}
+    config = tiny.config(tmp_path / "run", **settings)
+    with pytest.raises(ValueError, match="share_prompts=True: 'Bob' has recurrent layers"):
+        recurrent.check_reader(config, HYBRID, "Bob")
+    alone = dataclasses.replace(config.packing, share_prompts=False)
+    recurrent.check_reader(dataclasses.replace(config, packing=alone), HYBRID, "Bob")
+    recurrent.check_reader(config, FAMILIES["latent"], "Ann")
+
+
+def test_several_devices_are_refused_wherever_a_model_is_opened(tmp_path, monkeypatch, capsys):
+    changes(tmp_path / "model")
+    name = str(tmp_path / "model")
+    monkeypatch.setattr(jax, "device_count", lambda: 2)
+    assert sample.main([name, "--prompt", "a"]) == 2
+    assert evaluate.main([name, "--task", "tests.digests:coin"]) == 2
+    assert capsys.readouterr().err.count("2 devices: qwen3_5_text has recurrent layers") == 2
+    with pytest.raises(ValueError, match="2 devices"):
+        policy.create(policy.config_of(name), None)

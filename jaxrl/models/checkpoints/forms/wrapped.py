@@ -98,6 +98,9 @@ _TIE = "tie_word_embeddings"
 _MROPE = ("mrope_section", "mrope_interleaved")
 """Keys of a RoPE that say how the axes of a picture share it; in a text all axes are one."""
 
+_CUT_OUT = "model.language_model."
+"""Begins names of the tensors of a text model inside another."""
+
 _TEXT = re.compile(
     r"(?:model\.)?(?:(?:language|text)_model\.)?(?:model\.)?((?:layers|embed_tokens|norm)\..*)"
 )
@@ -196,13 +199,14 @@ def text_tensors(raw: Raw, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """The tensors of the text model, by the names that they have where it comes alone.
 
     Args:
-      raw: contents of config.json; of a text model, the tensors stay as they are.
+      raw: contents of config.json; of a text model, the tensors stay as they are, unless they
+        have names of one that reads pictures, as transformers saves a text model cut out of it.
       tensors: of the files, by name.
 
     Raises:
       ValueError: two tensors are the same part of the text model.
     """
-    if find(raw) is None:
+    if find(raw) is None and not any(name.startswith(_CUT_OUT) for name in tensors):
         return dict(tensors)
     renamed: dict[str, Any] = {}
     for name, tensor in tensors.items():
