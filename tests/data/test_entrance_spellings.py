@@ -1,10 +1,12 @@
 """What enters a run, as other frameworks write it: read as it is meant, or refused."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
+from jaxrl.config import Config
 from jaxrl.data import tasks
 from jaxrl.data.rewards import named
 from jaxrl.data.sources import records as sources
@@ -316,6 +318,31 @@ def test_no_file_is_ignored_for_another(flag, recipe, tmp_path, capsys):
     assert f"{flag} is given twice; name several files" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("course", [False, True])
+@pytest.mark.parametrize(
+    ("recipe", "flag"),
+    [
+        ("grpo", "data"),
+        ("grpo", "test-data"),
+        ("sft", "data"),
+        ("sft", "test-data"),
+        ("sft", "eval-data"),
+    ],
+)
+def test_a_flag_replaces_the_data_of_a_config_file(recipe, flag, course, tmp_path):
+    record = {"prompt": "a", "answer": "b"}
+    one, two = (saved(tmp_path, record, name=f"{n}.jsonl") for n in range(2))
+    stage = {"recipe": recipe, "data": one, flag: one}
+    if recipe == "grpo":
+        stage["reward"] = "exact"
+    path = tmp_path / "my.yaml"
+    path.write_text(json.dumps({"model": "fresh", **({"course": [stage]} if course else stage)}))
+    config, _ = configs.resolve([str(path), f"--{flag}", two])
+    read = config.task_args if recipe == "grpo" else dataclasses.asdict(config.data)
+    field = {"data": "path"}.get(flag, "test_path" if recipe == "grpo" else "eval_path")
+    assert read[field] == two
+
+
 # --- places ------------------------------------------------------------------------------------
 
 
@@ -339,3 +366,28 @@ def test_a_path_in_a_config_is_whole_whatever_names_it(recipe, flags, where, tmp
     config, _ = configs.resolve([recipe, *flags])
     assert where(config) == str(tmp_path / "me" / "model")
     assert paths.whole_path("me/other") == "me/other" and paths.whole_path("fresh") == "fresh"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Inner:
+    path: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Own:
+    history: int = 8
+    path: str | None = None
+    eval_path: tuple[str, ...] = ()
+    models: dict[str, int] = dataclasses.field(default_factory=dict)
+    model: _Inner = _Inner()
+    rubric: tuple[float, ...] = (1.0,)
+
+
+def test_only_texts_of_an_extension_of_ones_own_are_paths(tmp_path, monkeypatch):
+    (tmp_path / "me").mkdir()
+    monkeypatch.chdir(tmp_path)
+    settings = _Own(eval_path=("me",), model=_Inner("me"), models={"me": 2})
+    config = paths.with_whole_paths(Config(extensions={"my:own": settings}))
+    me = str(tmp_path / "me")
+    full = dataclasses.replace(settings, eval_path=(me,), model=_Inner(me))
+    assert config.extensions["my:own"] == full

@@ -55,7 +55,7 @@ def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Opti
             f"jaxrl {command} {meant}"
         )
     config, file_flags = opened(name, trusted="--trust" in rest, model=short.model_of(rest))
-    config, rest, options = short.expand(config, [*file_flags, *rest])
+    config, rest, options = short.expand(config, rest, file_flags)
     return _parsed(config, rest, f"jaxrl {command} {name}", options)
 
 
@@ -155,7 +155,7 @@ def _of_stage(
 ) -> tuple[Config, short.Options]:
     """The config of one stage of a course, from its values in the file and the flags."""
     config, file_flags = of_values(values, path, short.model_of(argv))
-    config, rest, options = short.expand(config, [*file_flags, *argv])
+    config, rest, options = short.expand(config, argv, file_flags)
     return _parsed(config, rest, f"jaxrl {command} {values['recipe']}", options)
 
 
