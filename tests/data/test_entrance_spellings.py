@@ -135,6 +135,29 @@ def test_what_python_prints_of_messages_is_no_text(column, written, tmp_path):
     assert rows.read(saved(tmp_path, plain))
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"role": "engineer", "content": "builds bridges"},
+        {"from": "London", "to": "Paris", "value": 100},
+        {"from": "human", "value": 3},
+        {"role": 3, "content": "three"},
+        [{"role": "user", "content": "hi"}, {"role": "guest", "content": "ho"}],
+    ],
+)
+def test_json_that_is_no_message_is_a_text(answer, tmp_path):
+    texts = [json.dumps(answer)]
+    if "human" not in texts[0] and "user" not in texts[0]:  # which Python may have printed
+        texts.append(str(answer))
+    for text in texts:
+        record = {"prompt": "a", "completion": text}
+        assert rows.read(saved(tmp_path, record))[0].answers == (text,)
+    for role in ("GPT", "assistant", "model", "tool"):
+        text = json.dumps([{"role": None, "from": role, "content": None, "value": "hi"}])
+        row = rows.read(saved(tmp_path, {"prompt": "a", "completion": text}))[0]
+        assert row.answers[0][0]["content"] == "hi"
+
+
 @pytest.mark.parametrize("switch", ["weight", "train", "training", "loss"])
 @pytest.mark.parametrize("off", [False, 0, 0.0])
 def test_a_turn_that_is_switched_off_is_not_learned(switch, off, tmp_path):
