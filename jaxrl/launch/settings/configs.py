@@ -94,7 +94,7 @@ def _of_fork(fork: str, argv: list[str], command: str) -> tuple[Config, short.Op
     config = courses.resolved(config, source)
     config = dataclasses.replace(config, run_dir=f"{str(source).rstrip('/')}-fork", fork="")
     config, rest, options = short.expand(config, argv)
-    config = flags.parse(config, rest, prog=f"jaxrl {command}")
+    config = paths.with_whole_paths(flags.parse(config, rest, prog=f"jaxrl {command}"))
     return short.with_epochs(config, options)
 
 
