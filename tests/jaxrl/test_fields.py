@@ -140,7 +140,9 @@ def test_true_and_false_are_arguments_of_functions():
         assert config.curriculum.args == {"strict": True}
 
 
-@pytest.mark.parametrize("value", [1e4, np.int64(10_000), np.float64(1e4), yaml.safe_load("1.0e+4")])
+@pytest.mark.parametrize(
+    "value", [1e4, np.int64(10_000), np.float64(1e4), yaml.safe_load("1.0e+4")]
+)
 def test_a_whole_number_of_any_kind_is_an_integer(value):
     for config in (
         configs.replaced(Config(), "steps", value),
