@@ -7,6 +7,7 @@ those of a nested mapping. Errors give the dotted name, the value and the remedy
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import types
 import typing
 from collections.abc import Mapping
@@ -21,8 +22,9 @@ T = TypeVar("T")
 def typed(hint: Any, value: Any, name: str) -> Any:
     """A plain value as a field of a type has it; a value that has the type already is returned.
 
-    Mappings become dataclasses, lists become tuples, and a text that is a number becomes one where
-    the field is of numbers, as YAML reads 1e-5 as a text. Of a union of several types the value
+    Mappings become dataclasses, lists become tuples, a whole float becomes an integer where the
+    field is of integers, and a text that is a number becomes one where the field is of numbers, as
+    YAML reads 1e-5 as a text. Of a union of several types the value
     stays as it is, and so do the settings of extensions outside this package.
 
     Args:
@@ -43,6 +45,8 @@ def typed(hint: Any, value: Any, name: str) -> Any:
         return typed(alternatives[0], value, name)
     if hint is float:
         return float(_number(value, name))
+    if hint is int and _is_whole(value):
+        return int(value)
     if origin is typing.Literal and value not in members:
         raise ValueError(f"{name}={value!r}: choose one of {', '.join(map(str, members))}")
     if hint in (int, str, bool) and (
@@ -96,8 +100,11 @@ def _entries(members: tuple[Any, Any], value: Any, name: str) -> dict[Any, Any]:
 
 
 def _entry(hint: Any, value: Any, name: str) -> Any:
-    """A value of a dict. A whole number stays one: arguments of functions may be counts."""
-    return _number(value, name) if hint is float else typed(hint, value, name)
+    """A value of a dict. A whole number stays one, and so do true and false: those of arguments of
+    functions may be counts and switches."""
+    if hint is not float:
+        return typed(hint, value, name)
+    return value if isinstance(value, bool) else _number(value, name)
 
 
 def _key(kind: type, key: Any, name: str) -> Any:
@@ -117,6 +124,13 @@ def _number(value: Any, name: str) -> int | float:
     if number is None:
         raise ValueError(f"{name}={value!r}: must be a number")
     return value if isinstance(value, int) else number
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a value is an integer of any kind of number: of Python, of NumPy, or a float."""
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, numbers.Integral) or (isinstance(value, float) and value.is_integer())
 
 
 def _require(field: str, names: list[str], path: str) -> None:

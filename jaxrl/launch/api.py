@@ -73,7 +73,8 @@ def recipe(
     argv = [f"--{flag}={value}" for flag, value in data_flags.items() if os.fspath(value)]
     argv += [f"--reward={text}" for text in _rewards(reward)]
     argv += [f"--model={os.fspath(model)}"] if model else []
-    config, rest, _ = short.expand(recipes.load(name, os.fspath(model) or None), argv)
+    before = recipes.load(name, os.fspath(model) or None)
+    config, rest, _ = short.expand(before, argv)
     changes = {
         flag.removeprefix("--"): value for flag, _, value in (t.partition("=") for t in rest)
     }
@@ -85,6 +86,7 @@ def recipe(
         flag = field.replace("__", ".").replace("_", "-")
         path = names.get(flag, field.replace("__", ".")).replace("-", "_")
         config = configs.replaced(config, path, value)
+    config = recipes.refitted(config, before)
     if user_functions.SESSION in str(config.task_args.get("rewards", "")):
         config = dataclasses.replace(config, score_workers=0)
     return config

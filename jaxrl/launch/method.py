@@ -103,24 +103,14 @@ def applied(config: Config, method: Method) -> Config:
     """The config with what a method sets."""
     values = {name: getattr(method, name) for name in _OF_CONFIG}
     config = changed(config, {name: value for name, value in values.items() if value is not None})
-    if method.stages is None:
-        return config
-    return dataclasses.replace(config, stages=_at_steps(config.steps, method.stages))
+    return config if method.stages is None else placed(config, method)
 
 
-def fitted(config: Config, method: Method, before: int) -> Config:
+def fitted(config: Config, method: Method) -> Config:
     """The config with a method's stages at the shares of the run that it now has, and its weights
-    of the user's domains.
-
-    Args:
-      config: with the user's steps and domains.
-      method: that the config has.
-      before: the steps that the method's stages were placed by. Stages that the user has set stay.
-    """
-    if config.stages != _at_steps(before, method.stages or {}):
-        return config
-    staged = _at_steps(config.steps, method.stages or {})
-    config = dataclasses.replace(config, stages=staged)
+    of the user's domains."""
+    config = placed(config, method)
+    staged = dict(config.stages)
     if method.by_domain is None or not config.domains:
         return config
     plan = method.by_domain(tuple(config.domains))
@@ -136,6 +126,11 @@ def fitted(config: Config, method: Method, before: int) -> Config:
     for start, fields in _at_steps(config.steps, stages).items():
         staged[start] = fields | staged.get(start, {})
     return dataclasses.replace(config, domains=domains, stages=dict(sorted(staged.items())))
+
+
+def placed(config: Config, method: Method) -> Config:
+    """The config with a method's stages at their shares of the run."""
+    return dataclasses.replace(config, stages=_at_steps(config.steps, method.stages or {}))
 
 
 def lost(config: Config, method: Method) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -116,7 +117,8 @@ def prepare(config: Config, note: Callable[[str], None]) -> Place:
             "config; it is written anew"
         )
     if saved.exists() and has_progress(directory):
-        differs = configs.changed(configs.load(saved), config)
+        changed = configs.changed(configs.load(saved), config)
+        differs = {name: pair for name, pair in changed.items() if not _is_same(*pair)}
         allowed = {name: pair for name, pair in differs.items() if name.startswith(MAY_CHANGE)}
         refused = {name: pair for name, pair in differs.items() if name not in allowed}
         if refused:
@@ -193,6 +195,19 @@ def _differing(plain: Any, masked: Any, name: str = "") -> str:
         return name if plain != masked and not isinstance(plain, tuple) else ""
     pairs = ((f"{name}.{key}".strip("."), plain[key], masked[key]) for key in plain)
     return next(filter(None, (_differing(a, b, inner) for inner, a, b in pairs)), "")
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    """Whether two values of a field are equal but for paths that are whole in the new one."""
+    if dataclasses.is_dataclass(old) and dataclasses.is_dataclass(new):
+        old, new = configs.to_dict(old), configs.to_dict(new)
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return old.keys() == new.keys() and all(_is_same(old[key], new[key]) for key in old)
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        return len(old) == len(new) and all(map(_is_same, old, new))
+    if isinstance(old, str) and isinstance(new, str) and Path(new).is_absolute():
+        return new in (old, str(Path(old).resolve()), str(Path(old).absolute()))
+    return old == new
 
 
 def _list(differs: dict[str, tuple[Any, Any]]) -> str:

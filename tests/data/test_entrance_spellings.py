@@ -1,10 +1,12 @@
 """What enters a run, as other frameworks write it: read as it is meant, or refused."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
+from jaxrl.config import Config
 from jaxrl.data import tasks
 from jaxrl.data.rewards import named
 from jaxrl.data.sources import records as sources
@@ -131,6 +133,29 @@ def test_what_python_prints_of_messages_is_no_text(column, written, tmp_path):
             task(tmp_path, record)
     plain = {**record, column: "{'value': 3}"}  # an answer about programs
     assert rows.read(saved(tmp_path, plain))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"role": "engineer", "content": "builds bridges"},
+        {"from": "London", "to": "Paris", "value": 100},
+        {"from": "human", "value": 3},
+        {"role": 3, "content": "three"},
+        [{"role": "user", "content": "hi"}, {"role": "guest", "content": "ho"}],
+    ],
+)
+def test_json_that_is_no_message_is_a_text(answer, tmp_path):
+    texts = [json.dumps(answer)]
+    if "human" not in texts[0] and "user" not in texts[0]:  # which Python may have printed
+        texts.append(str(answer))
+    for text in texts:
+        record = {"prompt": "a", "completion": text}
+        assert rows.read(saved(tmp_path, record))[0].answers == (text,)
+    for role in ("GPT", "assistant", "model", "tool"):
+        text = json.dumps([{"role": None, "from": role, "content": None, "value": "hi"}])
+        row = rows.read(saved(tmp_path, {"prompt": "a", "completion": text}))[0]
+        assert row.answers[0][0]["content"] == "hi"
 
 
 @pytest.mark.parametrize("switch", ["weight", "train", "training", "loss"])
@@ -316,6 +341,31 @@ def test_no_file_is_ignored_for_another(flag, recipe, tmp_path, capsys):
     assert f"{flag} is given twice; name several files" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("course", [False, True])
+@pytest.mark.parametrize(
+    ("recipe", "flag"),
+    [
+        ("grpo", "data"),
+        ("grpo", "test-data"),
+        ("sft", "data"),
+        ("sft", "test-data"),
+        ("sft", "eval-data"),
+    ],
+)
+def test_a_flag_replaces_the_data_of_a_config_file(recipe, flag, course, tmp_path):
+    record = {"prompt": "a", "answer": "b"}
+    one, two = (saved(tmp_path, record, name=f"{n}.jsonl") for n in range(2))
+    stage = {"recipe": recipe, "data": one, flag: one}
+    if recipe == "grpo":
+        stage["reward"] = "exact"
+    path = tmp_path / "my.yaml"
+    path.write_text(json.dumps({"model": "fresh", **({"course": [stage]} if course else stage)}))
+    config, _ = configs.resolve([str(path), f"--{flag}", two])
+    read = config.task_args if recipe == "grpo" else dataclasses.asdict(config.data)
+    field = {"data": "path"}.get(flag, "test_path" if recipe == "grpo" else "eval_path")
+    assert read[field] == two
+
+
 # --- places ------------------------------------------------------------------------------------
 
 
@@ -339,3 +389,28 @@ def test_a_path_in_a_config_is_whole_whatever_names_it(recipe, flags, where, tmp
     config, _ = configs.resolve([recipe, *flags])
     assert where(config) == str(tmp_path / "me" / "model")
     assert paths.whole_path("me/other") == "me/other" and paths.whole_path("fresh") == "fresh"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Inner:
+    path: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Own:
+    history: int = 8
+    path: str | None = None
+    eval_path: tuple[str, ...] = ()
+    models: dict[str, int] = dataclasses.field(default_factory=dict)
+    model: _Inner = _Inner()
+    rubric: tuple[float, ...] = (1.0,)
+
+
+def test_only_texts_of_an_extension_of_ones_own_are_paths(tmp_path, monkeypatch):
+    (tmp_path / "me").mkdir()
+    monkeypatch.chdir(tmp_path)
+    settings = _Own(eval_path=("me",), model=_Inner("me"), models={"me": 2})
+    config = paths.with_whole_paths(Config(extensions={"my:own": settings}))
+    me = str(tmp_path / "me")
+    full = dataclasses.replace(settings, eval_path=(me,), model=_Inner(me))
+    assert config.extensions["my:own"] == full

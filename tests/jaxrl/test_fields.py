@@ -4,14 +4,16 @@ import dataclasses
 import types
 import typing
 
+import numpy as np
 import pytest
+import yaml
 
 from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config, Domain, fields, stages
 
 WRONG = {
-    int: ["many", 4.5, True],
+    int: ["many", 4.5, float("inf"), float("nan"), True],
     float: ["much", True, [1], 10**400],
     bool: ["yes", 1],
     str: [3, ["a"]],
@@ -31,8 +33,9 @@ def leaves(kind, prefix=""):
 def wrong_values(hint):
     """Values that a field of a type cannot have, nested ones too."""
     origin, members = typing.get_origin(hint), typing.get_args(hint)
-    if origin is dict:
-        entries = [{"a": value} for value in wrong_values(members[1])]
+    if origin is dict:  # of arguments of functions, which may be true or false
+        refused = [value for value in wrong_values(members[1]) if value is not True]
+        entries = [{"a": value} for value in refused]
         return [3, "text", *entries]
     if origin is tuple:
         return [3, "text", *([value] for value in wrong_values(members[0]))]
@@ -126,6 +129,27 @@ def test_values_become_what_the_field_holds():
     deeper = configs.replaced(read, "domains.a.args.size", 7)
     assert deeper.domains["a"].args == {"size": 7} and read.domains["a"].args == {"size": 5}
     assert configs.replaced(read, "stages.5", {"task": "sort"}).stages == {5: {"task": "sort"}}
+
+
+def test_true_and_false_are_arguments_of_functions():
+    for config in (
+        configs.replaced(Config(), "curriculum.args.strict", True),
+        configs.merged(Config(), {"curriculum": {"args": {"strict": True}}}),
+        configs.from_dict(Config, {"curriculum": {"args": {"strict": True}}}),
+    ):
+        assert config.curriculum.args == {"strict": True}
+
+
+@pytest.mark.parametrize(
+    "value", [1e4, np.int64(10_000), np.float64(1e4), yaml.safe_load("1.0e+4")]
+)
+def test_a_whole_number_of_any_kind_is_an_integer(value):
+    for config in (
+        configs.replaced(Config(), "steps", value),
+        configs.merged(Config(), {"steps": value}),
+        configs.from_dict(Config, {"steps": value}),
+    ):
+        assert (config.steps, type(config.steps)) == (10_000, int)
 
 
 def test_what_a_file_leaves_out_stays_in_extensions_too():

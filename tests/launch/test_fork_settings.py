@@ -54,6 +54,17 @@ def test_a_fork_of_a_fork_names_its_own_source(tmp_path):
     assert config.fork == f"{tmp_path / 'a'}@7"
 
 
+@pytest.mark.parametrize("step", ["", "@7"])
+@pytest.mark.parametrize("recipe", [[], ["quickstart"]])
+def test_the_path_of_a_fork_is_whole(recipe, step, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    saved(tmp_path / "a", model="model")
+    config, _ = resolve([*recipe, "--fork", f"a{step}"])
+    assert config.fork == f"{tmp_path / 'a'}{step}"
+    assert recipe or config.model == str(tmp_path / "model")
+
+
 def test_functions_of_others_are_refused_as_those_of_a_run_that_continues(tmp_path):
     saved(tmp_path / "own", task="somebody.elses:task")
     shutil.copytree(tmp_path / "own", tmp_path / "a")  # no run that this account has started

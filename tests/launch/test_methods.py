@@ -10,7 +10,7 @@ import pytest
 from jaxrl.data import tasks
 from jaxrl.data.rewards import wrappers
 from jaxrl.data.types import Problem, Score
-from jaxrl.launch import algorithms, cli, domain_plans, method, needs, recipes
+from jaxrl.launch import algorithms, api, cli, domain_plans, method, needs, recipes
 from jaxrl.launch.listing import methods_table
 from jaxrl.launch.recipes.skills import dynamic_control
 from jaxrl.launch.settings import configs as files
@@ -131,7 +131,34 @@ def test_stages_keep_their_share_of_the_run(steps, rows):
     (start,) = config.stages
     assert start == round(steps * 7 / 11)
     own = dataclasses.replace(config, stages={10: {"rollout.group_size": 4}})
-    assert method.fitted(own, recipes.module("drive_pre_grpo").METHOD, steps) == own
+    assert recipes.refitted(own, config) == own
+
+
+STAGED = [name for name in METHODS if recipes.method_in(recipes.module(name)).stages]
+
+
+@pytest.mark.parametrize("model", ["smollm2-135m", ""])
+@pytest.mark.parametrize("name", STAGED)
+def test_stages_are_in_the_same_place_whoever_sets_the_steps(name, model, tmp_path):
+    path = tmp_path / "run.yaml"
+    own = {"model": model} if model else {}
+    path.write_text(json.dumps({"recipe": name, "steps": 2000, **own}))
+    argv = [name, "--steps", "2000", *(["--model", model] if model else [])]
+    config = files.resolve(argv)[0]
+    assert config.stages
+    assert files.resolve([str(path)])[0].stages == config.stages
+    assert api.recipe(name, steps=2000, **own).stages == config.stages
+    path.write_text(json.dumps({"recipe": name, **own}))
+    assert files.resolve([str(path), "--steps", "2000"])[0].stages == config.stages
+    path.write_text(json.dumps({"recipe": name, "max-steps": 2000, **own}))
+    assert files.resolve([str(path)])[0].stages == config.stages
+
+
+@pytest.mark.parametrize("name", STAGED)
+def test_away_from_the_task_of_its_example_a_method_has_its_own_stages(name):
+    config = files.resolve([name, "--env", "tests.data.test_tasks:counting", "--steps", "2000"])[0]
+    own = method.applied(dataclasses.replace(config, stages={}), recipes.module(name).METHOD)
+    assert config.stages == own.stages
 
 
 def test_the_last_domain_is_raised_near_the_end(rows):

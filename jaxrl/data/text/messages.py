@@ -34,6 +34,7 @@ ROLES = {
 }
 """Names of roles in public formats, and the role that each is."""
 
+_KNOWN_ROLES = {*ROLES, *ROLES.values()}
 _CALLS = ("function_call", "tool_call")
 _THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 _SWITCHES = ("train", "training", "loss", "weight")
@@ -110,10 +111,13 @@ def conversation(value: Any, where: str = "") -> tuple[Message, ...]:
 def in_text(text: str, where: str) -> Any:
     """The messages that a text is the JSON of, as tables of texts hold them; None: of none.
 
+    Other JSON with such keys, whose roles are none of messages, is a text.
+
     Raises:
       ValueError: it is what Python prints of messages.
     """
-    if _REPR.match(text) and all(re.search(f"'({a}|{b})':", text) for a, b in _KEYS):
+    role = re.search(r"'(?:role|from)'\s*:\s*'(\w+)'", text) if _REPR.match(text) else None
+    if role and _is_role(role[1]) and re.search("'(content|value)'\\s*:", text):
         raise ValueError(
             f"{where} is {text!r:.60}, which Python printed of messages; write it as JSON, by "
             "json.dumps"
@@ -125,10 +129,21 @@ def in_text(text: str, where: str) -> Any:
     except (ValueError, RecursionError):
         return None
     turns = value if isinstance(value, list) else [value]
-    has_roles = all(
-        isinstance(turn, Mapping) and all(turn.keys() & {*pair} for pair in _KEYS) for turn in turns
-    )
-    return value if turns and has_roles else None
+    return value if turns and all(map(_is_message, turns)) else None
+
+
+def _is_message(turn: Any) -> bool:
+    """Whether a value has a role of messages, and a content that a message can have."""
+    if not isinstance(turn, Mapping) or not all(turn.keys() & {*pair} for pair in _KEYS):
+        return False
+    role, content = (turn.get(b) if turn.get(a) is None else turn[a] for a, b in _KEYS)
+    parts = content if isinstance(content, list) else [content]
+    return _is_role(role) and all(isinstance(part, str | Mapping | None) for part in parts)
+
+
+def _is_role(value: Any) -> bool:
+    """Whether a value is the name of a role in a public format."""
+    return isinstance(value, str) and value.strip().lower() in _KNOWN_ROLES
 
 
 def earlier(value: Any, where: str) -> tuple[Message, ...]:

@@ -152,6 +152,32 @@ def method_of(config: Config) -> method.Method | None:
     return _as_shown(recipe_method, getattr(recipe, "EXAMPLE", method.Example()))
 
 
+def refitted(config: Config, before: Config) -> Config:
+    """The config with the stages of its recipe's method, and their weights of the user's domains,
+    where they belong in the run that it now is. Stages that the user has set stay.
+
+    Args:
+      config: with the user's changes.
+      before: without them.
+    """
+    recipe_method = method_of(config)
+    if recipe_method is None or not has_stages_of(before, config):
+        return config
+    return method.fitted(config, recipe_method)
+
+
+def has_stages_of(before: Config, config: Config) -> bool:
+    """Whether a config has the stages that a method gave it before the user's changes, or, away
+    from the problems of its recipe's example, those of the example."""
+    if config.stages != before.stages:
+        return False
+    earlier = method_of(before)
+    stages = {} if earlier is None else method.placed(before, earlier).stages
+    if before.stages == stages or not is_example(before) or is_example(config):
+        return before.stages == stages
+    return before.stages == load(before.recipe).stages
+
+
 def _as_shown(recipe_method: method.Method, example: method.Example) -> method.Method:
     """A method with the stages of its example."""
     if example.stages is None:

@@ -55,21 +55,17 @@ def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Opti
             f"jaxrl {command} {meant}"
         )
     config, file_flags = opened(name, trusted="--trust" in rest, model=short.model_of(rest))
-    config, rest, options = short.expand(config, [*file_flags, *rest])
-    return _parsed(config, rest, f"jaxrl {command} {name}", options)
+    return _parsed(config, rest, file_flags, f"jaxrl {command} {name}")
 
 
 def _parsed(
-    config: Config, argv: list[str], prog: str, options: short.Options
+    before: Config, argv: list[str], file_flags: list[str], prog: str
 ) -> tuple[Config, short.Options]:
     """The config with flags, whole paths, its epochs, and its method's stages where they belong."""
-    steps = config.steps
-    config = paths.with_whole_paths(flags.parse(config, argv, prog=prog))
+    config, rest, options = short.expand(before, argv, file_flags)
+    config = paths.with_whole_paths(flags.parse(config, rest, prog=prog))
     config, options = short.with_epochs(config, options)
-    recipe_method = recipes.method_of(config)
-    return (
-        config if recipe_method is None else method.fitted(config, recipe_method, steps)
-    ), options
+    return recipes.refitted(config, before), options
 
 
 def _of_fork(fork: str, argv: list[str], command: str) -> tuple[Config, short.Options]:
@@ -94,7 +90,7 @@ def _of_fork(fork: str, argv: list[str], command: str) -> tuple[Config, short.Op
     config = courses.resolved(config, source)
     config = dataclasses.replace(config, run_dir=f"{str(source).rstrip('/')}-fork", fork="")
     config, rest, options = short.expand(config, argv)
-    config = flags.parse(config, rest, prog=f"jaxrl {command}")
+    config = paths.with_whole_paths(flags.parse(config, rest, prog=f"jaxrl {command}"))
     return short.with_epochs(config, options)
 
 
@@ -155,8 +151,7 @@ def _of_stage(
 ) -> tuple[Config, short.Options]:
     """The config of one stage of a course, from its values in the file and the flags."""
     config, file_flags = of_values(values, path, short.model_of(argv))
-    config, rest, options = short.expand(config, [*file_flags, *argv])
-    return _parsed(config, rest, f"jaxrl {command} {values['recipe']}", options)
+    return _parsed(config, argv, file_flags, f"jaxrl {command} {values['recipe']}")
 
 
 def of_values(
@@ -202,6 +197,9 @@ def of_values(
         config = configs.merged(base, values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+    recipe_method = recipes.method_of(config)
+    if recipe_method is not None and recipes.has_stages_of(base, config):
+        config = method.placed(config, recipe_method)
     return dataclasses.replace(config, recipe=name or path.stem), file_flags
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from jaxrl.config import Config
 from jaxrl.models import catalog
+from jaxrl.run import begin
 
 _FIELDS = ("model", "models", "path", "eval_path", "fork", "history", "rubric")
 """Fields of a config, its groups and its extensions that name models, runs or files."""
@@ -38,12 +39,19 @@ def _with_whole(value: Any) -> Any:
     changes = dict[str, Any]()
     for field in dataclasses.fields(value):
         before = getattr(value, field.name)
-        if field.name not in _FIELDS:
-            after = _with_whole(before)
-        elif isinstance(before, str):
-            after = whole_path(before)
-        else:
-            after = type(before)(map(whole_path, before))
+        after = _whole_field(field.name, before)
         if after != before:
             changes[field.name] = after
     return dataclasses.replace(value, **changes) if changes else value
+
+
+def _whole_field(name: str, value: Any) -> Any:
+    """The value of a field with whole paths: its texts are some where its name says so."""
+    if name == "fork" and isinstance(value, str):
+        run, step = begin.fork_names(value)
+        return f"{whole_path(run)}@{step}" if step else whole_path(run)
+    if name in _FIELDS and isinstance(value, str):
+        return whole_path(value)
+    if name in _FIELDS and type(value) in (list, tuple):
+        return type(value)(whole_path(part) if isinstance(part, str) else part for part in value)
+    return _with_whole(value)

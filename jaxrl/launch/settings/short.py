@@ -132,7 +132,9 @@ class Options(NamedTuple):
     """Lines to print before the run."""
 
 
-def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Options]:
+def expand(
+    config: Config, argv: Sequence[str], file_flags: Sequence[str] = ()
+) -> tuple[Config, list[str], Options]:
     """The config with the data and rewards of short flags, the other flags in full, and options.
 
     A task of another name starts from its own parameters. A model with a chat template gets its
@@ -141,6 +143,7 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
     Args:
       config: to start from.
       argv: the flags of a command.
+      file_flags: those of its file, which the command may say otherwise.
 
     Raises:
       ValueError: a flag without its value, a switch with one that is neither true nor false, or
@@ -151,9 +154,10 @@ def expand(config: Config, argv: Sequence[str]) -> tuple[Config, list[str], Opti
     rewards: list[str] = []
     columns: dict[str, str] = {}
     for flag in ("--data", "--test-data", "--eval-data"):
-        if sum(token.partition("=")[0] == flag for token in argv) > 1:
-            raise ValueError(f"{flag} is given twice; name several files by one folder or glob")
-    queue = list(argv)
+        for side in (file_flags, argv):
+            if sum(token.partition("=")[0] == flag for token in side) > 1:
+                raise ValueError(f"{flag} is given twice; name several files by one folder or glob")
+    queue = [*file_flags, *argv]
     while queue:
         token = queue.pop(0)
         flag, has_value, value = token.partition("=")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxrl.config import CheckpointConfig
+from jaxrl.config import CheckpointConfig, CurriculumConfig, Domain
 from jaxrl.launch import train as command
 from jaxrl.record import checkpoint, rundir
 from jaxrl.record.writer import Writer
@@ -139,6 +139,34 @@ def test_two_courses_at_once_are_told_apart(tmp_path):
     with rundir.locked(directory), pytest.raises(BlockingIOError):
         loop.train(tiny.config(directory, course=stage))
     assert {p.name for p in directory.iterdir()} - set(before) == {"lock"}
+
+
+def test_a_run_that_began_with_relative_paths_continues_with_whole_ones(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    directory = tmp_path / "run"
+
+    def config(lead):
+        chosen = CurriculumConfig(history=f"{lead}runs/a")
+        return tiny.config(
+            directory,
+            curriculum=chosen,
+            domains={"one": Domain("file", {}, curriculum=chosen)},
+            extensions={
+                "teacher": {"model": f"{lead}me/model"},
+                "reward_model": {"models": (f"{lead}me/a", f"{lead}me/b")},
+            },
+            fork=f"{lead}runs/a@10",
+        )
+
+    rundir.save_config(rundir.prepare(config(""), print).directory, config(""))
+    (directory / "checkpoints/00000000").mkdir(parents=True)
+    (directory / "checkpoints/00000000/manifest.json").write_text("{}")
+    notes = []
+    rundir.prepare(config(""), notes.append)
+    rundir.prepare(config(f"{tmp_path}/"), notes.append)
+    assert not notes
+    with pytest.raises(ValueError, match="another config"):
+        rundir.prepare(config("/elsewhere/"), print)
 
 
 def test_a_renamed_run_grows_no_second_directory(tmp_path):

@@ -477,7 +477,7 @@ def test_a_restored_run_drops_the_history_that_it_repeats(tmp_path):
         ({"curriculum": dataclasses.replace(TARGETED, args={"targt": 1.0})}, "did you mean 'targe"),
         ({"curriculum": TARGETED, "rollout__prompts": 64}, r"rollout\.prompts=64"),
         ({"curriculum__retain": 0.5}, r"curriculum\.retain=0\.5 needs curriculum\.choose"),
-        ({"domains": TWO, "curriculum": TARGETED}, r"set domains\.NAME\.curriculum"),
+        ({"domains": TWO, "curriculum": TARGETED}, r"set --domains\.NAME\.curriculum"),
         ({"domains": TWO, "rollout__max_new_tokens": 3}, r"domains\.long\.max_new_tokens=4 exc"),
         ({"bandit__weigh": "sec"}, "needs domains"),
         ({"domains": TWO, "bandit__weigh": "jaxrl.data.selection.bandits:ucb"}, "does not exist"),
