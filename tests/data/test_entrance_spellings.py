@@ -362,6 +362,18 @@ def test_the_remedy_that_a_refusal_names_can_be_applied(column, tmp_path, capsys
         task(tmp_path, record, columns=json.dumps({"colour": ""}))
 
 
+def test_columns_are_named_one_after_another_and_only_of_ones_own_data(tmp_path, capsys):
+    path = tmp_path / "run.yaml"
+    data = saved(tmp_path, {"prompt": "hi", "answer": "4", "weight": 0.5, "images": ["x"]})
+    args = {"path": data, "rewards": named.to_json([named.parse("exact")])}
+    args["columns"] = json.dumps({"images": ""})
+    path.write_text(json.dumps({"recipe": "grpo", "task": "file", "task_args": args}))
+    config, _ = configs.resolve([str(path), "--model", "none", "--data.columns.weight", ""])
+    assert json.loads(config.task_args["columns"]) == {"images": "", "weight": ""}
+    assert cli.main(["show", "grpo", "--model", "none", "--data.columns.images", ""]) == 2
+    assert "--data.columns is for data of your own" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("flag", ["--data", "--test-data", "--eval-data"])
 @pytest.mark.parametrize("recipe", ["grpo", "sft"])
 def test_no_file_is_ignored_for_another(flag, recipe, tmp_path, capsys):
