@@ -36,7 +36,7 @@ MAY_CHANGE = (
 
 _OF_PROCESS = (
     "wandb", "trackio", "mlflow", "track.", "score_workers", "score_memory_mb", "sandbox.",
-    "rollout_log.",
+    "rollout_log.groups",
 )  # fmt: skip
 """Fields, or groups of fields, that may differ between the processes of a run."""
 _FOLDERS = re.compile(r"(?<![\w./:])/(?:[^/\s\"',:]+/)+")

@@ -158,7 +158,7 @@ def test_processes_may_differ_in_folders_and_in_what_each_has_of_its_own(monkeyp
         extensions={"reward_model": {"models": ("/c/one", "/c/two")}},
         task_args={"rewards": '[{"name": "/c/my_reward.py:score"}]'},
         **{"score_workers": 3, "score_memory_mb": 9, "sandbox.allow_weak": True},
-        **{"rollout_log.every": 7},
+        **{"rollout_log.groups": 7},
     )
     assert first == other
     for changes in ({"steps": 99}, {"model": "/a/b/other"}, {"model": "gs://a/model"}):
