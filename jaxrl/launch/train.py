@@ -65,8 +65,9 @@ def train_run(config: Config, options: short.Options) -> int:
 def _one(config: Config, options: short.Options) -> int:
     """See `one`."""
     try:
-        distributed.start()  # first, as the others wait for one that is refused before
-        with distributed.together():
+        # first, as the others wait for one that is refused before; alone, no device is opened yet
+        several = distributed.start() > 1
+        with distributed.together() if several else contextlib.nullcontext():
             short.check_named(config)
             lines = needs.check(config, strict=options.strict)
     except ValueError as error:

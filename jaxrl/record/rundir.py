@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import threading
@@ -33,6 +34,14 @@ MAY_CHANGE = (
 )  # fmt: skip
 """Fields, or groups of fields, that a continued run may be given new values of."""
 
+_OF_PROCESS = (
+    "wandb", "trackio", "mlflow", "track.", "score_workers", "score_memory_mb", "sandbox.",
+    "rollout_log.groups",
+)  # fmt: skip
+"""Fields, or groups of fields, that may differ between the processes of a run."""
+_FOLDERS = re.compile(r"(?<![\w./:])/(?:[^/\s\"',:]+/)+")
+"""The folders of a whole path."""
+
 _MOST_NAMED = 5  # fields that a refusal names
 _ATTEMPTS = 3  # to make the directory, which another process may remove meanwhile
 
@@ -56,12 +65,16 @@ class Place(NamedTuple):
 def require_one(config: Config) -> None:
     """Refuse, in all processes of a run, configs or versions that are not the same in each.
 
+    Paths may lie in other folders of each machine, under the same last name.
+
     Raises:
       ValueError: they differ.
     """
     versions = {name: metadata.version(name) for name in ("jaxrl", "jax")}
     plain = masks.values(configs.to_dict(config)) | {"versions": versions}
-    expected, *rest = distributed.gathered(dict(_leaves(plain)))
+    leaves = {name: _FOLDERS.sub("", text) for name, text in _leaves(plain)}
+    common = {name: text for name, text in leaves.items() if not name.startswith(_OF_PROCESS)}
+    expected, *rest = distributed.gathered(common)
     for process, fields in enumerate(rest, 1):
         names = sorted(n for n in expected | fields if expected.get(n) != fields.get(n))
         if names:

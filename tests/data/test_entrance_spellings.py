@@ -239,6 +239,24 @@ def test_tables_of_other_types_are_refused_and_bytes_are_texts(tmp_path):
     assert (row.prompt, row.answers) == ("hé", ("b",))
 
 
+@pytest.mark.parametrize("name", ["rejected", "rejected_response", "rejected_messages"])
+@pytest.mark.parametrize(
+    "record", [{"prompt": "hi", "completion": "yo"}, {"messages": [USER, ANSWER]}]
+)
+def test_a_rejected_column_that_is_empty_makes_no_preferences(record, name, tmp_path):
+    read = rows.read(saved(tmp_path, {**record, name: None}))
+    assert read.layout.kind == next(k for k in ("completion", "messages") if k in record)
+    with pytest.raises(ValueError, match="'rejected' is missing"):
+        rows.read(saved(tmp_path, {"prompt": "hi", "chosen": "yo", "rejected": None}))
+
+
+@pytest.mark.parametrize("worse", ["no", [USER, WORSE]])
+def test_a_turn_of_the_user_is_not_preferred(worse, tmp_path):
+    record = {"messages": [USER, ANSWER, USER], "rejected_response": worse}
+    with pytest.raises(ValueError, match="the last message is not the assistant's"):
+        rows.read(saved(tmp_path, record))
+
+
 # --- prompts and answers of RL ----------------------------------------------------------------
 
 
@@ -308,6 +326,18 @@ def test_prompts_have_the_names_that_fine_tuning_knows(column, tmp_path):
     assert task(tmp_path, record).problem("train", 0, 0).prompt == "hi"
 
 
+def test_a_conversation_is_the_prompt_before_a_query_of_a_search(tmp_path):
+    record = {"query": "search words", "messages": [USER], "answer": "4"}
+    assert task(tmp_path, record).problem("train", 0, 0).prompt == "hi"
+
+
+@pytest.mark.parametrize("answer", [4, 4.0])
+def test_a_number_may_be_written_whole_or_as_a_decimal(answer, tmp_path):
+    scored = task(tmp_path, {"question": "q", "answer": answer}, reward="exact")
+    values = {text: score(scored, text).value for text in ("4", "4.0", "40", "", "4.1")}
+    assert values == {"4": 1.0, "4.0": 1.0, "40": 0.0, "": 0.0, "4.1": 0.0}
+
+
 IGNORED = {
     "images": {"images": ["x"]},
     "weight": {"weight": 0.5},
@@ -330,6 +360,18 @@ def test_the_remedy_that_a_refusal_names_can_be_applied(column, tmp_path, capsys
     assert task(tmp_path, record, columns=columns).problem("train", 0, 0).prompt == "hi"
     with pytest.raises(ValueError, match="no such column"):
         task(tmp_path, record, columns=json.dumps({"colour": ""}))
+
+
+def test_columns_are_named_one_after_another_and_only_of_ones_own_data(tmp_path, capsys):
+    path = tmp_path / "run.yaml"
+    data = saved(tmp_path, {"prompt": "hi", "answer": "4", "weight": 0.5, "images": ["x"]})
+    args = {"path": data, "rewards": named.to_json([named.parse("exact")])}
+    args["columns"] = json.dumps({"images": ""})
+    path.write_text(json.dumps({"recipe": "grpo", "task": "file", "task_args": args}))
+    config, _ = configs.resolve([str(path), "--model", "none", "--data.columns.weight", ""])
+    assert json.loads(config.task_args["columns"]) == {"images": "", "weight": ""}
+    assert cli.main(["show", "grpo", "--model", "none", "--data.columns.images", ""]) == 2
+    assert "--data.columns is for data of your own" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--data", "--test-data", "--eval-data"])

@@ -9,6 +9,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import jax
 import pytest
 
 from jaxrl.launch import cli
@@ -80,3 +81,14 @@ def test_an_interruption_says_what_is_kept(phase, tmp_path):
     assert kept or (phase == "warm start" and "nothing is kept" in out), (out, err[-2000:])
     assert run.returncode == (SAVED if kept else INTERRUPTED)
     assert directory.exists() == kept
+
+
+def test_a_refusal_of_a_process_alone_opens_no_device(monkeypatch, capsys):
+    """A TPU that another process holds would hide what is wrong."""
+
+    def opened():
+        raise RuntimeError("the TPU is in use")
+
+    monkeypatch.setattr(jax, "process_count", opened)
+    assert cli.main(["train", "grpo", "--task", "arithmetic"]) == 2
+    assert "needs a model" in capsys.readouterr().err

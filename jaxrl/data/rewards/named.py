@@ -94,7 +94,8 @@ def exact(answer_format: str = "text") -> Reward:
     def reward(problem: Problem, completion: str) -> Score:
         answer = find(completion)
         right = answer is not None and text.exact_match(answer, str(problem.answer)) == 1
-        return Score(float(right))
+        decimal = type(problem.answer) is int and (answer or "").strip() == f"{problem.answer}.0"
+        return Score(float(right or decimal))
 
     return references.answered(references.final(reward))
 

@@ -60,7 +60,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """Names that each column is recognised by, the first that is there."""
 
 _NEEDED = ("messages", "prompt", "completion", "chosen", "rejected", "text")
-"""Columns that are looked for even where they are null in all rows, so that the rows are bad."""
+"""Columns that are looked for even where they are null in all rows, so that the rows are bad: what
+is rejected, only beside what is chosen."""
 _IDS = ("input_ids", "prompt_ids", "completion_ids")
 """Columns of files that another framework has encoded."""
 _CONVERSATION = ("system", "history", "tools", "variables")
@@ -142,7 +143,8 @@ def recognise(
         if column == "ranking":
             free = [n for n in free if n != "answers" or _has_ranks(records, n)]
         full = [n for n in free if present[n]]
-        if full or (free and column in _NEEDED):
+        needed = column != "rejected" or present.get(names.get("chosen", ""), False)
+        if full or (free and needed and column in _NEEDED):
             names[column] = (full or free)[0]
     if names.get("prompt") == "instruction" and "input" not in columns:
         full = [name for name in INPUTS if present.get(name)]

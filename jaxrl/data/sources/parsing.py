@@ -101,10 +101,7 @@ def parse(fields: Mapping[str, Any], layout: Layout, where: str) -> Row:
         return _preference(record, tools, variables)
     if kind == "label" and "prompt" not in layout.columns:
         turns = _with_context(_turns(record, "messages"), record)
-        if turns[-1]["role"] != "assistant":
-            raise ValueError(
-                f"{where}: the last message is not the assistant's, so it is no answer"
-            )
+        messages.require_answer(turns, where)
         label = (_label(record.value("label"), record),)
         return Row(where, turns[:-1], (turns[-1:],), label, tools, variables)
     prompt = _prompt(record)
@@ -243,6 +240,7 @@ def _preference(record: _Record, tools: Any, variables: Mapping[str, Any]) -> Ro
         pair = (record.text("chosen"), record.text("rejected"))
     else:  # a conversation, and what was worse than its last answer
         turns, worse = _turns(record, "messages"), record.text("rejected")
+        messages.require_answer(turns, record.where)
         if isinstance(worse, str):
             worse = (*turns[:-1], {"role": "assistant", "content": worse})
         pair = (turns, worse)

@@ -24,8 +24,8 @@ from jaxrl.data.text.messages import Message
 from jaxrl.data.types import Problem, Task
 
 _PROMPTS = (
-    "prompt", "question", "problem", "instruction", "query", "messages", "conversations",
-    "conversation", "input",
+    "prompt", "question", "problem", "instruction", "messages", "conversations", "conversation",
+    "query", "input",
 )  # fmt: skip
 _ANSWERS = (
     "answer", "solution", "target", "output", "response", "ground_truth",
@@ -59,7 +59,7 @@ def task(
       rewards: from `jaxrl.data.rewards.named.to_json`; on the command line, --reward writes it.
       test_path: rows of the test split; empty holds out a share of `path`, by a hash of the prompt.
       prompt_column: column of the prompt, a text or a list of chat messages; empty: the first of
-        prompt, question, problem, instruction, query, messages, conversations, conversation and
+        prompt, question, problem, instruction, messages, conversations, conversation, query and
         input that is there and has a value. A system message, a history, the input of an
         instruction and tools are read from the columns of these names.
       answer_column: column of the reference answer, or a path into one; empty: the first of answer,

@@ -108,6 +108,16 @@ def conversation(value: Any, where: str = "") -> tuple[Message, ...]:
     return tuple(normal(turn, where) for turn in value)
 
 
+def require_answer(turns: Sequence[Message], where: str) -> None:
+    """Refuse a conversation that does not end with the assistant's message.
+
+    Raises:
+      ValueError: it does not.
+    """
+    if turns[-1]["role"] != "assistant":
+        raise ValueError(f"{where}: the last message is not the assistant's, so it is no answer")
+
+
 def in_text(text: str, where: str) -> Any:
     """The messages that a text is the JSON of, as tables of texts hold them; None: of none.
 

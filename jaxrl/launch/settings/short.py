@@ -196,7 +196,8 @@ def expand(
             else:
                 values[DATA.get(name, name)] = argument
     if columns:
-        values["columns"] = json.dumps(columns)
+        earlier = str(config.task_args.get("columns") or "{}") if config.task == "file" else "{}"
+        values["columns"] = json.dumps(json.loads(earlier) | columns)
     options = Options(
         _whole("epochs", values), _whole("show-every", values),
         "profile" in values, "trust" in values, "strict" in values,
@@ -351,7 +352,8 @@ def _with_data(config: Config, data_args: dict[str, str], rewards: Sequence[str]
         rewards = ["none"]
     before = dict(config.task_args) if config.task == "file" else {}
     if "path" not in data_args and "path" not in before:
-        flag = "--reward" if rewards else f"--{next(f for f, p in DATA.items() if p in data_args)}"
+        first = next((f for f, p in DATA.items() if p in data_args), "data.columns")
+        flag = "--reward" if rewards else f"--{first}"
         raise ValueError(
             f"{flag} is for data of your own: name them with --data FILE; the tasks of "
             "`jaxrl tasks` have a reward"

@@ -141,6 +141,31 @@ def test_two_courses_at_once_are_told_apart(tmp_path):
     assert {p.name for p in directory.iterdir()} - set(before) == {"lock"}
 
 
+def test_processes_may_differ_in_folders_and_in_what_each_has_of_its_own(monkeypatch):
+    gathered = []
+    monkeypatch.setattr(rundir.distributed, "gathered", lambda value: gathered.append(value) or [])
+
+    def fields(**changes):
+        with pytest.raises(ValueError):  # nothing to unpack
+            rundir.require_one(tiny.config("/a/run", **changes))
+        return gathered.pop()
+
+    extension = {"reward_model": {"models": ("/a/b/one", "/a/b/two")}}
+    args = {"rewards": '[{"name": "/a/b/my_reward.py:score"}]'}
+    first = fields(model="/a/b/model", extensions=extension, task_args=args, wandb="mine")
+    other = fields(
+        model="/c/model",
+        extensions={"reward_model": {"models": ("/c/one", "/c/two")}},
+        task_args={"rewards": '[{"name": "/c/my_reward.py:score"}]'},
+        **{"score_workers": 3, "score_memory_mb": 9, "sandbox.allow_weak": True},
+        **{"rollout_log.groups": 7},
+    )
+    assert first == other
+    for changes in ({"steps": 99}, {"model": "/a/b/other"}, {"model": "gs://a/model"}):
+        changed = {"model": "/a/b/model", **changes}
+        assert fields(extensions=extension, task_args=args, **changed) != first
+
+
 def test_a_run_that_began_with_relative_paths_continues_with_whole_ones(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     directory = tmp_path / "run"
