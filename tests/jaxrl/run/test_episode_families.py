@@ -1,6 +1,8 @@
 """Episodes with tools, of every family of models and every format of calls: trained as sampled."""
 
 import json
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,6 +61,23 @@ PAIRS = {
     "qwen3-next": "qwen_coder", "qwen3-5": "qwen_coder", "qwen3-5-moe": "qwen_coder",
 }  # fmt: skip
 """Every variant of every family, with the format of calls that its template has."""
+
+ALIKE = frozenset({
+    "llama-linear", "llama-llama3", "qwen2-yarn", "ministral3", "seed-oss", "ernie4-5", "granite",
+    "granitemoe", "mixtral", "olmo3", "glm4-moe-lite", "minimax-m2", "qwen3-next", "qwen3-5",
+    "deepseek-v2", "phi3",
+})  # fmt: skip
+"""Variants whose layers are of the kinds of another's: these tests of them are slow ones."""
+
+
+def by_cost(ordinary: Iterable[str]) -> list[Any]:
+    """The variants of a parametrised test; those that are not named are broad, or slow if alike."""
+    return [
+        pytest.param(v, marks=pytest.mark.slow) if v in ALIKE and v not in ordinary
+        else v if v in ordinary
+        else pytest.param(v, marks=pytest.mark.broad)
+        for v in PAIRS
+    ]  # fmt: skip
 
 
 def add(a: int, b: int) -> str:
@@ -134,7 +153,7 @@ def test_every_variant_and_format_is_here():
 
 @pytest.mark.exact("episodes with tools: every family's log-prob as sampled is that trained on")
 @pytest.mark.parity
-@pytest.mark.parametrize("variant", broad_except((), PAIRS))
+@pytest.mark.parametrize("variant", by_cost(()))
 def test_episodes_of_every_family_are_trained_as_sampled(variant, tmp_path):
     """Three turns with tools, and episodes in flight over steps, which are read again."""
     make_model(variant, 2, tmp_path)
@@ -148,7 +167,7 @@ def test_episodes_of_every_family_are_trained_as_sampled(variant, tmp_path):
 
 @pytest.mark.exact("every family: each action has the log-prob of the version that sampled it")
 @pytest.mark.parity
-@pytest.mark.parametrize("variant", broad_except(("qwen3",), PAIRS))
+@pytest.mark.parametrize("variant", by_cost(("qwen3",)))
 def test_episodes_of_two_versions_and_contexts_are_as_sampled(variant, tmp_path):
     """With tools, in two contexts, begun under one version and ended under the next."""
     make_model(variant, 2, tmp_path)
