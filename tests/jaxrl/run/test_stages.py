@@ -86,7 +86,7 @@ def test_entries_of_dicts_change_too_and_configs_are_read_back_equal():
         ),
         ({"rollout.max_new_tokens": 128.5}, r"max_new_tokens=128\.5: must be of type int"),
         ({"rollout.group_size": True}, "must be of type int"),
-        ({"rollout.group_size": 4.0}, r"group_size=4\.0: must be of type int"),
+        ({"rollout.group_size": 4.5}, r"group_size=4\.5: must be of type int"),
         ({"rollout.temperature": True}, "temperature=True: must be a number"),
         ({"rollout.temperature": -1.0}, r"stages\.5: rollout\.temperature=-1"),
         ({"rollout.long_prompts": "drp"}, "long_prompts='drp': choose one of error, drop, trunc"),
