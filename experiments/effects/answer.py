@@ -44,7 +44,9 @@ def sentences(rows: Sequence[dict[str, Any]], standings: Sequence[Standing],
 
 
 def _replicated(methods: dict[str, list[dict[str, Any]]], fidelities: dict[str, str]) -> str:
-    counts = Counter(verdicts.verdict(own, fidelities[name]) for name, own in methods.items())
+    counts = Counter(
+        verdicts.verdict(method_rows, fidelities[name]) for name, method_rows in methods.items()
+    )
     return (
         f"Of {len(methods)} methods, {counts[verdicts.FAIR]} beat both their ablation and a fair "
         f"tuned baseline in their own regime, and {counts[verdicts.HANDICAPPED]} beat both where "
@@ -54,25 +56,25 @@ def _replicated(methods: dict[str, list[dict[str, Any]]], fidelities: dict[str, 
 
 
 def _against_fair(rows: Sequence[dict[str, Any]]) -> str:
-    own = [r for r in rows if r["best"] and r["task"] == "regime"]
-    fair = Counter(r["status"] for r in own if r["measured"] and not r["handicap"])
-    waiting = sum(not r["measured"] for r in own)
+    in_regime = [r for r in rows if r["best"] and r["task"] == "regime"]
+    fair = Counter(r["status"] for r in in_regime if r["measured"] and not r["handicap"])
+    waiting = sum(not r["measured"] for r in in_regime)
     return (
-        f"Against a fair baseline without a handicap, {fair.total()} methods were measured in "
-        f"their own regime: better {fair['effect']}, equivalent {fair['equivalent']}, worse "
-        f"{fair['contrary']}, undecided {fair['undecided']} (caveat: of {waiting} more, the fair "
-        "baseline was run on six development seeds alone)."
+        "Against a fair baseline without a handicap, the number of methods that are better in "
+        f"their own regime is {fair['effect']} of {fair.total()}; {fair['equivalent']} are "
+        f"equivalent, {fair['contrary']} worse and {fair['undecided']} undecided (caveat: of "
+        f"{waiting} more, the fair baseline was run on six development seeds alone)."
     )
 
 
 def _elsewhere(methods: dict[str, list[dict[str, Any]]]) -> str:
     again = Counter[str]()
-    for own in methods.values():
-        status = {row["task"]: row["status"] for row in verdicts.whole_rows(own)}
+    for method_rows in methods.values():
+        status = {row["task"]: row["status"] for row in verdicts.whole_rows(method_rows)}
         if status.get("regime") == "effect" and "neutral" in status:
             again[status["neutral"]] += 1
     neutral = [
-        r for own in methods.values() for r in own
+        r for method_rows in methods.values() for r in method_rows
         if r["task"] == "neutral" and r["best"] and r["measured"] and not r["handicap"]
         and r["statistic"] == "pass@1"
     ]  # fmt: skip
@@ -87,10 +89,10 @@ def _elsewhere(methods: dict[str, list[dict[str, Any]]]) -> str:
 
 def _fresh(league: dict[tuple[str, str], Standing]) -> str:
     parts = [
-        f"{name} is within {SMALL} of GRPO in {own.count(-SMALL, SMALL)} of "
-        f"{len(own.differences)} tasks (median {_signed(own.median)})"
+        f"{name} is within {SMALL} of GRPO in {standing.count(-SMALL, SMALL)} of "
+        f"{len(standing.differences)} tasks (median {_signed(standing.median)})"
         for name in ("Dr. GRPO", "CISPO")
-        for own in [league["objectives", name]]
+        for standing in [league["objectives", name]]
     ]
     return (
         f"On fresh data the objective hardly matters: {' and '.join(parts)} (caveat: "
@@ -100,7 +102,7 @@ def _fresh(league: dict[tuple[str, str], Standing]) -> str:
 
 def _dynamic(league: dict[tuple[str, str], Standing], rows: Sequence[dict[str, Any]]) -> str:
     both = [league["objectives", "DAPO"], league[CURRICULA, "dynamic sampling"]]
-    tasks = [each for own in both for each in own.differences]
+    tasks = [difference for standing in both for difference in standing.differences]
     larger = [1 / row["tokens"] for row in rows if row["measured"] and row["larger"]]
     return (
         f"Dynamic sampling, alone or in DAPO, is better per step in {sum(d > 0 for d in tasks)} "
@@ -111,12 +113,14 @@ def _dynamic(league: dict[tuple[str, str], Standing], rows: Sequence[dict[str, A
 
 
 def _solutions(league: dict[tuple[str, str], Standing]) -> str:
-    own = {name: league["gold solutions", name] for name in ("LUFFY", "SFT + GRPO", "SFT then RL")}
+    standings = {
+        name: league["gold solutions", name] for name in ("LUFFY", "SFT + GRPO", "SFT then RL")
+    }
     parts = [
-        f"{name} in {sum(d < 0 for d in each.differences)} of {len(each.differences)}"
-        for name, each in own.items()
+        f"{name} in {sum(d < 0 for d in standing.differences)} of {len(standing.differences)}"
+        for name, standing in standings.items()
     ]
-    every = [d for each in own.values() for d in each.differences]
+    every = [d for standing in standings.values() for d in standing.differences]
     return (
         f"Where solutions are given, SFT alone is better than {', '.join(parts)} tasks (caveat: "
         f"development seeds, and single tasks range from {_signed(min(every))} to "
@@ -128,10 +132,10 @@ def _others(league: dict[tuple[str, str], Standing]) -> str:
     names = (("critics", "PPO"), ("preferences", "online DPO"),
              ("preferences", "rejection sampling"))  # fmt: skip
     parts = [
-        f"{name} in {sum(d <= 0 for d in own.differences)} of {len(own.differences)} "
-        f"(mean {_signed(own.mean)})"
+        f"{name} in {sum(d <= 0 for d in standing.differences)} of {len(standing.differences)} "
+        f"(mean {_signed(standing.mean)})"
         for family, name in names
-        for own in [league[family, name]]
+        for standing in [league[family, name]]
     ]
     return (
         f"GRPO is as good as or better than {', '.join(parts)} tasks (caveat: the rate of PPO's "
@@ -143,7 +147,7 @@ def _stale(
     league: dict[tuple[str, str], Standing], methods: dict[str, list[dict[str, Any]]]
 ) -> str:
     primary = [
-        row for own in methods.values() for row in own
+        row for method_rows in methods.values() for row in method_rows
         if row["role"] == "primary" and row["family"] == STALE and row["status"] == "effect"
     ]  # fmt: skip
     gains = sorted(row["effect"] for row in primary)
@@ -160,12 +164,12 @@ def _stale(
 
 
 def _curricula(methods: dict[str, list[dict[str, Any]]]) -> str:
-    own = [
+    ways = [
         row for rows in methods.values() for row in rows
         if row["family"] == CURRICULA and row["task"] == "regime" and row["best"]
     ]  # fmt: skip
     intervals = [
-        row["interval"] if row["measured"] else row["development"]["interval"] for row in own
+        row["interval"] if row["measured"] else row["development"]["interval"] for row in ways
     ]
     better, worse = (
         sum(i[0] > 0 for i in intervals), sum(i[1] < 0 for i in intervals),
@@ -175,10 +179,10 @@ def _curricula(methods: dict[str, list[dict[str, Any]]]) -> str:
         if row["family"] == CURRICULA and row["task"] == "regime" and row["larger"]
     ]  # fmt: skip
     return (
-        f"Of {len(own)} ways to choose prompts, intervals put {better} above uniform prompts and "
+        f"Of {len(ways)} ways to choose prompts, intervals put {better} above uniform prompts and "
         f"{worse} below in their own regime, and {sum(r['effect'] > 0 for r in beside)} of "
         f"{len(beside)} score above dynamic sampling (caveat: against uniform prompts "
-        f"{sum(not row['measured'] for row in own)} were run on six development seeds alone, and "
+        f"{sum(not row['measured'] for row in ways)} were run on six development seeds alone, and "
         "dynamic sampling takes more samples)."
     )
 
