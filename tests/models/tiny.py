@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-_BASE = dict(
+BASE = dict(
     vocab_size=97,
     hidden_size=32,
     intermediate_size=48,
@@ -17,9 +17,9 @@ _BASE = dict(
     bos_token_id=1,
     eos_token_id=2,
 )
-_WIDE = dict(_BASE, head_dim=12)
-_HYBRID = dict(
-    _BASE,
+_WIDE = dict(BASE, head_dim=12)
+HYBRID = dict(
+    BASE,
     head_dim=16,
     num_hidden_layers=4,
     linear_conv_kernel_dim=4,
@@ -28,7 +28,7 @@ _HYBRID = dict(
     linear_num_key_heads=2,
     linear_num_value_heads=4,
 )
-_GATED_EXPERTS = dict(
+GATED_EXPERTS = dict(
     num_experts=8,
     num_experts_per_tok=3,
     moe_intermediate_size=16,
@@ -46,7 +46,7 @@ _GROUPS = dict(
     routed_scaling_factor=1.5,
 )
 _DEEPSEEK = dict(
-    _BASE,
+    BASE,
     **_GROUPS,
     num_hidden_layers=3,
     num_key_value_heads=4,
@@ -71,11 +71,11 @@ def _rope(kind: str, **values: Any) -> dict[str, Any]:
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", _WIDE),
-    "llama-linear": ("LlamaConfig", dict(_BASE, **_rope("linear", factor=4.0))),
+    "llama-linear": ("LlamaConfig", dict(BASE, **_rope("linear", factor=4.0))),
     "llama-llama3": (
         "LlamaConfig",
         dict(
-            _BASE,
+            BASE,
             tie_word_embeddings=True,
             attention_bias=True,
             mlp_bias=True,
@@ -89,11 +89,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         ),
     ),
     "mistral": ("MistralConfig", dict(_WIDE, sliding_window=5)),
-    "smollm3": ("SmolLM3Config", dict(_BASE, num_hidden_layers=4)),
+    "smollm3": ("SmolLM3Config", dict(BASE, num_hidden_layers=4)),
     "qwen2-yarn": (
         "Qwen2Config",
         dict(
-            _BASE,
+            BASE,
             use_sliding_window=True,
             sliding_window=5,
             max_window_layers=1,
@@ -117,12 +117,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Gemma3TextConfig",
         dict(_WIDE, num_hidden_layers=6, sliding_window=5, query_pre_attn_scalar=16),
     ),
-    "olmo2": ("Olmo2Config", _BASE),
-    "phi3": ("Phi3Config", dict(_BASE, sliding_window=5)),
+    "olmo2": ("Olmo2Config", BASE),
+    "phi3": ("Phi3Config", dict(BASE, sliding_window=5)),
     "phi4-longrope": (
         "Phi3Config",
         dict(
-            _BASE,
+            BASE,
             original_max_position_embeddings=4,  # shorter than any sequence of the tests
             **_rope(
                 "longrope",
@@ -175,7 +175,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo3": (
         "Olmo3Config",
         dict(
-            _BASE,
+            BASE,
             num_hidden_layers=4,
             sliding_window=5,
             rope_parameters=dict(
@@ -207,7 +207,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("GraniteConfig", dict(_WIDE, **_GRANITE)),
     "granitemoe": (
         "GraniteMoeConfig",
-        dict(_BASE, **_GRANITE, num_local_experts=8, num_experts_per_tok=3),
+        dict(BASE, **_GRANITE, num_local_experts=8, num_experts_per_tok=3),
     ),
     "gpt-oss": (
         "GptOssConfig",
@@ -223,18 +223,18 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "seed-oss": ("SeedOssConfig", dict(_WIDE, attention_out_bias=True)),
     "ernie4-5": ("Ernie4_5Config", dict(_WIDE, use_bias=True)),
-    "qwen3-next": ("Qwen3NextConfig", dict(_HYBRID, **_GATED_EXPERTS)),
+    "qwen3-next": ("Qwen3NextConfig", dict(HYBRID, **GATED_EXPERTS)),
     "qwen3-5": (
         "Qwen3_5TextConfig",
         dict(  # two periods, and a part of a third
-            _HYBRID, num_hidden_layers=7, layer_types=[*[_LINEAR, _LINEAR, _FULL] * 2, _LINEAR]
+            HYBRID, num_hidden_layers=7, layer_types=[*[_LINEAR, _LINEAR, _FULL] * 2, _LINEAR]
         ),
     ),
     "qwen3-5-moe": (
         "Qwen3_5MoeTextConfig",
         dict(
-            {k: v for k, v in _HYBRID.items() if k != "intermediate_size"},
-            **_GATED_EXPERTS,
+            {k: v for k, v in HYBRID.items() if k != "intermediate_size"},
+            **GATED_EXPERTS,
             num_hidden_layers=3,
             layer_types=[_FULL, _LINEAR, _LINEAR],  # no period
         ),

@@ -5,18 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-_TEXT = dict(
-    vocab_size=97,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=64,
-    pad_token_id=0,
-    bos_token_id=1,
-    eos_token_id=2,
-)
+from tests.models import tiny
+
+_TEXT = dict(tiny.BASE, num_hidden_layers=3)
 _WIDE = dict(_TEXT, head_dim=12)
 _SIGLIP = dict(
     hidden_size=24,
@@ -47,13 +38,7 @@ def _axes(section: list[int], **values: Any) -> dict[str, Any]:
 
 
 _HYBRID = dict(
-    {key: value for key, value in _TEXT.items() if key != "intermediate_size"},
-    head_dim=16,
-    linear_conv_kernel_dim=4,
-    linear_key_head_dim=8,
-    linear_value_head_dim=6,
-    linear_num_key_heads=2,
-    linear_num_value_heads=4,
+    tiny.HYBRID,
     rope_parameters=dict(
         rope_type="default",
         rope_theta=1e4,
@@ -153,7 +138,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3.5": (
         "Qwen3_5Config",
         dict(
-            text_config=dict(_HYBRID, intermediate_size=48, num_hidden_layers=4),
+            text_config=_HYBRID,
             vision_config=dict(_QWEN, num_position_embeddings=16),
             **_TOKENS,
         ),
@@ -162,13 +147,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3_5MoeConfig",
         dict(
             text_config=dict(
-                _HYBRID,
+                {k: v for k, v in _HYBRID.items() if k != "intermediate_size"},
+                **tiny.GATED_EXPERTS,
                 num_hidden_layers=3,
                 layer_types=["linear_attention", "full_attention", "linear_attention"],
-                num_experts=8,
-                num_experts_per_tok=3,
-                moe_intermediate_size=16,
-                shared_expert_intermediate_size=24,
             ),
             vision_config=dict(_QWEN, num_position_embeddings=16),
             **_TOKENS,

@@ -33,6 +33,24 @@ class Stack:
     """The outputs of the parts take turns."""
 
 
+EXPERT = "mlp.experts.{expert}"
+"""Begins the names of what is of one expert."""
+
+
+def expert_stack(
+    tensor: str, parts: tuple[str, ...], *, suffix: str = "weight", **form: bool
+) -> Stack:
+    """A tensor of all experts.
+
+    Args:
+      tensor: its name.
+      parts: projections of an expert that it holds, such as `gate_proj`.
+      suffix: `weight`, or `bias`.
+      form: see `Stack`.
+    """
+    return Stack(tensor, tuple(f"{EXPERT}.{part}.{suffix}" for part in parts), **form)
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
     """What sets a family apart from Llama in its files."""

@@ -100,7 +100,7 @@ def read_config(directory: str | Path, family: Family | None = None) -> DecoderC
     raw = json.loads((path := Path(directory) / "config.json").read_text())
     quantized_files.check(raw.get("quantization_config"), path)
     config = hf_config.read(raw, family)
-    if config.tie_embeddings and wrapped.unsaid(raw):
+    if config.tie_embeddings and wrapped.leaves_tying_open(raw):
         names = tensor_files.tensor_names(path.parent)
         return dataclasses.replace(config, tie_embeddings=not wrapped.has_head(names))
     return config

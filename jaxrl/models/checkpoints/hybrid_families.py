@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl.models.checkpoints.families import Family, Raw, Stack
+from jaxrl.models.checkpoints.families import Family, Raw, expert_stack
 from jaxrl.models.config import DecoderConfig, DeltaRule, Experts
 
 _KINDS = ("full_attention", "linear_attention")
@@ -41,11 +42,8 @@ _SHARED = {
 }
 
 _STACKS = (
-    Stack(
-        "mlp.experts.gate_up_proj",
-        ("mlp.experts.{expert}.gate_proj.weight", "mlp.experts.{expert}.up_proj.weight"),
-    ),
-    Stack("mlp.experts.down_proj", ("mlp.experts.{expert}.down_proj.weight",)),
+    expert_stack("mlp.experts.gate_up_proj", ("gate_proj", "up_proj")),
+    expert_stack("mlp.experts.down_proj", ("down_proj",)),
 )
 """How experts lie in released files; transformers also writes them apart, and both are read."""
 
@@ -160,14 +158,19 @@ def _write_next(c: DecoderConfig) -> dict[str, Any]:
     return {**_write_moe(c), **raw}
 
 
-_FIXED = {"norm_offset": 1.0, "qk_norm": "head", "attention_gate": True}
-_REFUSED = {"attn_output_gate": True, "output_gate_type": "swish"}
-_IGNORED = (r"rotary_emb\.inv_freq$", _PREDICTORS)
+_hybrid = functools.partial(
+    Family,
+    fixed={"norm_offset": 1.0, "qk_norm": "head", "attention_gate": True},
+    refused={"attn_output_gate": True, "output_gate_type": "swish"},
+    partial_rope=True,
+    window="none",
+    ignored=(r"rotary_emb\.inv_freq$", _PREDICTORS),
+)
+"""A family of this kind, by what is its own."""
 
 HYBRID: Mapping[str, Family] = {
-    "qwen3_next": Family(
+    "qwen3_next": _hybrid(
         "Qwen3NextForCausalLM",
-        fixed=_FIXED,
         defaults={
             **_DEFAULTS,
             **_EXPERTS,
@@ -178,30 +181,20 @@ HYBRID: Mapping[str, Family] = {
             "norm_topk_prob": True,
             "decoder_sparse_step": 1,
         },
-        refused=_REFUSED,
-        partial_rope=True,
-        window="none",
         read=_read_next,
         write=_write_next,
         names=_FUSED,
         routed=_SHARED,
-        ignored=_IGNORED,
     ),
-    "qwen3_5_text": Family(
+    "qwen3_5_text": _hybrid(
         "Qwen3_5ForCausalLM",
-        fixed=_FIXED,
         defaults={**_DEFAULTS, "num_key_value_heads": 4},
-        refused=_REFUSED,
-        partial_rope=True,
-        window="none",
         read=_read_dense,
         write=_write,
         names=_APART,
-        ignored=_IGNORED,
     ),
-    "qwen3_5_moe_text": Family(
+    "qwen3_5_moe_text": _hybrid(
         "Qwen3_5MoeForCausalLM",
-        fixed=_FIXED,
         defaults={
             **_DEFAULTS,
             **_EXPERTS,
@@ -210,15 +203,11 @@ HYBRID: Mapping[str, Family] = {
             "num_experts": 256,
             "num_experts_per_tok": 8,
         },
-        refused=_REFUSED,
-        partial_rope=True,
-        window="none",
         read=_read_moe,
         write=_write_moe,
         names=_APART,
         routed=_SHARED,
         stacks=_STACKS,
-        ignored=_IGNORED,
     ),
 }
 """By the `model_type` of config.json. Both kinds of layers call their first norm alike."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl.models.checkpoints import families
-from jaxrl.models.checkpoints.families import Family, Raw, Stack
+from jaxrl.models.checkpoints.families import EXPERT, Family, Raw, expert_stack
 from jaxrl.models.config import DecoderConfig, Experts
 
 _BLOCK = "block_sparse_moe"
@@ -97,32 +97,25 @@ _GRANITE = {
 """Factors of Granite, and the fields of `DecoderConfig` that they are; each is 1 by default."""
 
 
-_EXPERT = "mlp.experts.{expert}"
-
-
-def _experts(whole: str, parts: tuple[str, ...], *, suffix: str = "weight", **how: bool) -> Stack:
-    return Stack(whole, tuple(f"{_EXPERT}.{part}.{suffix}" for part in parts), **how)
-
-
 _GPT_OSS_STACKS = (
-    _experts(
+    expert_stack(
         "mlp.experts.gate_up_proj",
         ("gate_proj", "up_proj"),
         inputs_first=True,
         interleaved=True,
     ),
-    _experts(
+    expert_stack(
         "mlp.experts.gate_up_proj_bias", ("gate_proj", "up_proj"), suffix="bias", interleaved=True
     ),
-    _experts("mlp.experts.down_proj", ("down_proj",), inputs_first=True),
-    _experts("mlp.experts.down_proj_bias", ("down_proj",), suffix="bias"),
+    expert_stack("mlp.experts.down_proj", ("down_proj",), inputs_first=True),
+    expert_stack("mlp.experts.down_proj_bias", ("down_proj",), suffix="bias"),
 )
 _GPT_OSS = {
     "mlp/router": "mlp.router.weight",
     "mlp/router_bias": "mlp.router.bias",
-    "mlp/gate_bias": f"{_EXPERT}.gate_proj.bias",
-    "mlp/up_bias": f"{_EXPERT}.up_proj.bias",
-    "mlp/down_bias": f"{_EXPERT}.down_proj.bias",
+    "mlp/gate_bias": f"{EXPERT}.gate_proj.bias",
+    "mlp/up_bias": f"{EXPERT}.up_proj.bias",
+    "mlp/down_bias": f"{EXPERT}.down_proj.bias",
 }
 _GPT_OSS_ROPE = {
     "rope_type": "yarn",
@@ -200,8 +193,8 @@ RECENT: Mapping[str, Family] = {
         write=_write_granitemoe,
         routed={"mlp/router": f"{_BLOCK}.router.layer.weight"},
         stacks=(
-            _experts(f"{_BLOCK}.input_linear.weight", ("gate_proj", "up_proj")),
-            _experts(f"{_BLOCK}.output_linear.weight", ("down_proj",)),
+            expert_stack(f"{_BLOCK}.input_linear.weight", ("gate_proj", "up_proj")),
+            expert_stack(f"{_BLOCK}.output_linear.weight", ("down_proj",)),
         ),
     ),
     "granite": Family(

@@ -54,6 +54,14 @@ _QWEN3_VL: dict[str, Any] = {
     "num_attention_heads": 32,
     "num_key_value_heads": 32,
 }
+
+
+def _qwen2(name: str) -> Wrapper:
+    """Around Qwen2, whose config may call itself by the `name` of the whole model."""
+    aliases = {f"{name}_text": "qwen2", name: "qwen2"}
+    return Wrapper("qwen2", aliases, _QWEN_VL, tied=False, tied_inside=True, flat=True)
+
+
 _IDEFICS = Wrapper("llama", tied=False, prefix="model.text_model.")
 
 WRAPPERS: Mapping[str, Wrapper] = {
@@ -71,22 +79,8 @@ WRAPPERS: Mapping[str, Wrapper] = {
     "internvl": Wrapper("qwen2"),
     "idefics3": _IDEFICS,
     "smolvlm": _IDEFICS,
-    "qwen2_vl": Wrapper(
-        "qwen2",
-        {"qwen2_vl_text": "qwen2", "qwen2_vl": "qwen2"},
-        _QWEN_VL,
-        tied=False,
-        tied_inside=True,
-        flat=True,
-    ),
-    "qwen2_5_vl": Wrapper(
-        "qwen2",
-        {"qwen2_5_vl_text": "qwen2", "qwen2_5_vl": "qwen2"},
-        _QWEN_VL,
-        tied=False,
-        tied_inside=True,
-        flat=True,
-    ),
+    "qwen2_vl": _qwen2("qwen2_vl"),
+    "qwen2_5_vl": _qwen2("qwen2_5_vl"),
     "qwen3_vl": Wrapper("qwen3", {"qwen3_vl_text": "qwen3"}, _QWEN3_VL, tied=False),
     "qwen3_5": Wrapper("qwen3_5_text", tied=False),
     "qwen3_5_moe": Wrapper("qwen3_5_moe_text", tied=False),
@@ -165,7 +159,7 @@ def _without_axes(rope: Raw) -> dict[str, Any] | None:
     return plain or None
 
 
-def unsaid(raw: Raw) -> bool:
+def leaves_tying_open(raw: Raw) -> bool:
     """Whether the config.json of a model that reads pictures leaves open if its head is tied."""
     return find(raw) is not None and raw.get(_TIE) is None
 
