@@ -24,8 +24,8 @@ def typed(hint: Any, value: Any, name: str) -> Any:
 
     Mappings become dataclasses, lists become tuples, a whole float becomes an integer where the
     field is of integers, and a text that is a number becomes one where the field is of numbers, as
-    YAML reads 1e-5 as a text. Of a union of several types the value
-    stays as it is, and so do the settings of extensions outside this package.
+    YAML reads 1e-5 as a text. Of a union of several types the value stays as it is, and so do the
+    settings of extensions outside this package.
 
     Args:
       hint: the declared type of the field.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import jax
 
@@ -20,8 +20,7 @@ def check(config: Config, model: DecoderConfig) -> None:
         return
     for done, staged in stages.all_of(config):
         with stages.of_stage(config, done):
-            for setting, why in _refused(staged):
-                raise ValueError(f"{setting}: {model.family} has recurrent layers, {why}")
+            _refuse(model.family, _refused(staged))
 
 
 def check_reader(config: Config, model: DecoderConfig, name: str) -> None:
@@ -35,8 +34,8 @@ def check_reader(config: Config, model: DecoderConfig, name: str) -> None:
     Raises:
       ValueError: naming the field, its value and the remedy.
     """
-    for setting, why in _unreadable(config) if model.recurrent else ():
-        raise ValueError(f"{setting}: {name!r} has recurrent layers, {why}")
+    if model.recurrent:
+        _refuse(repr(name), _unreadable(config))
 
 
 def check_devices(model: DecoderConfig) -> None:
@@ -45,8 +44,14 @@ def check_devices(model: DecoderConfig) -> None:
     Raises:
       ValueError: there are several.
     """
-    for setting, why in _several_devices() if model.recurrent else ():
-        raise ValueError(f"{setting}: {model.family} has recurrent layers, {why}")
+    if model.recurrent:
+        _refuse(model.family, _several_devices())
+
+
+def _refuse(name: str, settings: Iterable[tuple[str, str]]) -> None:
+    """Refuse the first of the settings that a model of this name does not work with."""
+    for setting, why in settings:
+        raise ValueError(f"{setting}: {name} has recurrent layers, {why}")
 
 
 def _several_devices() -> Iterator[tuple[str, str]]:

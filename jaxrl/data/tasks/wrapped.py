@@ -51,7 +51,7 @@ def task(
 
     def bare(problem: Problem) -> Problem:
         """As the task wrote it, whose solutions and rewards may be made of the prompt."""
-        return templates.removed(problem, addition(problem))
+        return templates.remove(problem, addition(problem))
 
     return dataclasses.replace(
         templates.wrap(plain, lambda problem: templates.append(problem, addition(problem))),

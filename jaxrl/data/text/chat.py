@@ -27,8 +27,8 @@ RENDER_S = 10.0
 _START_S = 120.0
 _KEPT = ("PATH", "LANG", "LC_ALL", "LC_TIME", "TZ")  # of the environment
 
-_SAID = "\ue002"
-"""Is said to see whether a template writes it."""
+_SENTINEL = "\ue002"
+"""A character of no text: rendered, it shows whether a template writes what it is given."""
 
 Span = tuple[int, int]
 
@@ -117,10 +117,10 @@ def compile_template(
         def shows(content: Any) -> bool:
             turns = [{"role": "user", "content": content}]
             inputs = {**special, "messages": turns, "add_generation_prompt": False}
-            return _SAID in process.render({"now": now().isoformat(), "variables": inputs})
+            return _SENTINEL in process.render({"now": now().isoformat(), "variables": inputs})
 
         try:
-            return not shows(_SAID) and shows(_parts(_SAID))
+            return not shows(_SENTINEL) and shows(_parts(_SENTINEL))
         except jinja2.TemplateError:
             return False
 

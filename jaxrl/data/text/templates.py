@@ -44,23 +44,20 @@ def apply(problem: Problem, template: str, *, system: str = "") -> Problem:
 
 def append(problem: Problem, text: str) -> Problem:
     """The problem with a text behind its prompt, and behind the last turn of its conversation."""
-    turns = problem.messages and (
-        *problem.messages[:-1],
-        {**problem.messages[-1], "content": problem.messages[-1]["content"] + text},
-    )
-    return dataclasses.replace(problem, prompt=problem.prompt + text, messages=turns)
+    return _edit(problem, lambda prompt: prompt + text)
 
 
-def removed(problem: Problem, text: str) -> Problem:
+def remove(problem: Problem, text: str) -> Problem:
     """The problem without a text that `append` has put behind its prompt."""
-    turns = problem.messages and (
-        *problem.messages[:-1],
-        {
-            **problem.messages[-1],
-            "content": problem.messages[-1]["content"].removesuffix(text),
-        },
-    )
-    return dataclasses.replace(problem, prompt=problem.prompt.removesuffix(text), messages=turns)
+    return _edit(problem, lambda prompt: prompt.removesuffix(text))
+
+
+def _edit(problem: Problem, change: Callable[[str], str]) -> Problem:
+    """The problem with its prompt changed, and the last turn of its conversation likewise."""
+    turns = problem.messages
+    if turns:
+        turns = (*turns[:-1], {**turns[-1], "content": change(turns[-1]["content"])})
+    return dataclasses.replace(problem, prompt=change(problem.prompt), messages=turns)
 
 
 def few_shot(problem: Problem, examples: Sequence[tuple[Problem, str]]) -> Problem:

@@ -28,7 +28,7 @@ class DeltaNet(nnx.Module):
     """Parameters of a recurrent layer's mixer, and its passes."""
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
-        c, d, size = config.delta, config.hidden_size, config.hidden_size
+        c, d = config.delta, config.hidden_size
         heads = ("heads", "head_dim")
         ratio, values = c.value_heads // c.key_heads, (c.value_heads, c.value_dim)
         self.config = config
@@ -51,7 +51,7 @@ class DeltaNet(nnx.Module):
         plain = dataclasses.replace(config, norm_offset=0.0)
         self.norm = Norm(plain, (c.value_dim,), ("head_dim",))
         depth = 2 * config.num_layers
-        self.out = _matrix(rngs, (*values, size), (*heads, "embed"), inputs=2, depth=depth)
+        self.out = _matrix(rngs, (*values, d), (*heads, "embed"), inputs=2, depth=depth)
 
     def train(self, x: jax.Array, segment: jax.Array, layout: Layout) -> jax.Array:
         """Rows [B, T, D] of segments [B, T], which do not see each other, to the same."""

@@ -84,18 +84,18 @@ def run(
     segment = jnp.moveaxis(segment.reshape(segment.shape[0], -1, chunk), 1, 0)[:, :, None]
     before = jnp.pad(segment[:-1, ..., -1], ((1, 0), (0, 0), (0, 0)))[..., None]
     carried = (segment == before).astype(q.dtype)  # tokens that the incoming state reaches
-    since, inside = _decays(g, segment)
+    from_start, between = _decays(g, segment)
 
     keys = k * beta[..., None]
-    system = jnp.tril(_einsum("nbhck,nbhdk->nbhcd", keys, k) * inside, -1)
-    reach = (since * carried)[..., None]
+    system = jnp.tril(_einsum("nbhck,nbhdk->nbhcd", keys, k) * between, -1)
+    reach = (from_start * carried)[..., None]
     right = jnp.concatenate([v * beta[..., None], keys * reach], axis=-1)
     solved = jax.scipy.linalg.solve_triangular(
         system + jnp.eye(chunk, dtype=system.dtype), right, lower=True, unit_diagonal=True
     )
     new, forgotten = jnp.split(solved, [v.shape[-1]], axis=-1)
-    scores = _einsum("nbhck,nbhdk->nbhcd", q, k) * inside
-    entries = k * inside[..., -1, :, None]
+    scores = _einsum("nbhck,nbhdk->nbhcd", q, k) * between
+    entries = k * between[..., -1, :, None]
 
     def advance(state: jax.Array, xs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         new, forgotten, queries, scores, entries, left = xs
@@ -128,5 +128,5 @@ def _decays(g: jax.Array, segment: jax.Array) -> tuple[jax.Array, jax.Array]:
     together = (segment[..., :, None] == segment[..., None, :]) & jnp.tril(
         jnp.ones((size, size), bool)
     )
-    inside = jnp.exp(jnp.where(together, spans, -jnp.inf))
-    return jnp.exp(jnp.cumsum(g, axis=-1)), inside
+    between = jnp.exp(jnp.where(together, spans, -jnp.inf))
+    return jnp.exp(jnp.cumsum(g, axis=-1)), between
