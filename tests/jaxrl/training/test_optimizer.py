@@ -122,8 +122,8 @@ MATRICES = {
 VECTORS = {
     "norm/weight", "attention_norm/weight", "attention_post_norm/weight", "mlp_norm/weight",
     "mlp_post_norm/weight", "q_norm/weight", "k_norm/weight", "kv_norm/weight", "q_bias", "k_bias",
-    "v_bias", "o_bias", "gate_bias", "up_bias", "down_bias", "correction", "magnitude",
-    "value/bias",
+    "v_bias", "o_bias", "gate_bias", "up_bias", "down_bias", "router_bias", "correction",
+    "magnitude", "shared_gate", "value/bias",
 }  # fmt: skip
 
 
@@ -143,8 +143,13 @@ def decoders(draw: st.DrawFn) -> DecoderConfig:
             kv_rank=2, q_rank=draw(st.sampled_from([None, 2])), nope_dim=2, rope_dim=2, v_dim=2
         )
     if draw(flag):
-        shared, dense = draw(st.sampled_from([0, 2])), draw(st.sampled_from([0, 1]))
-        experts = Experts(2, 1, 2, shared, dense, correction_bias=draw(flag))
+        experts = Experts(
+            num_experts=2, per_token=1, size=2, shared_size=draw(st.sampled_from([0, 2])),
+            dense_layers=draw(st.sampled_from([0, 1])), correction_bias=draw(flag),
+            biases=draw(flag),
+        )  # fmt: skip
+        if experts.shared_size:
+            experts = dataclasses.replace(experts, shared_gate=draw(flag))
     plain = latent is None
     return DecoderConfig(
         vocab_size=4, hidden_size=4, intermediate_size=4, num_layers=2, num_heads=2,
