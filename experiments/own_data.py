@@ -33,15 +33,15 @@ STEPS = 20
 MODEL = "smollm2-135m"
 
 SETTINGS = (
-    "--rollout.prompts=4", "--rollout.group-size=4", "--rollout.max-prompt-tokens=128",
-    "--rollout.long-prompts=drop", "--rollout.max-new-tokens=80", "--lr=1e-5",
-    "--optimizer.warmup-steps=2", "--sampler.slots=16", "--sampler.prefill-rows=4",
-    "--sampler.chunk=16", "--sampler.bucket=32", "--packing.micro-batch-tokens=640",
-    "--packing.row-length=320", "--eval.problems=8", "--checkpoint.every=10", "--checkpoint.keep=1",
+    "--rollout.prompts=2", "--rollout.group-size=4", "--rollout.max-prompt-tokens=96",
+    "--rollout.long-prompts=drop", "--rollout.max-new-tokens=56", "--lr=1e-5",
+    "--optimizer.warmup-steps=2", "--sampler.slots=8", "--sampler.prefill-rows=2",
+    "--sampler.chunk=8", "--sampler.bucket=32", "--packing.micro-batch-tokens=512",
+    "--packing.row-length=256", "--eval.problems=8", "--checkpoint.every=10", "--checkpoint.keep=1",
     "--rollout-log.every=1", "--rollout-log.groups=4",
 )  # fmt: skip
 """Of every run: short answers and few of them, as a step is to be cheap."""
-LONGEST = 100
+LONGEST = 90
 """Characters of a solution; rows with longer ones are left out, so that short answers hold them."""
 BRIEF = ("--reward", "number", "brief=experiments.own_data:brief*0.2")
 """So that groups differ in reward where no answer is right."""
@@ -168,8 +168,8 @@ before any result. A figure is given at the first and the last step, and as its 
 figures has not been run.
 
 `python -m experiments own_data --data FILE` runs it, continues where it was stopped, and writes
-this page. Every run has 4 prompts of 4 answers of 80 tokens a step, and what its method sets; of
-the data, questions whose solutions have at most 100 characters.
+this page. Every run has 2 prompts of 4 answers of 56 tokens a step, and what its method sets; of
+the data, questions whose solutions have at most 90 characters.
 
 | method | figure | expected | first | last | mean | holds | seconds a step |
 |---|---|---|---|---|---|---|---|
