@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import jax
 import pytest
 
@@ -18,11 +19,19 @@ from tests import COMPILED, FEWER_FUSIONS
 
 _MEMORY_PAGES = 300_000
 """Resident pages of 4 KiB from which on a process drops its compiled programs: 1.2 GB."""
+EXPLORE = "JAXRL_EXPLORE"
+"""Set to 1, this variable lets Hypothesis draw other examples each time."""
 
 
 def pytest_configure() -> None:
     """Share compiled programs between the tests, their processes and the next time."""
     cli.few_arenas()  # as `jaxrl train` does
+    # The same examples each time: a change is judged by what it changes. `JAXRL_EXPLORE=1` looks
+    # for new ones.
+    hypothesis.settings.register_profile(
+        "jaxrl", derandomize=os.environ.get(EXPLORE) != "1", database=None
+    )
+    hypothesis.settings.load_profile("jaxrl")
     if runner.strongest().kind == "rlimits":  # the programs that tests run are the project's own
         os.environ.setdefault(runner.ALLOW_WEAK, "1")
     os.environ["XDG_STATE_HOME"] = f"{COMPILED}-state"  # what runs of tests note of themselves
