@@ -6,7 +6,7 @@ import jax
 from flax import nnx
 
 from jaxrl.models.config import DecoderConfig
-from jaxrl.models.layers import MLP, ExpertMLP, Layout, Norm, Routing
+from jaxrl.models.layers import Layout, Norm, Routing, make_mlp
 from jaxrl.models.mixers.delta_net import DeltaNet
 from jaxrl.models.mixers.memory import Recurrent
 
@@ -16,10 +16,7 @@ class RecurrentBlock(nnx.Module):
 
     def __init__(self, config: DecoderConfig, *, routed: bool, rngs: nnx.Rngs) -> None:
         self.mixer = DeltaNet(config, rngs=rngs)
-        if routed:
-            self.mlp = ExpertMLP(config, rngs=rngs)
-        else:
-            self.mlp = MLP(config, config.intermediate_size, rngs=rngs)
+        self.mlp = make_mlp(config, routed=routed, rngs=rngs)
         shape, axes = (config.hidden_size,), ("embed",)
         self.mixer_norm, self.mlp_norm = Norm(config, shape, axes), Norm(config, shape, axes)
 
