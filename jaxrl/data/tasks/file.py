@@ -25,7 +25,7 @@ from jaxrl.data.types import Problem, Task
 
 _PROMPTS = (
     "prompt", "question", "problem", "instruction", "messages", "conversations", "conversation",
-    "query", "input",
+    "query", "input", "context_messages", "context",
 )  # fmt: skip
 _ANSWERS = (
     "answer", "solution", "target", "output", "response", "ground_truth",
@@ -198,13 +198,13 @@ class _Rows:
 
     def _first_of(self, names: Sequence[str]) -> str:
         """The first column or path that leads to a value in any row, or else that is there."""
-        full = (
-            name
-            for name in names
-            if self._names.get(name)
-            or (self._names.get(name.partition(".")[0]) and layouts.reaches(self._all, name))
-        )
-        return next(full, next((name for name in names if name in self._names), ""))
+        spelled = layouts.spelled(names, self._names)
+        for name in names:
+            if full := [n for n in layouts.spelled([name], self._names) if self._names[n]]:
+                return full[0]
+            if self._names.get(name.partition(".")[0]) and layouts.reaches(self._all, name):
+                return name
+        return spelled[0] if spelled else ""
 
     def _is_text(self, name: str) -> bool:
         """Whether the values of a column are texts."""
@@ -221,13 +221,12 @@ class _Rows:
         names = {
             column: name
             for column in _BESIDE
-            for name in reversed(layouts.COLUMNS[column])
-            if self._names.get(name) and name != self.prompt and column not in chosen
+            for name in reversed(layouts.spelled(layouts.COLUMNS[column], self._names))
+            if self._names[name] and name != self.prompt and column not in chosen
         }
         names |= {column: name for column, name in chosen.items() if name}
-        if self.prompt == "instruction" and "input" not in chosen:
-            full = [name for name in layouts.INPUTS if self._names.get(name)]
-            names |= {"input": full[0]} if full else {}
+        if "input" not in chosen:
+            names |= layouts.input_of(self.prompt, self._names)
         return names
 
     def notes(self, used: Collection[str]) -> tuple[str, ...]:
