@@ -8,6 +8,7 @@ import json
 
 import pytest
 
+from jaxrl.data.rewards import named
 from jaxrl.data.sources import rows
 from tests.data.test_entrance import CHATML, TOOLS, encoded, loaded, saved
 from tests.data.test_entrance_spellings import task
@@ -242,7 +243,17 @@ def test_an_empty_answer_and_an_unknown_variable_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "column", ["context", "Context", "enable_thinking", "System", "kto_tag", "functions"]
+    "column",
+    [
+        "context",
+        "Context",
+        "choices",
+        "Options",
+        "enable_thinking",
+        "System",
+        "kto_tag",
+        "functions",
+    ],
 )
 def test_columns_of_known_meaning_are_named_where_they_are_left_out(column, tmp_path):
     layout = rows.read(saved(tmp_path, {"text": "q", column: True})).layout
@@ -261,3 +272,33 @@ def test_columns_of_known_meaning_are_named_where_they_are_left_out(column, tmp_
 def test_prompts_of_other_frameworks_are_found(record, tmp_path):
     problem = task(tmp_path, record, reward="exact").problem("train", 0, 0)
     assert (problem.prompt, problem.answer) == ("q", "4")
+
+
+@pytest.mark.parametrize("column", ["context", "choices", "label"])
+def test_a_run_is_told_what_of_known_meaning_the_prompt_lacks(column, tmp_path):
+    notes = task(tmp_path, {"question": "q", "answer": "4", column: ["x"]}, reward="exact").notes
+    assert any(n.startswith("WARNING") and repr(column) in n for n in notes)
+
+
+@pytest.mark.parametrize("reward", sorted(named.COMPARED - {"verifier", "closeness"}))
+def test_a_reward_that_compares_needs_an_answer_before_the_first_step(reward, tmp_path):
+    with pytest.raises(ValueError, match=f"{reward!r} compares with; .* --answer-column NAME"):
+        task(tmp_path, {"question": "q", "gold": "4"}, reward=reward)
+    assert task(tmp_path, {"question": "q", "gold": "4"}, reward="think_format")
+
+
+@pytest.mark.parametrize(
+    ("record", "answer"),
+    [
+        ({"golden_answers": ["4", "four"]}, ["4", "four"]),
+        ({"answers": {"text": ["4"], "answer_start": [0]}}, ["4"]),
+        ({"answers": ["4"]}, ["4"]),
+        ({"answerKey": "B"}, "B"),
+        ({"Final_Answer": "4"}, "4"),
+        ({"expected_answer": 4, "problem_id": 3}, 4),
+        ({"answer": "4", "answers": ["5"]}, "4"),
+    ],
+)
+def test_answers_of_public_data_are_found(record, answer, tmp_path):
+    scored = task(tmp_path, {"question": "q", **record}, reward="contains")
+    assert scored.problem("train", 0, 0).answer == answer

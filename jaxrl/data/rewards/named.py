@@ -198,16 +198,11 @@ BUNDLED: dict[str, Callable[..., Reward]] = {
 
 _LARGEST_EXPONENT = 400
 JUDGED = {"judge", "rubric", "verifier"}
+COMPARED = {"number", "nearness", "exact", "contains", "math", "closeness", "verifier"}
+"""Those that compare with the answer of the row."""
 _PURE = {
-    "number",
-    "nearness",
-    "exact",
-    "contains",
-    "none",
-    "overlong",
-    "repetition",
-    "think_format",
-}
+    "number", "nearness", "exact", "contains", "none", "overlong", "repetition", "think_format",
+}  # fmt: skip
 
 
 def parse(text: str) -> Spec:

@@ -98,7 +98,13 @@ INPUTS = ("input", "context")
 
 _MEANT = ("system", "history", "tools", "label", "margin", *_ALWAYS)
 _MEANT_NAMES = frozenset(
-    (*INPUTS, "enable_thinking", *(name for column in _MEANT for name in COLUMNS[column]))
+    (
+        *INPUTS,
+        "choices",
+        "options",
+        "enable_thinking",
+        *(name for column in _MEANT for name in COLUMNS[column]),
+    )
 )
 """Names whose meaning is known, so that leaving such a column out deserves a warning."""
 
@@ -123,8 +129,8 @@ class Layout(NamedTuple):
         """What to say of columns that are left out although their meaning is known."""
         return [
             f"{path}: the column {name!r} is not used in rows of the kind {self.kind!r}"
-            for name in self.unused
-            if name.lower() in _MEANT_NAMES and name not in self.blank
+            for name in meant(self.unused)
+            if name not in self.blank
         ]
 
 
@@ -232,6 +238,11 @@ def unused(present: Collection[str], used: Collection[str]) -> tuple[str, ...]:
     """The columns that are not among the used ones, of which some may be paths into a column."""
     tops = {*used, *(name.partition(".")[0] for name in used)}
     return tuple(name for name in present if name not in tops)
+
+
+def meant(columns: Sequence[str]) -> list[str]:
+    """The columns whose meaning is known."""
+    return [name for name in columns if name.lower() in _MEANT_NAMES]
 
 
 def check_names(
