@@ -159,10 +159,10 @@ def _taken(
     count, done = _given(turn_request), parts(completion)
     tokens = done.tokens[count:].tolist()
     action = dialogue_of(ctx).action(contexts.end, tokens, contexts.conversation[1])
-    written = Prefix(*(array[count:] for array in done[:5]))
+    piece = Prefix(*(array[count:] for array in done[:5]))
     if done.support is not None:
-        written = written._replace(support=done.support[count:])
-    contexts.add(written)
+        piece = piece._replace(support=done.support[count:])
+    contexts.add(piece)
     play = dataclasses.replace(play, actions=(*play.actions, action), said=(*play.said, last))
     turns = ctx.task.of(play.problem).turns
     if turns is None or turns.reads is None:

@@ -246,16 +246,16 @@ EMPTY = Prefix(*(np.zeros(0, kind) for kind in _KINDS))
 def join(pieces: Sequence[Prefix]) -> Prefix:
     """Concatenate the pieces of a response."""
     arrays = zip(*(piece[:5] for piece in pieces), strict=True)
-    joined = Prefix(*map(np.concatenate, arrays))
-    recorded = [piece.support for piece in pieces if piece.support is not None]
-    if not recorded:
-        return joined
-    words = recorded[0].shape[1]
+    response = Prefix(*map(np.concatenate, arrays))
+    support_arrays = [piece.support for piece in pieces if piece.support is not None]
+    if not support_arrays:
+        return response
+    words = support_arrays[0].shape[1]
     supports = [
         np.zeros((len(piece.tokens), words), np.uint32) if piece.support is None else piece.support
         for piece in pieces
     ]
-    return joined._replace(support=np.concatenate(supports))
+    return response._replace(support=np.concatenate(supports))
 
 
 def limits(rollout: RolloutConfig, room: int = 0, *, again: bool = False) -> tuple[int, int]:

@@ -154,12 +154,12 @@ def sampled(experience: Experience, n: int, decode: Decode) -> dict[str, Any]:
         "logp": _rounded(completion.logp),
         "entropy": _rounded(completion.entropy),
         "source": sources(completion),
-        **_kept(completion),
+        **_support_sizes(completion),
         **_turns(completion),
     }
 
 
-def _kept(completion: Completion) -> dict[str, Any]:
+def _support_sizes(completion: Completion) -> dict[str, Any]:
     """Among how many tokens each was drawn, where that was recorded; 0: among all, or not drawn."""
     if completion.support is None:
         return {}

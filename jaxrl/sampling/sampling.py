@@ -157,5 +157,5 @@ def sample(
     token = jnp.where(greedy, _argmax(logits), draw(processed, keys))
     best, ids = top_k(processed, top)
     normalizer = jax.nn.logsumexp(processed, axis=-1, keepdims=True)
-    kept = support.to_words(processed > -jnp.inf) if record_support else None
-    return Draw(token, *log_prob(processed, token), ids, best - normalizer, kept)
+    words = support.to_words(processed > -jnp.inf) if record_support else None
+    return Draw(token, *log_prob(processed, token), ids, best - normalizer, words)

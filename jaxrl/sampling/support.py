@@ -19,11 +19,11 @@ def words(vocab_size: int) -> int:
     return -(-vocab_size // _BITS)
 
 
-def to_words(kept: jax.Array) -> jax.Array:
+def to_words(mask: jax.Array) -> jax.Array:
     """Supports [..., W] uint32 of masks [..., V] bool, true where a token may be drawn."""
-    vocab_size = kept.shape[-1]
-    room = [(0, 0)] * (kept.ndim - 1) + [(0, -vocab_size % _BITS)]
-    bits = jnp.pad(kept, room).reshape(*kept.shape[:-1], words(vocab_size), _BITS)
+    vocab_size = mask.shape[-1]
+    room = [(0, 0)] * (mask.ndim - 1) + [(0, -vocab_size % _BITS)]
+    bits = jnp.pad(mask, room).reshape(*mask.shape[:-1], words(vocab_size), _BITS)
     values = jnp.uint32(1) << jnp.arange(_BITS, dtype=jnp.uint32)
     return jnp.sum(jnp.where(bits, values, jnp.uint32(0)), axis=-1, dtype=jnp.uint32)
 
@@ -35,10 +35,10 @@ def of_words(support: jax.Array, vocab_size: int) -> jax.Array:
     """
     shifts = jnp.arange(_BITS, dtype=jnp.uint32)
     bits = (support[..., None] >> shifts) & jnp.uint32(1)
-    kept = bits.reshape(*support.shape[:-1], -1)[..., :vocab_size] > 0
-    room = [(0, 0)] * (kept.ndim - 1) + [(0, vocab_size - kept.shape[-1])]
+    mask = bits.reshape(*support.shape[:-1], -1)[..., :vocab_size] > 0
+    room = [(0, 0)] * (mask.ndim - 1) + [(0, vocab_size - mask.shape[-1])]
     unrestricted = jnp.all(support == 0, axis=-1, keepdims=True)
-    return jnp.pad(kept, room) | unrestricted
+    return jnp.pad(mask, room) | unrestricted
 
 
 def restrict(logits: jax.Array, support: jax.Array) -> jax.Array:

@@ -275,8 +275,8 @@ def state_logprobs(
                 )
                 logits = restriction.mask(logits, likely, chosen, restriction.args)
             elif packed.support is not None:
-                (drawn_among,) = beside
-                logits = support.restrict(logits, drawn_among)
+                (action_support,) = beside
+                logits = support.restrict(logits, action_support)
             # a teacher is compared with at one temperature, which is the reading's own
             return logits if reading is not None else logits / temperature
 
