@@ -19,7 +19,7 @@ Array = jax.Array | np.ndarray
 
 
 class Source(enum.IntEnum):
-    """Who wrote a token of a response. The policy is trained on its own, and on an expert's."""
+    """Origin of a token of a response. The policy is trained on `POLICY` and `EXPERT`."""
 
     POLICY = 0
     FORCED = 1
@@ -166,9 +166,9 @@ class Trajectory(struct.PyTreeNode):
     advantages: Array | None = None
     """[N, T] float32: from a critic; None: computed from the rewards."""
     values: Array | None = None
-    """[N, T] float32: what the critic expected, before its first update on this batch."""
+    """[N, T] float32: V(s_t) of the critic, before its first update on this batch."""
     returns: Array | None = None
-    """[N, T] float32: what it should have expected."""
+    """[N, T] float32: value targets of the critic, the lambda returns of GAE."""
     extra: dict[str, Array] = struct.field(default_factory=dict)
     """Further arrays by name, [N] or [N, T]; a policy objective receives those that it names."""
 

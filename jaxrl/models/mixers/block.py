@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxrl.models.config import DecoderConfig
-from jaxrl.models.layers import MLP, ExpertMLP, Layout, Norm, Routing
+from jaxrl.models.layers import Layout, Norm, Routing, make_mlp
 from jaxrl.models.mixers import delta_net, gated_convolution
 from jaxrl.models.mixers.delta_net import DeltaNet
 from jaxrl.models.mixers.gated_convolution import GatedConvolution
@@ -20,10 +20,7 @@ class RecurrentBlock(nnx.Module):
     def __init__(self, config: DecoderConfig, *, routed: bool, rngs: nnx.Rngs) -> None:
         mixer = DeltaNet if config.delta else GatedConvolution
         self.mixer = mixer(config, rngs=rngs)
-        if routed:
-            self.mlp = ExpertMLP(config, rngs=rngs)
-        else:
-            self.mlp = MLP(config, config.intermediate_size, rngs=rngs)
+        self.mlp = make_mlp(config, routed=routed, rngs=rngs)
         shape, axes = (config.hidden_size,), ("embed",)
         self.mixer_norm, self.mlp_norm = Norm(config, shape, axes), Norm(config, shape, axes)
 
