@@ -19,7 +19,7 @@ Array = jax.Array | np.ndarray
 
 
 class Source(enum.IntEnum):
-    """Who wrote a token of a response. The policy is trained on its own, and on an expert's."""
+    """Origin of a token of a response. The policy is trained on `POLICY` and `EXPERT`."""
 
     POLICY = 0
     FORCED = 1
@@ -171,9 +171,9 @@ class Trajectory(struct.PyTreeNode):
     advantages: Array | None = None
     """[N, T] float32: from a critic; None: computed from the rewards."""
     values: Array | None = None
-    """[N, T] float32: what the critic expected, before its first update on this batch."""
+    """[N, T] float32: V(s_t) of the critic, before its first update on this batch."""
     returns: Array | None = None
-    """[N, T] float32: what it should have expected."""
+    """[N, T] float32: value targets of the critic, the lambda returns of GAE."""
     support: Array | None = None
     """[N, T, W] uint32: the tokens that each action was drawn among, see `Completion.support`. It
     is read when the batch is packed, and stays on the host. None: all tokens, everywhere."""

@@ -19,8 +19,8 @@ from jaxrl.launch.settings import flags
 from jaxrl.launch.streams import say
 from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
-from jaxrl.record import storage
-from jaxrl.rollout import episodes, policy, recurrent, tasks, value_search
+from jaxrl.record import account, storage
+from jaxrl.rollout import episodes, policy, tasks, value_search
 from jaxrl.run import evaluate
 from jaxrl.types import Params
 
@@ -134,9 +134,7 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
         task=settings.task,
         task_args=settings.task_args,
     )
-    model, tokenizer = policy.describe(source, trust=settings.trust)
-    policy.require_text(model, name)
-    recurrent.check_devices(model)
+    model, tokenizer = policy.describe_writer(source, trust=settings.trust)
     tokenizer = tokenizers.with_variables(tokenizer, config.rollout.template_args)
     keep = policy.keeps(tokenizer, config.rollout, task)
     held_out = evaluate.problems(task, settings.split, settings.problems, settings.seed, keep)
@@ -204,7 +202,7 @@ def _judge(name: str, config: Config, model: DecoderConfig, params: Params) -> v
 def resolve(name: str, settings: EvaluateConfig) -> Config:
     """The run's config, or the defaults for a model, with what the settings override."""
     if policy.is_run(name):
-        config = policy.of_run(name, None if settings.trust else policy.named_functions(settings))
+        config = account.config(name, None if settings.trust else policy.named_functions(settings))
     elif not settings.task:
         raise ValueError(f"{name!r} is not a run, so say what to evaluate it on: --task NAME")
     else:
