@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from jaxrl import functions
 from jaxrl.config import stages
 from jaxrl.config.schema import Config
 from jaxrl.training import objective
@@ -56,6 +57,18 @@ def resampled(config: Config) -> list[str]:
     return sorted(fields)
 
 
+_READERS = (
+    "corrector", "ilql", "label_smoothing", "latents", "mismatched", "nucleus", "sharpness",
+    "teacher", "unmasked",
+)  # fmt: skip
+
+
+def _support_readers(config: Config) -> list[str]:
+    """Extensions that read, keep or make log-probabilities of their own."""
+    names = {functions.extension_name(reference) for reference in config.extensions}
+    return sorted(names & set(_READERS))
+
+
 ASYNCHRONOUS = Setting("asynchronous.staleness", _staleness)
 STALE = Setting(
     "asynchronous.staleness",
@@ -82,6 +95,12 @@ SAMPLING_DEVICES = Setting("sampling.devices", lambda config: config.sampling.de
 GUIDANCE = Setting("extensions.guidance", lambda config: config.extensions.get("guidance"))
 NUCLEUS = Setting("extensions.nucleus", lambda config: config.extensions.get("nucleus"))
 ON_DEVICE = Setting("rollout.on_device", lambda config: config.rollout.on_device)
+TRUNCATION = Setting(
+    "rollout.{top_k,top_p,min_p}",
+    lambda config: config.rollout.truncated,
+    "`rollout.top_k`, `top_p` or `min_p`",
+)
+SUPPORT_READERS = Setting(f"extensions {', '.join(_READERS)}", _support_readers)
 COURSE = Setting("course", lambda config: sorted(config.course))
 FORK = Setting("fork", lambda config: config.fork)
 
@@ -100,6 +119,13 @@ CONFLICTS = (
     ),
     Conflict(STALE, SAMPLING_STAGES, _UNFINISHED),
     Conflict(PARTIAL, SAMPLING_STAGES, _UNFINISHED),
+    Conflict(TRUNCATION, FILE, "a run on rows of a file samples nothing"),
+    Conflict(TRUNCATION, GENERATORS, "generators do not send which tokens they left out"),
+    Conflict(
+        TRUNCATION,
+        SUPPORT_READERS,
+        "these take log-probabilities over the whole vocabulary, or over other tokens",
+    ),
     Conflict(GENERATORS, FILE, "a run on rows of a file samples nothing"),
     Conflict(GENERATORS, STAGES, "generators are started once, with one config"),
     Conflict(GENERATORS, SAMPLING_DEVICES, "generators have devices of their own"),

@@ -335,7 +335,7 @@ class ExpertMLP(nnx.Module):
         chosen = jax.lax.top_k(choice, e.per_token)[1]
         weights = jnp.take_along_axis(scores, chosen, axis=-1)
         if e.normalize:
-            weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + 1e-20)
+            weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + e.floor)
         return chosen, weights * e.scale, logits
 
     def __call__(self, x: jax.Array, layout: Layout) -> jax.Array:

@@ -348,7 +348,8 @@ def _generation(source: Source) -> dict[str, Any]:
     """What generation_config.json says: every id that ends a text, and the run's sampling."""
     fields = {**_token_ids(source), "eos_token_id": list(source.tokenizer.eos_ids)}
     if source.config is not None:
-        fields |= {"do_sample": True, "temperature": source.config.rollout.temperature}
+        rollout = source.config.rollout
+        fields |= {"do_sample": True, "temperature": rollout.temperature, **rollout.truncated}
     return fields
 
 
