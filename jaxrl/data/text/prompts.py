@@ -70,12 +70,12 @@ def _is_whole(prompt: Text, answer: tuple[Message, ...]) -> bool:
 def _contents(text: Text) -> list[str]:
     """The contents of a prompt, without its form and the white space around each."""
     texts = [text] if isinstance(text, str) else [str(turn["content"]) for turn in text]
-    return [part.strip() for part in texts]
+    return [content.strip() for content in texts]
 
 
-def _holds(whole: list[str], part: list[str]) -> bool:
+def _holds(texts: list[str], run: list[str]) -> bool:
     """Whether a list has another as a run of its elements."""
-    return any(whole[at : at + len(part)] == part for at in range(len(whole)))
+    return any(texts[at : at + len(run)] == run for at in range(len(texts)))
 
 
 _TURN = re.compile(r"(?:^|\n)(?:Assistant|ASSISTANT|assistant|AI|Bot):")
