@@ -28,7 +28,15 @@ from jaxrl.run import (
     stage,
 )
 from jaxrl.run.context import Origin, RunContext
-from jaxrl.run.extension import Context, Extension, completion, open_extensions, provider, providers
+from jaxrl.run.extension import (
+    Context,
+    Extension,
+    check_extensions,
+    completion,
+    open_extensions,
+    provider,
+    providers,
+)
 from jaxrl.run.extension import context as extension_context
 from jaxrl.run.placement import transfers
 from jaxrl.run.reference import Reference
@@ -206,8 +214,7 @@ def _check_extensions(config: Config, extensions: dict[str, Extension]) -> None:
     """Refuse a stage that an extension cannot work with."""
     for done, staged in stages.all_of(config):
         with stages.of_stage(config, done):
-            for extension in extensions.values():
-                extension.check(staged)
+            check_extensions(staged, extensions)
 
 
 def _check_agents(config: Config) -> None:
