@@ -63,14 +63,15 @@ CHATS = (
 RAW = (
     b'{"prompt": "a", "prompt": "b", "max_tokens": 1}', b'{"prompt": "a", "max_tokens": Infinity}',
     b'{"prompt": "a", "max_tokens": ' + b"9" * 4000 + b"}", b'{"a":' * 700, b"\xff\xfe", b"\x00",
-    b'{"prompt": "\\ud800"}', b'{"prompt": "a", "temperature": 1e99999}', b"null", b"1", b'"x"', b"",
-    b"\xef\xbb\xbf{}", b'{"prompt": "a"}{"prompt": "b"}', b"[" * 2000 + b"]" * 2000,
+    b'{"prompt": "\\ud800"}', b'{"prompt": "a", "temperature": 1e99999}', b"null", b"1", b'"x"',
+    b"", b"\xef\xbb\xbf{}", b'{"prompt": "a"}{"prompt": "b"}', b"[" * 2000 + b"]" * 2000,
 )  # fmt: skip
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 STREAMS = (
     HEAD + b"Transfer-Encoding: chunked\r\n\r\nffffffff\r\n", HEAD + b"Content-Length: 9\r\n\r\n{",
     HEAD + b"X: y\r\n" * 5000 + b"\r\n", HEAD + b"X: " + b"y" * 200_000 + b"\r\n\r\n",
-    HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}", HEAD + b"Expect: 100-continue\r\n\r\n",
+    HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
+    HEAD + b"Expect: 100-continue\r\n\r\n",
     HEAD + b"Content-Length: 2\r\nContent-Encoding: gzip\r\n\r\n{}", b"\x00" * 5000 + b"\r\n\r\n",
     b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", b"A" * 70_000,
     b"POST http://evil/v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}",
