@@ -132,8 +132,9 @@ class MetricsLog:
 
 
 def read(directory: Path) -> list[dict[str, float]]:
-    """The rows of a run's `metrics.jsonl`."""
-    return list(jsonl.read(directory / "metrics.jsonl"))
+    """The rows of a run's `metrics.jsonl` that are of a step."""
+    rows = jsonl.read(directory / "metrics.jsonl")
+    return [row for row in rows if type(row.get("step")) is int]
 
 
 class Timer:
