@@ -133,8 +133,7 @@ class MetricsLog:
 
 def read(directory: Path) -> list[dict[str, float]]:
     """The rows of a run's `metrics.jsonl` that are of a step."""
-    rows = jsonl.read(directory / "metrics.jsonl")
-    return [row for row in rows if type(row.get("step")) is int]
+    return list(jsonl.numbers(directory / "metrics.jsonl"))
 
 
 class Timer:

@@ -7,7 +7,7 @@ import pytest
 
 from jaxrl import json_file
 from jaxrl.launch.inspect import watch
-from jaxrl.record import checkpoint, manifest, metrics
+from jaxrl.record import checkpoint, manifest, metrics, runs
 from jaxrl.record.checkpoint import Saved
 from jaxrl.run import begin
 
@@ -52,6 +52,30 @@ def test_rows_of_no_step_are_left_out(tmp_path):
     assert metrics.read(tmp_path) == [{"step": 3}]
 
 
+SUMMARIES = (
+    {"steps": "x"}, {"seconds": "x"}, {"eval": [1]}, {"lineage": 5}, {"steps": True},
+    {"eval": {"before": {}}, "steps": 1}, {"eval": {"before": {}, "after": {}}},
+    {"lineage": [5]}, {"lineage": [{}]}, {"eval": {"before": 1, "after": 2}, "steps": 1},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("summary", SUMMARIES, ids=str)
+def test_a_summary_with_values_of_other_types_is_damaged(summary, tmp_path):
+    (tmp_path / "config.json").write_text('{"config": {}}')
+    (tmp_path / "summary.json").write_text("{}")
+    assert runs.load_run(tmp_path).summary == {}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(ValueError, match=r"summary\.json is damaged"):
+        runs.load_run(tmp_path)
+
+
+def test_values_that_are_no_numbers_are_left_out_of_the_tables(tmp_path):
+    (tmp_path / "config.json").write_text('{"config": {}}')
+    row = {"step": 1, "a": "x", "b": [1], "c": None, "d": 10**400, "e": 0.5, "f": {"x": 1}}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    assert runs.load_run(tmp_path).metrics.keys() == {"step", "e"}
+
+
 BODIES = (
     [], 5, None, "x", {}, {"schema": 1}, {"schema": "x", "files": {}}, {"schema": 2, "files": []},
     {"schema": 2, "files": {"a": 5}}, {"schema": 2, "files": {"a": {"bytes": "x", "sha256": []}}},
@@ -82,11 +106,14 @@ def test_a_manifest_that_is_no_file_is_damaged(kind, tmp_path):
     assert fault.startswith(manifest.NAME)
 
 
-GOOD = {"step": 1, "before": {}, "lineage": [], "extensions": {}, "rollbacks": 0, "rollouts": None}
+GOOD = {
+    "step": 1, "before": {}, "lineage": [], "extensions": {}, "rollbacks": 0, "rollouts": None,
+    "seconds": 1.5, "tokens": 2.0,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in GOOD if name != "rollouts"])
-@pytest.mark.parametrize("value", ["x", None, 1.5, True, (1,)])
+@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("value", ["x", True, (1,)])
 def test_a_checkpoint_with_values_of_other_types_is_damaged(name, value, tmp_path, monkeypatch):
     found = Saved(1, None, GOOD | {name: value})
     monkeypatch.setattr(checkpoint, "restore", lambda *_: found)
