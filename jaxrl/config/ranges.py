@@ -46,6 +46,8 @@ class Range(NamedTuple):
 
     def __str__(self) -> str:
         """What a message says of them."""
+        if self.low == -math.inf:
+            return "a finite number"
         low = f"above {self.low}" if self.low_open else f"{self.low} or more"
         if self.high == math.inf:
             return low
@@ -69,6 +71,7 @@ RANGES = {
     "warm_start.batch_size": _ROWS,
     "rollout.prompts": _ROWS, "rollout.group_size": _ROWS, "rollout.max_prompt_tokens": _COUNT,
     "rollout.max_new_tokens": _COUNT,
+    "rollout.top_k": _ANY, "rollout.top_p": _ANY, "rollout.min_p": _ANY,
     "rollout.in_flight": Range(1, 1024), "rollout.oversampling": Range(1, 1024),
     "optimizer.learning_rate": Range(), "optimizer.eps": Range(),
     "optimizer.weight_decay": Range(), "optimizer.clip_norm": Range(),
