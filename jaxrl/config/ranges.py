@@ -64,7 +64,7 @@ RANGES = {
     "steps": _COUNT, "seed": Range(0, (1 << 32) - 1), "updates_per_batch": _COUNT,
     "fresh.hidden_size": _WIDTH, "fresh.intermediate_size": _WIDTH, "fresh.num_heads": _WIDTH,
     "fresh.num_kv_heads": _WIDTH, "fresh.head_dim": _WIDTH, "fresh.num_layers": Range(1, 4096),
-    "bandit.rate": _PART, "bandit.window": _ROWS, "domains.weight": Range(0, low_open=True),
+    "bandit.rate": _PART, "bandit.window": _ROWS,
     "curriculum.prompts": _ROWS, "curriculum.window": _ROWS, "curriculum.retain": _PART,
     "curriculum.retain_every": _COUNT, "curriculum.keep": _COUNT,
     "data.eval_share": _SHARE, "data.batch_size": _ROWS, "data.max_tokens": _COUNT,
@@ -131,8 +131,8 @@ def range_of(name: str, value: float) -> Range:
       value: of the field, an integer or a float.
     """
     *groups, field = name.split(".")
-    if groups and groups[0] == "domains":
-        groups = [groups[0], *groups[2:]]
+    if groups[:1] == ["domains"] and len(groups) == 2:  # a domain may have the name of a group
+        return Range()
     allowed = RANGES.get(name) or RANGES.get(".".join([*groups[-1:], field]))
     if allowed is not None:
         return allowed

@@ -155,6 +155,11 @@ def assembled(config):
         return assemble.assemble(config)
 
 
+def test_the_settings_of_every_recipe_are_in_range():
+    for name in recipes.names():
+        stages.check(recipes.load(name))
+
+
 def test_a_number_that_no_field_has_is_refused_in_all():
     for name in FIELDS[: len(ALL) + len(EXTENSIONS)]:
         for kind in ("nan", "400 digits"):
