@@ -28,7 +28,7 @@ from jaxrl.types import TrainState
 Assess = Callable[[TrainState, int], dict[str, float]]
 _PROBLEMS = ("task", "task_args", "domains", "bandit", "curriculum", "stages")
 """Fields that problems are drawn by."""
-_HOST = {
+_HOST: dict[str, type | tuple[type, ...]] = {
     "step": int, "before": dict, "lineage": list, "extensions": dict, "rollbacks": int,
     "seconds": (int, float), "tokens": (int, float), "rollouts": (dict, type(None)),
 }  # fmt: skip
