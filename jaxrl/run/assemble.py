@@ -31,6 +31,7 @@ from jaxrl.run.context import Origin, RunContext
 from jaxrl.run.extension import (
     Context,
     Extension,
+    check_extensions,
     extension_state,
     open_extensions,
     provider,
@@ -213,8 +214,7 @@ def _check_extensions(config: Config, extensions: dict[str, Extension]) -> None:
     """Refuse a stage that an extension cannot work with."""
     for done, staged in stages.all_of(config):
         with stages.of_stage(config, done):
-            for extension in extensions.values():
-                extension.check(staged)
+            check_extensions(staged, extensions)
 
 
 def _check_agents(config: Config) -> None:
