@@ -23,7 +23,8 @@ from jaxrl.launch import train
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.server import engine as engines
 from jaxrl.launch.server import openai
-from jaxrl.launch.server.http import Handler, ServeConfig, Server, Service
+from jaxrl.launch.server.connection import Server
+from jaxrl.launch.server.http import Handler, ServeConfig, Service
 from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
 from jaxrl.rollout import policy
