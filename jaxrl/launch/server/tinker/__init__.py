@@ -1,0 +1,1 @@
+"""The Tinker API on one's own devices: training and sampling by requests of a client's loop."""
