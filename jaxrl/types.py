@@ -19,7 +19,7 @@ Array = jax.Array | np.ndarray
 
 
 class Source(enum.IntEnum):
-    """Who wrote a token of a response. The policy is trained on its own, and on an expert's."""
+    """Origin of a token of a response. The policy is trained on `POLICY` and `EXPERT`."""
 
     POLICY = 0
     FORCED = 1
@@ -39,6 +39,7 @@ class Prefix(NamedTuple):
     entropy: np.ndarray
     version: np.ndarray
     source: np.ndarray
+    support: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +122,10 @@ class Completion:
     continues none. None: each continues the one before, so that all are one context."""
     world: Any = None
     """The last state of `Request.world`."""
+    support: np.ndarray | None = None
+    """uint32 [completion length, W]: the tokens that truncation left each draw, see
+    `jaxrl.sampling.support`; a row of zeros: all. None: no draw was truncated, or it is not
+    recorded."""
 
     @property
     def actions(self) -> np.ndarray:
@@ -166,9 +171,12 @@ class Trajectory(struct.PyTreeNode):
     advantages: Array | None = None
     """[N, T] float32: from a critic; None: computed from the rewards."""
     values: Array | None = None
-    """[N, T] float32: what the critic expected, before its first update on this batch."""
+    """[N, T] float32: V(s_t) of the critic, before its first update on this batch."""
     returns: Array | None = None
-    """[N, T] float32: what it should have expected."""
+    """[N, T] float32: value targets of the critic, the lambda returns of GAE."""
+    support: Array | None = None
+    """[N, T, W] uint32: the tokens that each action was drawn among, see `Completion.support`. It
+    is read when the batch is packed, and stays on the host. None: all tokens, everywhere."""
     extra: dict[str, Array] = struct.field(default_factory=dict)
     """Further arrays by name, [N] or [N, T]; a policy objective receives those that it names."""
 
@@ -206,6 +214,9 @@ class Packed(struct.PyTreeNode):
     """[N] bool: the sequences whose actions are among them."""
     micro_batches: Array
     """scalar int32: how many of the K hold data."""
+    support: Array | None = None
+    """[K, R, A, W] uint32: the tokens that each action was drawn among, see
+    `jaxrl.sampling.support`; None: all tokens, everywhere."""
     teacher: Any = None
     """What another model makes of the actions, see `jaxrl.extensions.teacher`; None: nothing."""
     length: int = struct.field(pytree_node=False, default=0)

@@ -143,7 +143,7 @@ def document() -> str:
     )
     refused = "\n".join(f"- {one} with {two}: {why}" for (one, two), why in reasons.items())
     exclusive = "\n".join(
-        f"- `{first.name}` with `{second.name}`: {why}"
+        f"| {first.title or f'`{first.name}`'} | {second.title or f'`{second.name}`'} | {why} |"
         for first, second, why in conflicts.CONFLICTS
     )
     where = recorded["environment"]
@@ -158,7 +158,9 @@ def document() -> str:
         f"{where['jax']}).\n\n"
         f"{table}\n\n"
         f"## Refused, and why\n\n{refused or 'None of these pairs is refused.'}\n\n"
-        f"## Settings that exclude each other\n\n{exclusive}\n\n"
+        f"## Settings that exclude each other\n\n"
+        "A run with both settings of a row is refused before anything is compiled.\n\n"
+        f"| setting | other setting | reason |\n| --- | --- | --- |\n{exclusive}\n\n"
         f"## Flags\n\n{settings}\n\n"
         "`python -m tests.composition run` runs all pairs again, and\n"
         "`python -m tests.composition > docs/composition.md` makes this page. `./run test --slow`\n"

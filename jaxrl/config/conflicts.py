@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from jaxrl import functions
 from jaxrl.config import stages
 from jaxrl.config.schema import Config
 from jaxrl.training import objective
@@ -20,6 +21,8 @@ class Setting(NamedTuple):
     """As messages name it."""
     value: Callable[[Config], Any]
     """Its value in a config; a false one, None included: it is not set."""
+    title: str = ""
+    """As docs/composition.md names it; empty: its name."""
 
 
 class Conflict(NamedTuple):
@@ -54,39 +57,86 @@ def resampled(config: Config) -> list[str]:
     return sorted(fields)
 
 
+_READERS = (
+    "corrector", "ilql", "label_smoothing", "latents", "mismatched", "nucleus", "sharpness",
+    "teacher", "unmasked",
+)  # fmt: skip
+
+
+def _support_readers(config: Config) -> list[str]:
+    """Extensions that read, keep or make log-probabilities of their own."""
+    names = {functions.extension_name(reference) for reference in config.extensions}
+    return sorted(names & set(_READERS))
+
+
 ASYNCHRONOUS = Setting("asynchronous.staleness", _staleness)
-STALE = Setting("asynchronous.staleness", lambda config: config.asynchronous.staleness)
-FILE = Setting("data.kinds", lambda config: config.data.kinds)
+STALE = Setting(
+    "asynchronous.staleness",
+    lambda config: config.asynchronous.staleness,
+    "`asynchronous.staleness` above 0",
+)
+FILE = Setting("data.kinds", lambda config: config.data.kinds, "`data.kinds`, rows of a file")
 GENERATORS = Setting("generators", lambda config: config.generators)
-PARTIAL = Setting("rollout.in_flight", lambda config: _factor(config.rollout.in_flight))
-ADAPTIVE = Setting("rollout.rounds", lambda c: c.rollout.rounds == "adaptive" and "adaptive")
+PARTIAL = Setting(
+    "rollout.in_flight",
+    lambda config: _factor(config.rollout.in_flight),
+    "`rollout.in_flight` above 1",
+)
+ADAPTIVE = Setting(
+    "rollout.rounds",
+    lambda c: c.rollout.rounds == "adaptive" and "adaptive",
+    "`rollout.rounds` adaptive",
+)
 STAGES = Setting("stages", lambda config: sorted(config.stages))
-SAMPLING_STAGES = Setting("stages of fields", resampled)
+SAMPLING_STAGES = Setting(
+    "fields of stages", resampled, "`stages` that set more than the objective"
+)
 SAMPLING_DEVICES = Setting("sampling.devices", lambda config: config.sampling.devices)
 GUIDANCE = Setting("extensions.guidance", lambda config: config.extensions.get("guidance"))
 NUCLEUS = Setting("extensions.nucleus", lambda config: config.extensions.get("nucleus"))
 ON_DEVICE = Setting("rollout.on_device", lambda config: config.rollout.on_device)
+TRUNCATION = Setting(
+    "rollout.{top_k,top_p,min_p}",
+    lambda config: config.rollout.truncated,
+    "`rollout.top_k`, `top_p` or `min_p`",
+)
+SUPPORT_READERS = Setting(f"extensions {', '.join(_READERS)}", _support_readers)
 COURSE = Setting("course", lambda config: sorted(config.course))
 FORK = Setting("fork", lambda config: config.fork)
 
+_UNFINISHED = "groups begun in one stage would be finished under the settings of the next"
+
 CONFLICTS = (
-    Conflict(ASYNCHRONOUS, FILE, "rows of a file are read, and nothing is sampled meanwhile"),
+    Conflict(ASYNCHRONOUS, FILE, "a run on rows of a file samples nothing"),
     Conflict(
         ASYNCHRONOUS,
         PARTIAL,
-        "asynchronous.in_flight with asynchronous.order=finished does the same, with a bound on "
-        "the lag",
+        "an asynchronous run does the same by asynchronous.in_flight with "
+        "asynchronous.order=finished, and bounds the lag",
     ),
-    Conflict(ASYNCHRONOUS, ADAPTIVE, "groups are replaced one by one there, and not in rounds"),
-    Conflict(STALE, SAMPLING_STAGES, "unfinished groups would belong to two stages"),
-    Conflict(PARTIAL, SAMPLING_STAGES, "unfinished groups would belong to two stages"),
-    Conflict(GENERATORS, FILE, "rows of a file are read, and generators would do nothing"),
+    Conflict(
+        ASYNCHRONOUS, ADAPTIVE, "an asynchronous run replaces groups one by one, and not in rounds"
+    ),
+    Conflict(STALE, SAMPLING_STAGES, _UNFINISHED),
+    Conflict(PARTIAL, SAMPLING_STAGES, _UNFINISHED),
+    Conflict(TRUNCATION, FILE, "a run on rows of a file samples nothing"),
+    Conflict(TRUNCATION, GENERATORS, "generators do not send which tokens they left out"),
+    Conflict(
+        TRUNCATION,
+        SUPPORT_READERS,
+        "these take log-probabilities over the whole vocabulary, or over other tokens",
+    ),
+    Conflict(GENERATORS, FILE, "a run on rows of a file samples nothing"),
     Conflict(GENERATORS, STAGES, "generators are started once, with one config"),
     Conflict(GENERATORS, SAMPLING_DEVICES, "generators have devices of their own"),
     Conflict(GENERATORS, GUIDANCE, "generators do not know what guides a prompt"),
     Conflict(GENERATORS, NUCLEUS, "generators do not know which tokens are left out"),
     Conflict(GENERATORS, ON_DEVICE, "generators play no episodes within their decode loop"),
-    Conflict(COURSE, FORK, "a course begins with its first stage; fork RUN/stages/N, one of them"),
+    Conflict(
+        COURSE,
+        FORK,
+        "a course begins with its first stage; each of its stages can be forked as RUN/stages/N",
+    ),
 )
 """Pairs of settings, with the reason; every pair is refused in either order."""
 

@@ -74,6 +74,18 @@ class RolloutConfig:
     (Delethink)."""
     temperature: float = 1.0
     """Sampling temperature, above 0."""
+    top_k: int = 0
+    """Sample among the k most likely tokens, 2 or more; 0: among all. Applied after the
+    temperature, before `top_p` and `min_p`."""
+    top_p: float = 1.0
+    """Sample among the fewest most likely tokens whose probabilities sum to p or more; 1: among
+    all."""
+    min_p: float = 0.0
+    """Sample among the tokens at least min_p times as likely as the likeliest; 0: among all."""
+    support: Literal["recorded", "full"] = "recorded"
+    """What log-probabilities are over in training where `top_k`, `top_p` or `min_p` truncate:
+    `recorded`, the tokens that each draw was made among; `full`, the whole vocabulary, for an
+    objective that corrects for the difference."""
     chat: bool = False
     """Wrap each prompt in the model's chat template."""
     system: str = ""
@@ -101,6 +113,17 @@ class RolloutConfig:
     rounds: Literal["fixed", "adaptive"] = "fixed"
     """Groups that each round of dynamic sampling begins: `fixed`, `prompts` of them; `adaptive`,
     those that are missing divided by the lowest share of kept groups so far (CodeV-R1)."""
+
+    @property
+    def truncated(self) -> dict[str, float]:
+        """The fields that truncate the distribution, by name."""
+        cuts: dict[str, float] = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
+        return {name: cut for name, cut in cuts.items() if cut != (1 if name == "top_p" else 0)}
+
+    @property
+    def records_support(self) -> bool:
+        """Whether the tokens that draws were made among are recorded."""
+        return bool(self.truncated) and self.support == "recorded"
 
 
 @dataclasses.dataclass(frozen=True)

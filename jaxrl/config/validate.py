@@ -6,7 +6,7 @@ import importlib.util
 import math
 
 from jaxrl import functions
-from jaxrl.config.schema import Config
+from jaxrl.config.schema import Config, RolloutConfig
 from jaxrl.training.objective import ObjectiveConfig
 
 
@@ -95,6 +95,8 @@ def check(config: Config) -> None:
             f"rollout.temperature={config.rollout.temperature}: all rollouts of a prompt would be "
             "equal; use a positive temperature"
         )
+    check_truncation(config.rollout, "rollout.")
+    _check_support(config)
     if config.rollout.group_size == 1 and _has_group_baseline(config.objective):
         raise ValueError(
             "rollout.group_size=1 with a group baseline gives every completion advantage 0, so "
@@ -124,6 +126,42 @@ def check(config: Config) -> None:
         raise ValueError(
             f"warm_start.steps={config.warm_start.steps} is for a task with solutions, and this "
             "run learns from a file; set it to 0"
+        )
+
+
+def check_truncation(rollout: RolloutConfig, group: str = "") -> None:
+    """Refuse a truncation that no draw could be made under, or that leaves nothing to draw.
+
+    Args:
+      rollout: has the fields.
+      group: what messages write before their names.
+    """
+    accepted = {
+        "top_k": (rollout.top_k == 0 or rollout.top_k > 1, "0 for all tokens, or 2 or more"),
+        "top_p": (0 < rollout.top_p <= 1, "above 0 and at most 1, which keeps all tokens"),
+        "min_p": (0 <= rollout.min_p < 1, "0 for all tokens, or more, below 1"),
+    }
+    for name, (fits, remedy) in accepted.items():
+        if not fits:
+            raise ValueError(f"{group}{name}={getattr(rollout, name)}: make it {remedy}")
+
+
+def _check_support(config: Config) -> None:
+    rollout = config.rollout
+    if rollout.support == "recorded":
+        return
+    if not rollout.truncated:
+        raise ValueError(
+            "rollout.support='full' without rollout.top_k, rollout.top_p or rollout.min_p: no "
+            "token is left out, so that it has no effect; set one of them, or leave it out"
+        )
+    policy = functions.lookup(config.objective.policy)
+    if not all(functions.takes(policy, name) for name in ("proximal_logp", "behavior_logp")):
+        raise ValueError(
+            f"rollout.support='full' with objective.policy={config.objective.policy!r}: tokens "
+            "would be sampled from a truncated distribution and trained under the whole one, and "
+            "this objective does not correct for it; use rollout.support=recorded, or an objective "
+            "that weighs tokens by exp(proximal_logp - behavior_logp), such as decoupled_ppo"
         )
 
 

@@ -241,7 +241,8 @@ def _continues(request: Request, earlier: Completion, start: int) -> bool:
 def _until(earlier: Completion, request: Request, end: int) -> Completion:
     """The first `end` tokens of a completion, as that of a request."""
     arrays = (getattr(earlier, name)[:end] for name in ("tokens", "logp", "entropy", "version"))
-    return Completion(request, *arrays, True, earlier.source[:end])
+    support = None if earlier.support is None else earlier.support[:end]
+    return Completion(request, *arrays, True, earlier.source[:end], support=support)
 
 
 def _void(ctx: Context, earlier: Row, request: Request, turn: int) -> Row:

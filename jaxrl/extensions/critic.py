@@ -28,7 +28,7 @@ from jaxrl.run import placement
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training import objective, optimizer
 from jaxrl.training.logprobs import micro_states, places, spread
-from jaxrl.training.objective import at_actions
+from jaxrl.training.objective import gather_actions
 from jaxrl.training.optimizer import OptimizerConfig
 from jaxrl.training.train_step import Update
 from jaxrl.types import Packed, Params, TrainState, Trajectory
@@ -312,7 +312,7 @@ def _make_update(
             out = _outputs(model, whole(state.params, params), packed, index, remat)[:, None]
             sequence, time = places(packed, index)
             arrays = {"counted": counted, "values": batch.values, "returns": batch.returns}
-            arrays = at_actions(arrays, sequence, time)
+            arrays = gather_actions(arrays, sequence, time)
             mask = arrays.pop("counted") & (sequence >= 0)[:, None]
             return masked_mean(losses(config, out, **arrays), mask, tokens)
 

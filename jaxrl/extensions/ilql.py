@@ -27,7 +27,7 @@ from jaxrl.run.extension import Context, Extension
 from jaxrl.sampling.logits import Guide, q_guided
 from jaxrl.training import optimizer
 from jaxrl.training.logprobs import micro_states, places, spread
-from jaxrl.training.objective import at_actions
+from jaxrl.training.objective import gather_actions
 from jaxrl.training.optimizer import OptimizerConfig
 from jaxrl.training.train_step import Update
 from jaxrl.types import Packed, Params, TrainState, Trajectory
@@ -188,7 +188,7 @@ def make_update(
             q, v = outputs(model, params, packed, index, remat)
             sequence, time = places(packed, index)
             arrays = {"counted": counted, "backed": backed, "expected": expected}
-            arrays = {k: x[:, 0] for k, x in at_actions(arrays, sequence, time).items()}
+            arrays = {k: x[:, 0] for k, x in gather_actions(arrays, sequence, time).items()}
             valid = arrays.pop("counted") & (sequence >= 0)
             actions = packed.target[index].reshape(-1)
             action_losses = losses(settings, q, v, actions, **arrays)

@@ -189,8 +189,8 @@ def joined(
     fields: dict[str, np.ndarray] = {}
     for name, array in (batch.named() | {"trained": batch.learned}).items():
         shape = (count + wanted * size, *array.shape[1:])
-        if array.shape == batch.tokens.shape:
-            shape = (shape[0], length)
+        if array.shape[:2] == batch.tokens.shape:
+            shape = (shape[0], length, *array.shape[2:])
         full_array = empty(name, shape, array.dtype)
         full_array[(slice(count), *(slice(n) for n in array.shape[1:]))] = array
         for i, group in enumerate(groups):

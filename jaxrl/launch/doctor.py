@@ -1,10 +1,13 @@
-"""`jaxrl doctor`: check the installation and list what is missing."""
+"""`jaxrl doctor`: check the installation and list what is missing, or the config of another
+framework for sampling that its training does not follow."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import platform
+import re
 import shutil
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +18,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from jaxrl.data.sandbox import cgroups, runner
+from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.settings import flags
+from jaxrl.launch.streams import say
 from jaxrl.models import catalog
 
 EXTRAS = {
@@ -53,8 +59,53 @@ PACKAGES = (
 )  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True)
+class DoctorConfig:
+    """What is checked."""
+
+    recipe: str = ""
+    """Config of another framework, in YAML, JSON, Python or as a command line: warn of settings
+    that truncate what is sampled. Empty: check the installation."""
+
+
+_CUT = re.compile(
+    r"""(?ix)
+    (?P<name> [\w.-]* (?P<kind> top[_-]k | top[_-]p | min[_-]p)) \b
+    ["']? \s* [:=\s] \s* ["']? (?P<value> -?\d+ (?: \.\d+ )?)
+    """
+)
+_ROUTING = re.compile(r"(?i)expert|rout|moe|gate")
+"""Of names of experts, whose top-k truncates nothing that is sampled."""
+
+
+def warnings(text: str) -> list[str]:
+    """What truncates sampling in the config of another framework, line by line."""
+    messages: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        for match in _CUT.finditer(line.split("#")[0]):
+            kind, value = match["kind"].lower().replace("-", "_"), float(match["value"])
+            cuts = 0 < value < 1 if kind == "top_p" else value > 0
+            if cuts and not _ROUTING.search(match["name"]):
+                flag = f"--rollout.{kind.replace('_', '-')} {match['value']}"
+                messages.append(
+                    f"line {number}: {match['name'].lstrip('-')}={match['value']} truncates what "
+                    "is sampled. A trainer that takes log-probabilities over the whole vocabulary "
+                    f"has biased ratios then; jaxrl with {flag} takes them over what is left"
+                )
+    return messages
+
+
 def main(argv: list[str]) -> int:
-    """Print devices, versions, optional parts and how to get those that are missing."""
+    """Print devices, versions, optional parts and how to get those that are missing; or warnings
+    about a config."""
+    try:
+        settings = flags.parse(DoctorConfig(), argv, prog="jaxrl doctor")
+        if settings.recipe:
+            messages = warnings(Path(settings.recipe).read_text())
+            say("\n".join(messages) or "nothing truncates what is sampled")
+            return 0
+    except REFUSALS as error:
+        return refused(error)
     console = Console()
     table = Table("what", "state", "remedy")
     table.add_row("Python", f"{platform.python_version()} on {platform.machine()}", "")

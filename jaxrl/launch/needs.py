@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,8 @@ FLAGS: dict[Need, str] = {
 """Need to the flag that gives it."""
 _OF_FILES = ("answer", "solution", "domains", "harmful", "facts", "judge", "rewards")
 """Needs whose flags are for data of the user's."""
+ROWS = 100_000
+"""Rows of a file that are looked at for a value, evenly spaced where the file has more."""
 
 
 class Refused(ValueError):
@@ -126,9 +129,13 @@ def _tasks(config: Config) -> set[str]:
 
 
 def _any_problem(config: Config, has: Callable[[Problem], bool]) -> bool:
-    """Whether a problem of the train split has something: any row of a file, else the first."""
+    """Whether a problem of the train split has something, up to the first that has.
+
+    Of a file at most `ROWS` rows are looked at; of a task without a size, the first problem.
+    """
     task = tasks.of_config(config)
-    places = range(task.sizes.get("train", 1))
+    size = task.sizes.get("train", 1)
+    places = range(0, size, math.ceil(size / ROWS) or 1)
     return any(has(task.problem("train", config.seed, place)) for place in places)
 
 

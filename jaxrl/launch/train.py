@@ -67,7 +67,7 @@ def _one(config: Config, options: short.Options) -> int:
     try:
         # first, as the others wait for one that is refused before; alone, no device is opened yet
         several = distributed.start() > 1
-        with distributed.together() if several else contextlib.nullcontext():
+        with distributed.exit_together() if several else contextlib.nullcontext():
             short.check_named(config)
             lines = needs.check(config, strict=options.strict)
     except ValueError as error:

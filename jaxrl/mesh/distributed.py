@@ -197,7 +197,7 @@ def by_first(function: Callable[P, T]) -> Callable[P, T]:
 
 
 @contextmanager
-def together() -> Iterator[None]:
+def exit_together() -> Iterator[None]:
     """Ends all processes if the body raises an error in one of them only.
 
     The process that meets it shows it and exits with 1; the others, whose next exchange with it

@@ -107,6 +107,8 @@ class Experts:
     """A bias that steers the choice of experts but not their weights (DeepSeek-V3)."""
     normalize: bool = True
     """Weights of the chosen experts sum to 1."""
+    floor: float = 1e-20
+    """Added to the sum that they are divided by for that."""
     scale: float = 1.0
     """Factor on the weights."""
     groups: int = 1
@@ -208,8 +210,11 @@ class DecoderConfig:
     experts: Experts | None = None
     delta: DeltaRule | None = None
     """What mixes tokens in recurrent layers."""
+    convolution: int = 0
+    """Tokens that the gated short convolution sees, the newest included, which mixes tokens in
+    recurrent layers instead (LFM2)."""
     recurrent_layers: tuple[bool, ...] = ()
-    """Which layers have `delta` in place of attention; empty: none."""
+    """Which layers have `delta` or `convolution` in place of attention; empty: none."""
     dtype: str = "float32"
     """Compute dtype; parameters stay float32 unless the caller casts them."""
     attention: Kernel = "auto"
@@ -260,9 +265,10 @@ class DecoderConfig:
     @property
     def period(self) -> int:
         """After how many layers their kinds repeat; all of them where they do not."""
-        kinds, total = self.recurrent_layers, self.num_layers
         if not self.recurrent:
             return 1
+        total, dense = self.num_layers, self.dense_layers
+        kinds = [(kind, i < dense) for i, kind in enumerate(self.recurrent_layers)]
         sizes = range(1, total // 2 + 1)
         return next((n for n in sizes if kinds[n:] == kinds[:-n]), total)
 
@@ -276,11 +282,11 @@ class DecoderConfig:
 
     def _check_recurrent(self) -> None:
         lacking = {
-            "delta": self.delta is None,
+            "delta or convolution alone": bool(self.delta) == bool(self.convolution),
+            "a convolution of 2 tokens or more": self.convolution < 0 or self.convolution == 1,
             "attention in some layer": all(self.recurrent_layers),
             "norms before attention and MLP alone": not self.pre_norm or self.post_norm,
             "attention that is not latent": self.latent is not None,
-            "experts in all layers or in none": self.dense_layers > 0,
             "residual_scale=1": self.residual_scale != 1,
         }
         if needs := [name for name, lacks in lacking.items() if lacks]:

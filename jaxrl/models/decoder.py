@@ -28,15 +28,16 @@ from jaxrl.models.layers import (
     rms_norm,
 )
 from jaxrl.models.linear import Transposed
-from jaxrl.models.mixers import delta_net, pattern
+from jaxrl.models.mixers import block as recurrent
 from jaxrl.models.mixers import memory as memories
+from jaxrl.models.mixers import pattern
 from jaxrl.models.mixers.block import RecurrentBlock
-from jaxrl.models.mixers.memory import Recurrent
+from jaxrl.models.mixers.memory import State
 from jaxrl.models.mixers.pattern import STACKS, is_stack
 from jaxrl.models.remat import Remat, wrap
 
 Params = dict[str, Any]
-LayerCache = Memory | Recurrent
+LayerCache = Memory | State
 """What one layer remembers: leaves [S, K, M, ...] for S slots, K heads, M positions; of a recurrent
 layer, a state of each slot."""
 
@@ -86,7 +87,8 @@ class Decoder(nnx.Module):
         depths = collections.Counter(config.place(i)[0] for i in range(config.num_layers))
         for i, (name, depth) in enumerate(depths.items()):
             kind = RecurrentBlock if config.recurrent and config.recurrent_layers[i] else Block
-            routed = config.experts is not None and name != STACKS[0]
+            dense = name == STACKS[0] or (config.recurrent and i < config.dense_layers)
+            routed = config.experts is not None and not dense
             setattr(self, name, stack(depth, routed=routed, kind=kind))
         self.norm = Norm(config, (config.hidden_size,), ("embed",))
         if config.labels:
@@ -228,14 +230,15 @@ def _forward(
         layer_params, kind, local = xs
         layer_params, gated = gates.take(layer_params, layout)
         block = _block(config, layout.weights(layer_params, stack))
+        has_routing = routed and "router" in layer_params["mlp"]
         if isinstance(block, RecurrentBlock):
-            x, routing = block.train(x, segment, gated, routed=routed)
+            x, routing = block.train(x, segment, gated, routed=has_routing)
             return layout.activations(x), routing
         q, memory = block.look(x, table[kind], scale)
         layer_mask = mask
         if any(config.local_layers):
             layer_mask = mask.replace(window=jnp.where(local, config.sliding_window, _EVERYTHING))
-        if routed and stack != STACKS[0]:
+        if has_routing:
             x, routing = block.finish_routed(x, q, memory, layer_mask, gated)
             return layout.activations(x), routing
         return layout.activations(block.finish(x, q, memory, layer_mask, gated)), None
@@ -289,6 +292,7 @@ def outputs_first(params: Params) -> Params:
     """
     inputs = {"q": 1, "k": 1, "v": 1, "o": 2, "gate": 1, "up": 1, "down": 1}
     inputs |= {"qkvz": 1, "ba": 1, "qkv": 1, "z": 1, "b": 1, "a": 1, "out": 2}
+    inputs |= {"bcx": 1, "output": 1}
 
     def turn(part: Params, axes: int) -> Params:
         def leaf(name: str, value: Any) -> Any:
@@ -333,8 +337,8 @@ def cast(params: Params, dtype: str) -> Params:
 
 def cache_axes(layer: LayerCache) -> LayerCache:
     """Logical axis names of the leaves of one layer's cache."""
-    if isinstance(layer, Recurrent):
-        return delta_net.axes()
+    if isinstance(layer, State):
+        return recurrent.axes(layer)
     if isinstance(layer, LatentKeyValue):
         return LatentKeyValue(("batch", None, None, "latent"), ("batch", None, None, "head_dim"))
     return KeyValue(*[("batch", "kv_heads", None, "head_dim")] * 2)
@@ -351,9 +355,9 @@ def empty_cache(config: DecoderConfig, slots: int, length: int) -> tuple[LayerCa
     def zeros(heads: int, features: int) -> jax.Array:
         return jnp.zeros((slots, heads, length, features), config.dtype)
 
-    def layer(recurrent: bool) -> LayerCache:
-        if recurrent:
-            return delta_net.empty(config, slots)
+    def layer(has_state: bool) -> LayerCache:
+        if has_state:
+            return recurrent.empty(config, slots)
         if config.latent:
             return LatentKeyValue(zeros(1, config.latent.kv_rank), zeros(1, config.latent.rope_dim))
         shape = (config.num_kv_heads, config.head_dim)

@@ -335,7 +335,7 @@ class ExpertMLP(nnx.Module):
         chosen = jax.lax.top_k(choice, e.per_token)[1]
         weights = jnp.take_along_axis(scores, chosen, axis=-1)
         if e.normalize:
-            weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + 1e-20)
+            weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + e.floor)
         return chosen, weights * e.scale, logits
 
     def __call__(self, x: jax.Array, layout: Layout) -> jax.Array:
@@ -384,20 +384,20 @@ class ExpertMLP(nnx.Module):
         return y * jax.nn.sigmoid(project(x, self.shared_gate[...].T))
 
 
+def make_mlp(config: DecoderConfig, *, routed: bool, rngs: nnx.Rngs) -> MLP | ExpertMLP:
+    """The MLP of a layer."""
+    size = config.intermediate_size
+    return ExpertMLP(config, rngs=rngs) if routed else MLP(config, size, rngs=rngs)
+
+
 class Block(nnx.Module):
     """One layer: attention and an MLP, dense or routed, each added to the residual stream."""
 
     def __init__(self, config: DecoderConfig, *, routed: bool, rngs: nnx.Rngs) -> None:
-        def norm() -> Norm:
-            return Norm(config, (config.hidden_size,), ("embed",))
-
         self.config = config
-        attention = LatentAttention if config.latent else Attention
-        self.attention = attention(config, rngs=rngs)
-        if routed:
-            self.mlp = ExpertMLP(config, rngs=rngs)
-        else:
-            self.mlp = MLP(config, config.intermediate_size, rngs=rngs)
+        norm = functools.partial(Norm, config, (config.hidden_size,), ("embed",))
+        self.attention = (LatentAttention if config.latent else Attention)(config, rngs=rngs)
+        self.mlp = make_mlp(config, routed=routed, rngs=rngs)
         if config.pre_norm:
             self.attention_norm, self.mlp_norm = norm(), norm()
         if config.post_norm:

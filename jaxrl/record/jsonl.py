@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from jaxrl import json_file
 from jaxrl.record import storage
@@ -45,8 +46,9 @@ def read(path: Path, note: Note = warnings.warn) -> Iterator[dict[str, Any]]:
         note(f"WARNING: {path}: {_lines_of(faulty)} no JSON object; the other rows are used")
 
 
-def _bounded(file: IO[bytes]) -> Iterator[bytes]:
+def _bounded(file: Any) -> Iterator[bytes]:
     """The lines of a file; in the place of one over `_LONGEST`, an empty one."""
+    file = io.BufferedReader(file)  # a file in a bucket has no lines of bounded length
     while line := file.readline(_LONGEST):
         if len(line) == _LONGEST and not line.endswith(b"\n"):
             while (line := file.readline(_LONGEST)) and not line.endswith(b"\n"):

@@ -14,7 +14,7 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 @contextmanager
-def counted() -> Iterator[Callable[[], dict[str, float]]]:
+def count_compilations() -> Iterator[Callable[[], dict[str, float]]]:
     """A function that gives the metrics now; compilations are counted while the context is open.
 
     - `compilations`: programs compiled, or taken from the compilation cache on disk, so far. After

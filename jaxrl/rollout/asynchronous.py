@@ -23,7 +23,7 @@ import numpy as np
 from jaxrl.data.selection import curriculum
 from jaxrl.rollout import programs
 from jaxrl.rollout.collect import Weights
-from jaxrl.rollout.drive import Asked, Chunk, Drive, Group, Pending
+from jaxrl.rollout.drive import Chunk, Drive, Group, Pending, RequestId
 from jaxrl.rollout.flight import WORKER, Flight
 from jaxrl.rollout.schedule import (
     Action,
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
     """See `Flight.length_bias`."""
 
 
-Open = Callable[[Weights, Mapping[Asked, Pending | None]], Drive]
+Open = Callable[[Weights, Mapping[RequestId, Pending | None]], Drive]
 """Makes the sampler of a step from its weights and from what is being answered already."""
 Row = dict[str, Any]
 
@@ -94,7 +94,7 @@ class Sampling:
 
     def start(self, weights: Weights) -> None:
         """Start a step; everything in progress continues under its weights."""
-        futures = dict(self._drive.asked.values()) if self._drive is not None else {}
+        futures = dict(self._drive.pending.values()) if self._drive is not None else {}
         self._weights, self.batch, self._row, self._chunks, self._admitted = weights, None, {}, 0, 0
         if not self._flight.state.held:
             self._do(self._flight.join(weights.step))
@@ -149,7 +149,7 @@ class Sampling:
         """Give up what has been sampled; its problems are the next to be begun."""
         rows = self._flight.abandon()
         if self._drive is not None:
-            self._drive.over(rows)
+            self._drive.close_episodes(rows)
         self._drive, self._dropped = None, 0
 
     def get_state(self) -> dict[str, Any]:
@@ -218,7 +218,7 @@ class Sampling:
 
 def due(sampling: Sampling, answered: Collection[int]) -> list[int]:
     """Answers that take effect now, of those that may, see `Sampling.together`."""
-    requests, sampled = sampling.drive.asked, not sampling.drive.work
+    requests, sampled = sampling.drive.pending, not sampling.drive.work
     if sampling.together:
         return list(requests) if sampled and len(answered) == len(requests) else []
     return [n for n in requests if n in answered]
@@ -241,9 +241,9 @@ def lockstep(sampling: Sampling, weights: Weights, chunks: int) -> Batch:
     before: set[int] = set()
     left = chunks
     while True:
-        answered = before if sampling.drive.work else set(sampling.drive.asked)
+        answered = before if sampling.drive.work else set(sampling.drive.pending)
         row = sampling.between(due(sampling, answered))
-        before = set(sampling.drive.asked)
+        before = set(sampling.drive.pending)
         going = bool(sampling.drive.work or before)
         if sampling.batch is None:
             if not going:

@@ -35,6 +35,7 @@ from jaxrl.rollout.schedule import Admit, Limits, Trained
 from jaxrl.rollout.selection import Drawn, Source
 from jaxrl.sampling.logits import Guide
 from jaxrl.sampling.sampler import SamplerConfig
+from jaxrl.sampling.slots import Features
 from jaxrl.sampling.work import Setup
 from jaxrl.sampling.worlds import World
 from jaxrl.types import Params
@@ -266,6 +267,7 @@ def sampler_setup(
     prompt, length = programs.limits(rollout, room, again=turns or resumes)
     return Setup(
         policy.model, key, tuple(policy.tokenizer.eos_ids), prompt, length, sampling,
+        features=Features(truncate=bool(rollout.truncated), support=rollout.records_support),
         guide=policy.guide, text=policy.tokenizer.decode if turns else None,
         hold=turns and world is None, world=world,
     )  # fmt: skip

@@ -101,14 +101,14 @@ class _Node:
     left: int = 0
 
 
-class _Wants(NamedTuple):
+class _PendingRequest(NamedTuple):
     """A request of a node whose result is pending."""
 
     node: _Node
     wanted: Sample | Grade | Act
 
 
-Asked = tuple[int, Place, int]
+RequestId = tuple[int, Place, int]
 """Id of a request: its group, its branch, and the number of results received before it."""
 
 
@@ -121,20 +121,20 @@ class Drive:
         ctx: Context,
         engine: Engine,
         pool: Pool,
-        known: Mapping[Asked, Pending | None] = MappingProxyType({}),
+        pending: Mapping[RequestId, Pending | None] = MappingProxyType({}),
     ) -> None:
-        """Args: see `driver.advance`. `known` has what was pending in `asked` of an earlier drive.
+        """Args: see `driver.advance`. `pending` is that of an earlier drive.
 
-        A request whose id is in `known` is not submitted again.
+        A request whose id is in it is not submitted again.
         """
-        self._program, self._ctx, self._pool, self._known = program, ctx, pool, known
+        self._program, self._ctx, self._pool, self._carried_over = program, ctx, pool, pending
         self.engine = engine
-        self.asked: dict[int, tuple[Asked, Pending | None]] = {}
+        self.pending: dict[int, tuple[RequestId, Pending | None]] = {}
         """Pending answers, by number in the order of their requests; None: another process
         has it."""
         self._groups: list[Group] = []
         self._sampling: dict[int, tuple[_Node, Request]] = {}
-        self._asking: dict[int, _Wants] = {}
+        self._requests: dict[int, _PendingRequest] = {}
         self._count = 0
 
     def begin(self, groups: Sequence[Group]) -> None:
@@ -176,7 +176,7 @@ class Drive:
         """Tokens in the KV caches."""
         return self.engine.context
 
-    def still(self) -> int:
+    def count_idle_groups(self) -> int:
         """Number of groups without a sequence in progress."""
         busy = {node.group.first_id for node, _ in self._sampling.values()}
         return sum(group.first_id not in busy for group in self._groups)
@@ -188,38 +188,38 @@ class Drive:
         return results(
             {
                 n: future
-                for n, (_, future) in self.asked.items()
+                for n, (_, future) in self.pending.items()
                 if future is not None and (numbers is None or n in numbers)
             }
         )
 
     def ready(self) -> list[int]:
         """Numbers of the answers that have arrived."""
-        return [n for n, (_, future) in self.asked.items() if future is None or future.done()]
+        return [n for n, (_, future) in self.pending.items() if future is None or future.done()]
 
-    def known(self) -> list[int]:
+    def immediate(self) -> list[int]:
         """Numbers of the answers that were there when they were asked for, on every process."""
         return [
             n
-            for n, query in self._asking.items()
+            for n, query in self._requests.items()
             if isinstance(query.wanted, Act) and self._pool.plays_here(query.wanted.turn.problem)
         ]
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait until another answer arrives, for at most `seconds`; None: without limit."""
         left: list[Future[Any]] = [
-            future for _, future in self.asked.values() if future and not future.done()
+            future for _, future in self.pending.values() if future and not future.done()
         ]
         wait(left, seconds, FIRST_COMPLETED)
 
     def receive(self, answers: Mapping[int, Answer]) -> None:
         """Programs continue with their answers, together and in the order of asking."""
-        answered_queries = [(self._asking.pop(n), answers[n]) for n in sorted(answers)]
+        answered_queries = [(self._requests.pop(n), answers[n]) for n in sorted(answers)]
         for n in answers:
-            del self.asked[n]
+            del self.pending[n]
         self._want([(query.node, _log(query.node, answer)) for query, answer in answered_queries])
 
-    def over(self, rows: Sequence[int]) -> None:
+    def close_episodes(self, rows: Sequence[int]) -> None:
         """Close the episodes of rows that are not continued."""
         for row in rows:
             self._pool.over(row)
@@ -236,17 +236,17 @@ class Drive:
         if self._ctx.dialogue is not None:
             finished = {g.first_id: g for node, _ in nodes_and_values if (g := node.group).rows}
             rows = (row for group in finished.values() for row in group.finished_rows)
-            self.over([row.completion.request.id for row in rows])
+            self.close_episodes([row.completion.request.id for row in rows])
         submitted = []
         for query in queries:
             if isinstance(query.wanted, Grade | Act):
                 name = (query.node.group.first_id, query.node.place, query.node.received)
                 future = (
-                    self._known[name]
-                    if name in self._known
+                    self._carried_over[name]
+                    if name in self._carried_over
                     else _submit(self._count, self._pool, query.wanted)
                 )
-                self.asked[self._count], self._asking[self._count] = (name, future), query
+                self.pending[self._count], self._requests[self._count] = (name, future), query
                 self._count += 1
             else:
                 node, request = query.node, query.wanted.request
@@ -256,7 +256,7 @@ class Drive:
         self.engine.put(submitted)
         if self._ctx.dialogue is not None:
             acts = (
-                query.wanted for query in self._asking.values() if isinstance(query.wanted, Act)
+                query.wanted for query in self._requests.values() if isinstance(query.wanted, Act)
             )
             self.engine.keep({act.turn.episode for act in acts})
 
@@ -292,7 +292,7 @@ def _log(node: _Node, result: Result) -> Result:
     return result
 
 
-def _resume(node: _Node, value: Any) -> list[_Wants]:
+def _resume(node: _Node, value: Any) -> list[_PendingRequest]:
     """Resume a node with a value and replay its log; what it and its forks request next."""
     while True:
         try:
@@ -325,4 +325,4 @@ def _resume(node: _Node, value: Any) -> list[_Wants]:
             value = logged[node.received]
             node.received += 1
             continue
-        return [_Wants(node, query)]
+        return [_PendingRequest(node, query)]

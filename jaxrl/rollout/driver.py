@@ -6,12 +6,14 @@ needs continues in a later step under newer weights; each token keeps the log-pr
 policy version that it was sampled with (partial rollouts: Kimi k1.5, 2025; APRIL, 2025).
 
 A restart runs each program again and gives it the results in its log, so a group continues where it
-stood. What programs receive does not depend on timing: completions arrive in the sampler's order,
-and scores and replies of environments take effect together, once nothing is left to sample or
-enough groups wait for nothing else. Before waiting sequences would take the slots of episodes whose
-replies are known at once, as those of pure environments are, these take effect, and the episodes
-keep their slots. With `RolloutConfig.replies` "arrival" all take effect as they come, which lets
-slow environments work while others' turns are sampled.
+stood. Completions take effect in the sampler's order. Scores and replies of environments take
+effect, by `RolloutConfig.replies`:
+
+- `together`: once nothing is left to sample, or enough groups wait for nothing else. So what
+  programs receive does not depend on timing.
+- `together`, of an environment that is computed at once: also before requests that wait would take
+  the slots of its episodes.
+- `arrival`: as they come, so that slow environments work while others' turns are sampled.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any
 from jaxrl.data.scoring.pool import Pool
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import state
-from jaxrl.rollout.drive import Asked, Chunk, Drive, Group, Pending, is_distributed
+from jaxrl.rollout.drive import Chunk, Drive, Group, Pending, RequestId, is_distributed
 from jaxrl.rollout.engine import Engine
 from jaxrl.rollout.programs import Context, Program, Row
 from jaxrl.rollout.selection import Drawn
@@ -38,7 +40,9 @@ class OpenGroups:
     """Problems that have been drawn but not started."""
     next_id: int = 0
     """Id of the next group's first row."""
-    asked: dict[Asked, Pending | None] = dataclasses.field(default_factory=dict, compare=False)
+    pending: dict[RequestId, Pending | None] = dataclasses.field(
+        default_factory=dict, compare=False
+    )
     """Answers that were pending when the last step ended. The next one waits for them: an
     environment that was asked again would take a second step. Not saved, as a restart asks anew."""
 
@@ -54,7 +58,7 @@ def admit(open_groups: OpenGroups, count: int, size: int) -> None:
 def abandon(open_groups: OpenGroups) -> None:
     """Discard what has been sampled; these problems are the next to be started."""
     open_groups.waiting = [group.drawn for group in open_groups.groups] + open_groups.waiting
-    open_groups.groups, open_groups.asked = [], {}
+    open_groups.groups, open_groups.pending = [], {}
 
 
 def to_state(open_groups: OpenGroups) -> dict[str, Any]:
@@ -134,7 +138,7 @@ def advance(
             "rollout.replies='arrival' needs one process, as processes must agree on an order; "
             "use together"
         )
-    drive = Drive(program, ctx, engine, pool, open_groups.asked)
+    drive = Drive(program, ctx, engine, pool, open_groups.pending)
 
     def count_finished() -> int:
         return sum(group.rows is not None for group in open_groups.groups)
@@ -143,12 +147,14 @@ def advance(
         drive.begin(open_groups.groups)
     while True:
         with timer("sample"):
-            while drive.work and (count_finished() if early else drive.still()) < enough:
+            while (
+                drive.work and (count_finished() if early else drive.count_idle_groups()) < enough
+            ):
                 numbers = list[int]()
                 if early:
                     numbers = drive.ready()
                 elif engine.crowded:
-                    numbers = drive.known()
+                    numbers = drive.immediate()
                 if answers := drive.answers(numbers):
                     drive.receive(answers)
                 log(drive.chunk(version))
@@ -158,7 +164,7 @@ def advance(
             answers = drive.answers(drive.ready() if early else None)
         with timer("sample"):
             drive.receive(answers)
-        if count_finished() >= enough or not (drive.work or drive.asked):
+        if count_finished() >= enough or not (drive.work or drive.pending):
             break
     drive.save_partial()
-    open_groups.asked = dict(drive.asked.values())
+    open_groups.pending = dict(drive.pending.values())

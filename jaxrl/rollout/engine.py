@@ -35,7 +35,7 @@ class Engine(Protocol):
 
     @property
     def context(self) -> int:
-        """Tokens that the slots remember."""
+        """Tokens in the KV caches."""
 
     @property
     def crowded(self) -> bool:
@@ -70,7 +70,7 @@ class Local:
 
     @property
     def context(self) -> int:
-        """Tokens that the slots remember."""
+        """Tokens in the KV caches."""
         return sum(seat.length for seat in self.work.seats if seat is not None)
 
     @property

@@ -159,7 +159,10 @@ def _taken(
     count, done = _given(turn_request), parts(completion)
     tokens = done.tokens[count:].tolist()
     action = dialogue_of(ctx).action(contexts.end, tokens, contexts.conversation[1])
-    contexts.add(Prefix(*(array[count:] for array in done)))
+    piece = Prefix(*(array[count:] for array in done[:5]))
+    if done.support is not None:
+        piece = piece._replace(support=done.support[count:])
+    contexts.add(piece)
     play = dataclasses.replace(play, actions=(*play.actions, action), said=(*play.said, last))
     turns = ctx.task.of(play.problem).turns
     if turns is None or turns.reads is None:
@@ -366,6 +369,7 @@ def _completion(
         turn_reads=tuple(record.reads),
         tool_calls=record.calls,
         parent=parent,
+        support=done.support,
     )
 
 

@@ -72,7 +72,7 @@ class Live:
         """Raise if the sampling thread has stood still for too long."""
         quiet = perf_counter() - self._moved
         if self._patience and quiet > self._patience:
-            waits = sorted(name for name, _ in self._sampling.drive.asked.values())
+            waits = sorted(name for name, _ in self._sampling.drive.pending.values())
             raise RuntimeError(
                 f"{what}: the sampling thread has ended no chunk for {quiet:.0f} s, and answers "
                 f"are missing to {waits[:5]}; see stacks.txt, or raise "
@@ -105,7 +105,7 @@ class Live:
 
     def _wait(self) -> None:
         """For an answer, or a short while."""
-        if len(self._sampling.drive.ready()) < len(self._sampling.drive.asked):
+        if len(self._sampling.drive.ready()) < len(self._sampling.drive.pending):
             self._sampling.drive.wait(_POLL_S / 20)
         else:
             self._halted.wait(_POLL_S / 20)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -75,22 +74,6 @@ def named_functions(config: Any) -> set[str]:
     return untrusted.foreign(configs.to_dict(config))
 
 
-def of_run(run: str | Path, trusted: Collection[str] | None = ()) -> Config:
-    """The config of a run directory, which may be of unknown origin.
-
-    What this account has started the run with is accepted, see `jaxrl.record.account`. Without
-    that, no run of others decides that programs may run without a sandbox.
-
-    Args:
-      run: the directory.
-      trusted: what else it may name, see `untrusted.foreign`; None: anything.
-
-    Raises:
-      ValueError: it names other functions, files or addresses.
-    """
-    return account.config(run, trusted)
-
-
 def _describe(
     config: Config, trusted: Collection[str] | None
 ) -> tuple[DecoderConfig, tokenizers.Tokenizer]:
@@ -147,7 +130,7 @@ def origin(config: Config, trusted: Collection[str] | None) -> Config:
                 "model, or to another run"
             )
         chain.append(config.model)
-        config = of_run(config.model, trusted)
+        config = account.config(config.model, trusted)
     return config
 
 
@@ -170,8 +153,10 @@ def require_text(model: DecoderConfig, name: str) -> None:
         )
 
 
-def create(config: Config, mesh: Mesh, *, trust: bool = False) -> Policy:
-    """A policy to sample from, parameters laid out on the mesh; see `describe`.
+def describe_writer(
+    config: Config, *, trust: bool = False
+) -> tuple[DecoderConfig, tokenizers.Tokenizer]:
+    """As `describe`, of a model that is to write text on the devices of this process.
 
     Raises:
       ValueError: as `describe`, a reward model, or recurrent layers on several devices.
@@ -179,6 +164,12 @@ def create(config: Config, mesh: Mesh, *, trust: bool = False) -> Policy:
     model, tokenizer = describe(config, trust=trust)
     require_text(model, config.model)
     recurrent.check_devices(model)
+    return model, tokenizer
+
+
+def create(config: Config, mesh: Mesh, *, trust: bool = False) -> Policy:
+    """A policy to sample from, parameters laid out on the mesh; see `describe_writer`."""
+    model, tokenizer = describe_writer(config, trust=trust)
     return Policy(model, first_params(config, model, mesh), tokenizer)
 
 

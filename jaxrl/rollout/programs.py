@@ -156,6 +156,9 @@ def requests(ctx: Context, problem: Problem, first_id: int) -> list[Request]:
             prompt=prompt,
             max_new_tokens=budget(problem, settings),
             temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            min_p=settings.min_p,
         )
         for g in range(settings.group_size)
     ]
@@ -226,7 +229,9 @@ def write(ctx: Context, request: Request) -> Generator[Wanted, Any, Completion]:
         )
         done = join([done, parts(chunk)])
         if chunk.stopped or stop == end:
-            result = Completion(request, *done[:4], chunk.stopped, done.source)
+            result = Completion(
+                request, *done[:4], chunk.stopped, done.source, support=done.support
+            )
             if start:
                 return result
             return dataclasses.replace(result, top_ids=chunk.top_ids, top_logp=chunk.top_logp)
@@ -240,7 +245,17 @@ EMPTY = Prefix(*(np.zeros(0, kind) for kind in _KINDS))
 
 def join(pieces: Sequence[Prefix]) -> Prefix:
     """Concatenate the pieces of a response."""
-    return Prefix(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
+    arrays = zip(*(piece[:5] for piece in pieces), strict=True)
+    response = Prefix(*map(np.concatenate, arrays))
+    support_arrays = [piece.support for piece in pieces if piece.support is not None]
+    if not support_arrays:
+        return response
+    words = support_arrays[0].shape[1]
+    supports = [
+        np.zeros((len(piece.tokens), words), np.uint32) if piece.support is None else piece.support
+        for piece in pieces
+    ]
+    return response._replace(support=np.concatenate(supports))
 
 
 def limits(rollout: RolloutConfig, room: int = 0, *, again: bool = False) -> tuple[int, int]:

@@ -60,7 +60,8 @@ def recorder(
         count = config.updates_per_batch
         parts = packing.shares(batch, count)
         update_advantages = [
-            mesh.fetch(advantages(part, after - count + i)) for i, part in enumerate(parts)
+            mesh.fetch(advantages(part.replace(support=None), after - count + i))
+            for i, part in enumerate(parts)
         ]
         return np.concatenate([part[: sequence_count // count] for part in update_advantages])
 
@@ -153,8 +154,16 @@ def sampled(experience: Experience, n: int, decode: Decode) -> dict[str, Any]:
         "logp": _rounded(completion.logp),
         "entropy": _rounded(completion.entropy),
         "source": sources(completion),
+        **_support_sizes(completion),
         **_turns(completion),
     }
+
+
+def _support_sizes(completion: Completion) -> dict[str, Any]:
+    """Among how many tokens each was drawn, where that was recorded; 0: among all, or not drawn."""
+    if completion.support is None:
+        return {}
+    return {"kept": np.bitwise_count(completion.support).sum(axis=1).tolist()}
 
 
 def _turns(completion: Completion) -> dict[str, Any]:

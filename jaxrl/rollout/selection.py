@@ -230,51 +230,55 @@ def chosen(
     def problems(ids: Iterable[int]) -> list[Problem]:
         return [task.problem("train", seed, int(i)) for i in ids]
 
-    fit = [
+    eligible = [
         (keep is None or keep(problem))
         and (not by_closeness or solution_fits is None or solution_fits(problem))
         for problem in problems(range(size))
     ]
-    if not any(fit):
+    if not any(eligible):
         raise ValueError(
             f"none of the first {size} problems of task {task.name!r} fits; raise "
             "rollout.max_prompt_tokens or rollout.max_new_tokens"
         )
     state = curriculum.start(size, window=config.window, seed=seed)
     ranks = bandits.rank(np.zeros(size), seed=seed)
-    course = CurriculumState(
-        np.array(fit), np.int64(0), np.zeros(0, np.int64), np.float64("nan"), np.full(size, np.nan)
+    progress = CurriculumState(
+        np.array(eligible),
+        np.int64(0),
+        np.zeros(0, np.int64),
+        np.float64("nan"),
+        np.full(size, np.nan),
     )
 
-    def measured(signal: Signal, params: Params) -> np.ndarray:
-        signal_values = signal(params, problems(np.flatnonzero(course.allowed)))
+    def measure_allowed(signal: Signal, params: Params) -> np.ndarray:
+        signal_values = signal(params, problems(np.flatnonzero(progress.allowed)))
         out = np.full(size, signal_values.min() - 1)
-        out[course.allowed] = signal_values
+        out[progress.allowed] = signal_values
         return out
 
     def draw(count: int, params: Params, in_flight: Sequence[Drawn] = ()) -> list[Drawn]:
-        nonlocal state, ranks, course
-        flown = [d.ticket for d in in_flight if d.ticket < size]  # others: of a longer file
-        flying = np.bincount(np.array(flown, np.int64), minlength=size)
-        turned = 0.0
-        if by_rank and np.isnan(course.signal).any():
-            course = course._replace(signal=measured(measure, params))
-            ranks = bandits.rank(course.signal, seed=seed)
-        elif by_closeness and np.isnan(course.signal).any():
-            course = course._replace(signal=measured(closeness, params))
+        nonlocal state, ranks, progress
+        in_flight_ids = [d.ticket for d in in_flight if d.ticket < size]  # others: of a longer file
+        in_flight_counts = np.bincount(np.array(in_flight_ids, np.int64), minlength=size)
+        angle_change = 0.0
+        if by_rank and np.isnan(progress.signal).any():
+            progress = progress._replace(signal=measure_allowed(measure, params))
+            ranks = bandits.rank(progress.signal, seed=seed)
+        elif by_closeness and np.isnan(progress.signal).any():
+            progress = progress._replace(signal=measure_allowed(closeness, params))
         elif by_rank:
-            signal = measure(params, problems(course.last))
-            turned = float(np.mean(signal - course.signal[course.last]))
-        if config.retain < 1 and course.batches and not course.batches % config.retain_every:
-            course = course._replace(allowed=_retained(config, state, course, count))
+            signal = measure(params, problems(progress.last))
+            angle_change = float(np.mean(signal - progress.signal[progress.last]))
+        if config.retain < 1 and progress.batches and not progress.batches % config.retain_every:
+            progress = progress._replace(allowed=_retained(config, state, progress, count))
         arguments = {
-            "state": state._replace(visits=state.visits + flying),
+            "state": state._replace(visits=state.visits + in_flight_counts),
             "ranks": ranks,
             "count": count,
-            "allowed": course.allowed,
-            "accuracy": float(course.accuracy),
-            "concentration": turned,
-            "closeness": course.signal,
+            "allowed": progress.allowed,
+            "accuracy": float(progress.accuracy),
+            "concentration": angle_change,
+            "closeness": progress.signal,
         }
         after, ids = functions.call(function, config.args, arguments)
         if len(ids) < count:
@@ -285,12 +289,12 @@ def chosen(
         if by_rank:
             ranks = after
         else:
-            state = after._replace(visits=np.maximum(after.visits - flying, 0))
-        course = course._replace(batches=course.batches + 1, last=np.asarray(ids))
+            state = after._replace(visits=np.maximum(after.visits - in_flight_counts, 0))
+        progress = progress._replace(batches=progress.batches + 1, last=np.asarray(ids))
         return [Drawn(p, int(i)) for p, i in zip(problems(ids), ids, strict=True)]
 
     def learn(samples: Sequence[Drawn], rewards: np.ndarray) -> None:
-        nonlocal state, course
+        nonlocal state, progress
         ids = np.array([sample.ticket for sample in samples], np.int64)
         # groups that were drawn at several times may be of one prompt
         before = np.array([np.count_nonzero(ids[:n] == ids[n]) for n in range(len(ids))])
@@ -298,29 +302,32 @@ def chosen(
             state = curriculum.record(state, ids[before == nth], rewards[before == nth])
         scored = rewards[~np.isnan(rewards)]
         if len(scored):
-            course = course._replace(accuracy=np.float64(scored.mean()))
+            progress = progress._replace(accuracy=np.float64(scored.mean()))
 
     def get_state() -> dict[str, Any]:
-        states = {"state": state, "ranks": ranks, "course": course}
+        states = {"state": state, "ranks": ranks, "course": progress}
         return {"of": of} | {name: curriculum.to_json(v) for name, v in states.items()}
 
     def set_state(saved: dict[str, Any]) -> None:
-        nonlocal state, ranks, course
+        nonlocal state, ranks, progress
         if saved["of"] == of:
             state = curriculum.from_json(curriculum.Prompts, saved["state"])
             ranks = curriculum.from_json(bandits.Ranks, saved["ranks"])
-            course = curriculum.from_json(CurriculumState, saved["course"])
+            progress = curriculum.from_json(CurriculumState, saved["course"])
 
     return Source(draw, learn, get_state, set_state)
 
 
 def _retained(
-    config: CurriculumConfig, state: curriculum.Prompts, course: CurriculumState, count: int
+    config: CurriculumConfig,
+    state: curriculum.Prompts,
+    progress: CurriculumState,
+    count: int,
 ) -> np.ndarray:
     """[N] bool: the hardest share of the allowed prompts, if these are enough for a batch."""
-    size = max(count, int(config.retain * course.allowed.sum()))
-    _, ids = curriculum.hardest_retained(state, size, course.allowed)
-    return np.isin(np.arange(len(course.allowed)), ids) if len(ids) >= count else course.allowed
+    size = max(count, int(config.retain * progress.allowed.sum()))
+    _, ids = curriculum.hardest_retained(state, size, progress.allowed)
+    return np.isin(np.arange(len(progress.allowed)), ids) if len(ids) >= count else progress.allowed
 
 
 def mixed(
@@ -344,8 +351,10 @@ def mixed(
         state, counts = bandits.split(state, share, count)
         order = [d for d, n in counts.items() for _ in range(n)]
         places.shuffle(order)
-        flying = {d: _of_part(in_flight, d) for d in counts}
-        batches = {d: iter(parts[names[d]].draw(n, params, flying[d])) for d, n in counts.items()}
+        in_flight_parts = {d: _of_part(in_flight, d) for d in counts}
+        batches = {
+            d: iter(parts[names[d]].draw(n, params, in_flight_parts[d])) for d, n in counts.items()
+        }
         return [
             Drawn(sample.problem, [int(d), sample.ticket])
             for d in order

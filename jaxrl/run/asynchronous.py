@@ -19,7 +19,7 @@ from jaxrl.record.metrics import Timer
 from jaxrl.rollout import asynchronous, collect, schedule
 from jaxrl.rollout.asynchronous import Batch, Row, Sampling
 from jaxrl.rollout.collect import Collector, Weights
-from jaxrl.rollout.drive import Asked, Drive, Pending
+from jaxrl.rollout.drive import Drive, Pending, RequestId
 from jaxrl.rollout.engine import Open
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.live import Live
@@ -109,7 +109,7 @@ def open_rollouts(
     """
     ctx = collect.context(config.rollout, config.seed, run.policy, task)
 
-    def drive(weights: Weights, pending_answers: Mapping[Asked, Pending | None]) -> Drive:
+    def drive(weights: Weights, pending_answers: Mapping[RequestId, Pending | None]) -> Drive:
         setup = collect.sampler_setup(
             run.policy._replace(guide=weights.guide), config.rollout, config.sampler,
             collect.key(config.seed), room, **collect.turns_of(ctx),

@@ -70,9 +70,9 @@ class Origin(NamedTuple):
     assess: Callable[[RunContext, Context, TrainState, ToSampler, int], dict[str, float]]
     """Held-out figures of a state at a step."""
     figure: str
-    """Name of the main one."""
+    """Name of the main figure."""
     held_out: str
-    """What they are measured on."""
+    """Name of what the figures are measured on."""
     task: Task | None = None
     """Makes and scores problems; None where nothing is scored."""
 

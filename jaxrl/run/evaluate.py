@@ -67,7 +67,7 @@ def evaluate(
       held_out: the problems.
       task: makes and scores them.
       pool: scores completions.
-      rollout: prompt form and budgets.
+      rollout: prompt form, budgets and, unless greedy, truncation.
       sampling: memory layout of the sampler.
       k: completions a problem.
       temperature: 0 is greedy.
@@ -77,13 +77,16 @@ def evaluate(
     Returns:
       The figures of `figures`, and the completions themselves.
     """
+    rollout = dataclasses.replace(rollout, group_size=k, temperature=temperature, support="full")
+    if not temperature:
+        rollout = dataclasses.replace(rollout, top_k=0, top_p=1.0, min_p=0.0)
     experience = collect(
         policy,
         params,
         held_out,
         task,
         pool,
-        dataclasses.replace(rollout, group_size=k, temperature=temperature),
+        rollout,
         sampling,
         key=jax.random.key(seed),
         first_id=_FIRST_ID,

@@ -56,7 +56,7 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
       OSError: the last step could not be saved.
     """
     start = perf_counter()
-    with distributed.together():
+    with distributed.exit_together():
         rundir.require_one(config)
         course.check(config)
         parts = None if config.course else assemble.assemble(config)
@@ -98,8 +98,8 @@ def _train(
         checkpoint.set_aside(directory, after=checkpoint.newest(directory, callbacks.note))
         with (
             Writer(directory, config.checkpoint, callbacks.note) as writer,
-            distributed.together(),
-            usage.counted() as used,
+            distributed.exit_together(),
+            usage.count_compilations() as used,
             garbage.exempting() as exempt,
             contextlib.ExitStack() as closing,
         ):

@@ -78,7 +78,8 @@ def of_packed(config: Config, packed: Packed) -> Packed:
     the_mesh = jax.sharding.get_mesh()
     everywhere = mesh.replicated(the_mesh)
     split = mesh.rows(the_mesh, tuple(config.mesh.rules.items()))
-    return jax.tree.map(lambda a: split if np.ndim(a) == 3 else everywhere, packed)
+    where = jax.tree.map(lambda a: split if np.ndim(a) == 3 else everywhere, packed)
+    return where if packed.support is None else where.replace(support=split)
 
 
 def of_batch(batch: Tree) -> Tree:
@@ -171,7 +172,9 @@ def with_fixed_layout(update: Callable[..., Any], like: TrainState) -> Callable[
     away = any(leaf.sharding.memory_kind == _HOST for leaf in jax.tree.leaves(like.opt_state))
 
     def settle(state: TrainState, *args: Any) -> tuple[TrainState, Any]:
-        args = (*(mesh.put(batch, of_batch(batch)) for batch in args[:1]), *args[1:])
+        batch, *rest = args
+        batch = batch.replace(support=None)  # the packed input has it
+        args = (mesh.put(batch, of_batch(batch)), *rest)
         if away:
             device_shardings = shardings(_in_memory("device", like.opt_state))
             state = state.replace(opt_state=jax.device_put(state.opt_state, device_shardings))

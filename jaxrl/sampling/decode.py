@@ -177,7 +177,13 @@ def decode(
             scores = processors.penalize(scores, occurred, s.settings.repetition_penalty)
         keys = jax.vmap(jax.random.fold_in)(stream, s.length)
         sample = sampling.sample(
-            scores, s.settings, keys, truncate=features.truncate, top=features.top, top_k=top_k
+            scores,
+            s.settings,
+            keys,
+            truncate=features.truncate,
+            top=features.top,
+            top_k=top_k,
+            record_support=features.support,
         )
         write = functools.partial(_write, at=jnp.where(s.live, s.length, capacity))
 
@@ -186,6 +192,9 @@ def decode(
                 top_ids=write(s.top_ids, new=sample.top_ids),
                 top_logp=write(s.top_logp, new=sample.top_logp),
             )
+        if s.support is not None and sample.support is not None:
+            words = sample.support[:, : s.support.shape[-1]]  # tokens beyond are padding
+            s = s.replace(support=write(s.support, new=words))
         length, void = s.length + s.live, jnp.isnan(sample.logp)
         ended = jnp.isin(sample.token, stop_ids) | (length >= s.limit) | void
         s = s.replace(

@@ -28,7 +28,7 @@ def parts(completion: Completion) -> Prefix:
     """The arrays of a completion, as the prefix of a longer response."""
     c = completion
     source = np.zeros(len(c.tokens), np.int8) if c.source is None else c.source
-    return Prefix(c.tokens, c.logp, c.entropy, c.version, source)
+    return Prefix(c.tokens, c.logp, c.entropy, c.version, source, c.support)
 
 
 def resume(completion: Completion) -> Request:
@@ -85,6 +85,7 @@ def features_of(requests: Sequence[Request], least: Features = Features()) -> Fe
         penalize=least.penalize or any(r.repetition_penalty != 1 for r in requests),
         biases=max(least.biases, round_up(biases, 4) if biases else 0),
         top=max([least.top, *(r.top_logprobs for r in requests)]),
+        support=least.support,
     )
 
 

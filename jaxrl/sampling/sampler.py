@@ -228,11 +228,12 @@ def unfinished(setup: Setup, work: Work) -> list[Completion]:
         p = request.prefix or Prefix(*[empty] * 5)
         kinds = (np.int32, np.float32, np.float32, np.int32, np.int8)
         tokens, logp, entropy, version, source = (
-            a.astype(k) for a, k in zip(p, kinds, strict=True)
+            a.astype(k) for a, k in zip(p[:5], kinds, strict=True)
         )
-        waiting.append(
-            Completion(request, tokens, logp, entropy, version, False, source, finished=False)
+        completion = Completion(
+            request, tokens, logp, entropy, version, False, source, finished=False
         )
+        waiting.append(dataclasses.replace(completion, support=p.support))
     return started + waiting
 
 
@@ -359,7 +360,7 @@ def _needed(setup: Setup, live: Sequence[Request]) -> Features:
     full = setup.features
     if not setup.lean:
         return full
-    features = features_of(live)
+    features = features_of(live, Features(support=full.support))
     return dataclasses.replace(
         features, biases=full.biases if features.biases else 0, top=full.top if features.top else 0
     )

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl.sampling import support
 from jaxrl.types import Array
 
 _BLOCK = 256
@@ -42,6 +43,9 @@ class Draw(NamedTuple):
     """[S, K] int32, the most likely tokens, best first."""
     top_logp: jax.Array
     """[S, K] float32."""
+    support: jax.Array | None = None
+    """[S, W] uint32, the tokens that could be drawn, see `jaxrl.sampling.support`; None: it is not
+    recorded."""
 
 
 def process(logits: jax.Array, settings: Sampling, *, truncate: bool) -> jax.Array:
@@ -54,7 +58,8 @@ def process(logits: jax.Array, settings: Sampling, *, truncate: bool) -> jax.Arr
 
     Returns:
       [S, V] float32, -inf where truncated. Truncation follows temperature, top-k first, then top-p
-      and min-p, all ties at the threshold kept.
+      among what that leaves, then min-p, all ties at the threshold kept. Top-p keeps the token by
+      which the mass reaches p.
     """
     greedy = settings.temperature == 0
     scaled = logits / jnp.where(greedy, 1.0, settings.temperature)[:, None]
@@ -66,7 +71,9 @@ def process(logits: jax.Array, settings: Sampling, *, truncate: bool) -> jax.Arr
     k = jnp.where(settings.top_k > 0, settings.top_k, vocab)[:, None]
     probs = jax.nn.softmax(jnp.where(rank < k, descending, -jnp.inf), axis=-1)
     mass_before = jnp.cumsum(probs, axis=-1) - probs
-    keep = (rank < k) & (mass_before < settings.top_p[:, None])
+    top_p = settings.top_p[:, None]
+    # the mass before the last tokens may be rounded to 1
+    keep = (rank < k) & ((mass_before < top_p) | (top_p >= 1))
     keep &= probs >= settings.min_p[:, None] * probs[:, :1]
     keep = keep.at[:, 0].set(True) | greedy[:, None]
     threshold = jnp.min(jnp.where(keep, descending, jnp.inf), axis=-1, keepdims=True)
@@ -128,6 +135,7 @@ def sample(
     truncate: bool,
     top: int = 0,
     top_k: Callable[[jax.Array, int], tuple[jax.Array, jax.Array]] = jax.lax.top_k,
+    record_support: bool = False,
 ) -> Draw:
     """Choose a token a row.
 
@@ -138,6 +146,7 @@ def sample(
       truncate: static; False skips the sort when no row truncates.
       top: static, how many of the most likely tokens to report.
       top_k: the greatest entries of each row and their indices, where devices share out the rows.
+      record_support: static, report which tokens could be drawn.
 
     Returns:
       The draw. Where a row has a nan or inf, or nothing but -inf, there is no distribution: its
@@ -148,4 +157,5 @@ def sample(
     token = jnp.where(greedy, _argmax(logits), draw(processed, keys))
     best, ids = top_k(processed, top)
     normalizer = jax.nn.logsumexp(processed, axis=-1, keepdims=True)
-    return Draw(token, *log_prob(processed, token), ids, best - normalizer)
+    words = support.to_words(processed > -jnp.inf) if record_support else None
+    return Draw(token, *log_prob(processed, token), ids, best - normalizer, words)

@@ -24,7 +24,7 @@ from jaxrl.mesh import layouts, mesh
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.mixers import memory
-from jaxrl.sampling import sampling
+from jaxrl.sampling import sampling, support
 
 Models = tuple[DecoderConfig, ...]
 """The policy's shape, and after it those of the guide's models; parameters come likewise."""
@@ -44,6 +44,8 @@ class Features:
     """Most tokens biased by a request."""
     top: int = 0
     """Most log-probabilities recorded a position."""
+    support: bool = False
+    """Record which tokens each draw could have given."""
 
 
 class SlotState(struct.PyTreeNode):
@@ -75,6 +77,8 @@ class SlotState(struct.PyTreeNode):
     failed: jax.Array
     """[S] bool, ended because no distribution could be made of the logits."""
     settings: sampling.Sampling
+    support: jax.Array | None = None
+    """[S, M, W] uint32 at sampled tokens, see `jaxrl.sampling.support`; None: none is recorded."""
 
     @property
     def width(self) -> int:
@@ -177,6 +181,9 @@ def empty_slots(
         failed=row.astype(bool),
         settings=empty_settings(slots, features.biases),
     )
+    if features.support:
+        words = support.words(models[0].vocab_size)
+        state = state.replace(support=jnp.zeros((slots, length, words), jnp.uint32))
     return constrain(models, state)
 
 

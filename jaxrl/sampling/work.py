@@ -287,7 +287,8 @@ def warm_up_reading(setup: Setup, slots: slot.SlotState) -> None:
 
 
 def _recorded(s: slot.SlotState) -> tuple[jax.Array, ...]:
-    return (s.tokens, s.logp, s.entropy, s.version, s.top_ids, s.top_logp)
+    arrays = (s.tokens, s.logp, s.entropy, s.version, s.top_ids, s.top_logp)
+    return arrays if s.support is None else (*arrays, s.support)
 
 
 def _fetch(
@@ -342,7 +343,7 @@ def _completion(
     setup: Setup, seat: Seat, arrays: Sequence[np.ndarray], by_string: bool
 ) -> Completion:
     request, start = seat.request, len(seat.request.prompt)
-    tokens, logp, entropy, version, top_ids, top_logp = arrays
+    tokens, logp, entropy, version, top_ids, top_logp, *supports = arrays
     source = np.zeros(len(tokens), np.int8)
     for first, last in seat.observed:
         source[first - start : last - start] = Source.OBSERVATION
@@ -355,6 +356,8 @@ def _completion(
     for array in (logp, entropy, version):
         array[outside] = 0
     top_ids[outside], top_logp[outside] = -1, 0
+    for support in supports:
+        support[outside] = 0
     if request.prefix is not None:
         p = request.prefix
         logp[:prefix_size], entropy[:prefix_size], version[:prefix_size] = (
@@ -362,6 +365,9 @@ def _completion(
             p.entropy,
             p.version,
         )
+        for support in supports:
+            if p.support is not None:
+                support[:prefix_size] = p.support
     by_token = len(tokens) > prefix_size and int(tokens[-1]) in setup.stop_ids
     top = request.top_logprobs
     return Completion(
@@ -374,4 +380,5 @@ def _completion(
         source=source,
         top_ids=top_ids[:, :top] if top else None,
         top_logp=top_logp[:, :top] if top else None,
+        support=supports[0] if supports else None,
     )

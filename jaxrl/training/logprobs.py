@@ -17,6 +17,7 @@ from jaxrl.models import decoder, head, reward
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.layers import Routing
 from jaxrl.models.remat import Remat
+from jaxrl.sampling import support
 from jaxrl.sampling.logits import Guide, Processor, keep
 from jaxrl.types import Packed, Params
 
@@ -233,10 +234,19 @@ def state_logprobs(
     restriction: Restriction | None = None,
     reading: Reading | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """As `micro_logprobs`, of the states [R, A, D] that the actions are chosen in."""
+    """As `micro_logprobs`, of the states [R, A, D] that the actions are chosen in.
+
+    Raises:
+      ValueError: actions drawn from a truncated support, and a restriction or a reading as well.
+    """
     if model.labels:
         scores = reward.score(params, states)[..., 0].reshape(-1)
         return scores, jnp.zeros_like(scores)
+    if packed.support is not None and (restriction is not None or reading is not None):
+        raise ValueError(
+            "the batch has the support that its tokens were drawn from, which goes neither with a "
+            "restriction nor with a reading; leave rollout.top_k, top_p and min_p out"
+        )
     target = jax.lax.dynamic_index_in_dim(packed.target, index, keepdims=False)
     teaching = packed.teacher if reading is not None else None
     beside: tuple[jax.Array, ...] = ()
@@ -244,6 +254,8 @@ def state_logprobs(
         beside = (target, micro_states(model, restriction.params, packed, index, "none"))
     elif teaching is not None:
         beside = (jax.lax.dynamic_index_in_dim(teaching.states, index, keepdims=False),)
+    elif packed.support is not None:
+        beside = (jax.lax.dynamic_index_in_dim(packed.support, index, keepdims=False),)
 
     def unembedding(params: Params) -> jax.Array:
         tables: Params = {name: params[name] for name in ("embed", "head") if name in params}
@@ -262,6 +274,9 @@ def state_logprobs(
                     spelled=model.spelled,
                 )
                 logits = restriction.mask(logits, likely, chosen, restriction.args)
+            elif packed.support is not None:
+                (action_support,) = beside
+                logits = support.restrict(logits, action_support)
             # a teacher is compared with at one temperature, which is the reading's own
             return logits if reading is not None else logits / temperature
 

@@ -74,7 +74,7 @@ class ObjectiveConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class Whole:
+class BatchStatistics:
     """Statistics of the whole batch that every micro-batch needs."""
 
     advantages: jax.Array
@@ -87,7 +87,7 @@ class Whole:
     """Number of action tokens that are computed; metrics are means over them."""
 
 
-jax.tree_util.register_dataclass(Whole)
+jax.tree_util.register_dataclass(BatchStatistics)
 
 
 Scope = Literal["token", "sequence", "batch"]
@@ -203,7 +203,7 @@ def whole_batch(
     max_new_tokens: int,
     computed: Array | bool = True,
     step: jax.Array | int = 0,
-) -> Whole:
+) -> BatchStatistics:
     """Advantages and weights, from all N sequences at once.
 
     Args:
@@ -227,10 +227,10 @@ def whole_batch(
             num_groups=batch.tokens.shape[0],
         )
     mask = mask & computed
-    return Whole(advantages, mask, weights, tokens=jnp.sum(mask))
+    return BatchStatistics(advantages, mask, weights, tokens=jnp.sum(mask))
 
 
-def at_actions(tree: Any, sequence: jax.Array, time: jax.Array) -> Any:
+def gather_actions(tree: Any, sequence: jax.Array, time: jax.Array) -> Any:
     """Arrays of N sequences at S actions, each in a row of its own: what looks at tokens alone.
 
     Args:
@@ -291,7 +291,9 @@ def _of_rewards(batch: Trajectory, step: jax.Array | int) -> dict[str, Any]:
     return arguments
 
 
-def _given(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int) -> dict[str, Any]:
+def _advantage_inputs(
+    config: ObjectiveConfig, batch: Trajectory, step: jax.Array | int
+) -> dict[str, Any]:
     """The arguments available to functions of the whole batch; rewards are the shaped ones."""
     batch = shaped(config, batch, step)
     arguments = _of_rewards(batch, step)
@@ -305,7 +307,7 @@ def _advantages(config: ObjectiveConfig, batch: Trajectory, step: jax.Array | in
     """[N, 1], or [N, T] from a critic or a function that gives each token its own."""
     if batch.advantages is not None:
         return jnp.asarray(batch.advantages)
-    arguments = _given(config, batch, step)
+    arguments = _advantage_inputs(config, batch, step)
     function = functions.resolve(config.advantage, config.advantage_args, set(arguments))
     advantages = functions.call(function, config.advantage_args, arguments)
     if functions.takes(function, "step_mask"):
@@ -319,7 +321,7 @@ def _rows(
     """[N] bool: the sequences that the filter keeps, and those without a reward."""
     if not config.rows:
         return jnp.ones(len(batch.valid), bool)
-    arguments = _given(config, batch, step) | {"advantages": advantages}
+    arguments = _advantage_inputs(config, batch, step) | {"advantages": advantages}
     function = functions.resolve(config.rows, config.rows_args, set(arguments))
     return functions.call(function, config.rows_args, arguments) | ~batch.valid
 
@@ -339,7 +341,7 @@ def _expert(batch: Trajectory) -> jax.Array:
 def objective(
     config: ObjectiveConfig,
     batch: Trajectory,
-    statistics: Whole,
+    statistics: BatchStatistics,
     mask: jax.Array,
     logp: jax.Array,
     entropy: jax.Array,
@@ -354,7 +356,7 @@ def objective(
 
     Args:
       config: the terms.
-      batch: all N sequences; or N actions, from `at_actions`, with the rest of the arguments.
+      batch: all N sequences; or N actions, from `gather_actions`, with the rest of the arguments.
       statistics: of the whole batch, from `whole_batch`.
       mask: [N, T] bool, the action tokens of this micro-batch among those that count.
       logp: [N, T] under the parameters being trained.

@@ -175,6 +175,9 @@ def pack(
     actions = {k: np.zeros(by_action, np.int32) for k in ("predictor", "target", "time")}
     actions["sequence"] = np.full(by_action, -1, np.int32)
     actions["leaf"] = np.zeros(by_action, bool)
+    support = None if trajectory.support is None else np.asarray(trajectory.support)
+    if support is not None:
+        actions["support"] = np.zeros((*by_action, support.shape[-1]), np.uint32)
     count_up = np.arange(max(width, row_length) + 1, dtype=np.int32)
     unshared = 0
     for r, trees in enumerate(rows):
@@ -201,6 +204,8 @@ def pack(
                 actions["target"][r, span] = tokens[n, branch_span][chosen]
                 actions["sequence"][r, span] = n
                 actions["time"][r, span] = count_up[branch_span][chosen]
+                if support is not None:
+                    actions["support"][r, span] = support[n, branch_span][chosen]
                 if mask[n, start]:
                     actions["predictor"][r, span.start] = before
                 if branch.leaf and done > span.start:
@@ -208,7 +213,7 @@ def pack(
                 unshared += (position + size) * branch.leaf
             at += tree.size
 
-    folded = {k: a.reshape(micro, per_micro, a.shape[1]) for k, a in (inputs | actions).items()}
+    folded = {k: a.reshape(micro, per_micro, *a.shape[1:]) for k, a in (inputs | actions).items()}
     real = sum(tree.size for trees in rows for tree in trees)
     if chunks.size:  # what a chunk carries over counts once
         unshared = int(np.maximum(end - 1, 0).sum())
@@ -364,6 +369,15 @@ def trajectory(
         logp[n, start:stop] = c.logp
         version[n, start:stop] = c.version
     expert = source == Source.EXPERT
+    support = next((c.support for c in completions if c.support is not None), None)
+    if support is not None:
+        words = support.shape[1]
+        support = np.zeros((count, length, words), np.uint32)
+        for n, c in enumerate(completions):
+            if c.support is not None:
+                start = len(c.request.prompt)
+                support[n, start : start + len(c.tokens)] = c.support
+        support[source != Source.POLICY] = 0
     return Trajectory(
         tokens=tokens,
         action_mask=(source == Source.POLICY) | expert,
@@ -373,4 +387,5 @@ def trajectory(
         valid=np.array([r is not None for r in rewards]),
         group_ids=np.asarray(group_ids, np.int32),
         expert=expert.any(axis=1),
+        support=support,
     )

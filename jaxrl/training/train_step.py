@@ -28,9 +28,9 @@ from jaxrl.training.logprobs import (
     state_logprobs,
 )
 from jaxrl.training.objective import (
+    BatchStatistics,
     ObjectiveConfig,
-    Whole,
-    at_actions,
+    gather_actions,
     objective,
     scope,
     whole_batch,
@@ -140,14 +140,16 @@ def make_update(
     the whole batch first, after one forward pass more, and each micro-batch carries its part back
     (gradient caching, Gao et al. 2021).
     """
-    looks = scope(config)
+    loss_scope = scope(config)
 
     @functools.partial(jax.jit, donate_argnums=0)
     def update(
         state: TrainState, batch: Trajectory, packed: Packed, ref_logp: jax.Array | None
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         is_split = packed.tokens.shape[0] > 1
-        coupled = is_split and (looks == "batch" or (looks == "sequence" and packed.cut))
+        needs_batch_gradient = is_split and (
+            loss_scope == "batch" or (loss_scope == "sequence" and packed.cut)
+        )
         statistics = whole_batch(
             config, batch, max_new_tokens, packed.computed[:, None], state.step
         )
@@ -157,17 +159,21 @@ def make_update(
         embedding_noise = (
             Noise(jax.random.fold_in(key, UpdateStream.NOISE.value), noise) if noise else None
         )
-        reads: Reads = {"temperature": temperature, "restriction": allowed, "reading": reading}
+        logprob_args: Reads = {
+            "temperature": temperature,
+            "restriction": allowed,
+            "reading": reading,
+        }
         if router is not None:
             counted = jnp.any(statistics.mask, axis=1)
             totals = routers.totals(packed, counted)
 
-        def share(
+        def micro_loss(
             logp: jax.Array,
             entropy: jax.Array,
             mask: jax.Array,
             batch: Trajectory,
-            statistics: Whole,
+            statistics: BatchStatistics,
             ref_logp: jax.Array | None,
         ) -> tuple[jax.Array, dict[str, jax.Array]]:
             rest = (ref_logp, state.step, state.coefficients, seed)
@@ -180,9 +186,9 @@ def make_update(
             load = None
             if router is not None and is_split and router.level == "batch" and router.balance:
                 load = _load(model, params, packed, counted, embedding_noise)
-            if coupled:
-                slopes, batch_metrics = jax.grad(share, argnums=(0, 1), has_aux=True)(
-                    *all_logprobs(model, params, packed, noise=embedding_noise, **reads),
+            if needs_batch_gradient:
+                slopes, batch_metrics = jax.grad(micro_loss, argnums=(0, 1), has_aux=True)(
+                    *all_logprobs(model, params, packed, noise=embedding_noise, **logprob_args),
                     statistics.mask,
                     batch,
                     statistics,
@@ -193,13 +199,19 @@ def make_update(
                 params = part.join(trained, frozen)
                 if router is None:
                     logp, entropy = micro_logprobs(
-                        model, params, packed, index, remat=remat, noise=embedding_noise, **reads
+                        model,
+                        params,
+                        packed,
+                        index,
+                        remat=remat,
+                        noise=embedding_noise,
+                        **logprob_args,
                     )
                     return of_actions(logp, entropy, index)
                 states, routing = micro_routing(
                     model, params, packed, index, remat, embedding_noise
                 )
-                logp, entropy = state_logprobs(model, params, packed, index, states, **reads)
+                logp, entropy = state_logprobs(model, params, packed, index, states, **logprob_args)
                 value, metrics = of_actions(logp, entropy, index)
                 arguments = (routing, packed, index, counted, totals, load)
                 router_loss, router_metrics = routers.share(router, model, *arguments)
@@ -208,15 +220,15 @@ def make_update(
             def of_actions(
                 logp: jax.Array, entropy: jax.Array, index: jax.Array
             ) -> tuple[jax.Array, dict[str, jax.Array]]:
-                if looks == "token":
+                if loss_scope == "token":
                     sequence, time = places(packed, index)
-                    action_arrays = at_actions((batch, statistics, ref_logp), sequence, time)
+                    action_arrays = gather_actions((batch, statistics, ref_logp), sequence, time)
                     micro_mask = action_arrays[1].mask & (sequence >= 0)[:, None]
-                    return share(logp[:, None], entropy[:, None], micro_mask, *action_arrays)
+                    return micro_loss(logp[:, None], entropy[:, None], micro_mask, *action_arrays)
                 logp, entropy, micro_mask = spread(packed, index, logp, entropy, rules=model.rules)
-                if coupled:
+                if needs_batch_gradient:
                     return jnp.vdot(slopes[0], logp) + jnp.vdot(slopes[1], entropy), {}
-                return share(
+                return micro_loss(
                     logp, entropy, micro_mask & statistics.mask, batch, statistics, ref_logp
                 )
 
@@ -239,7 +251,9 @@ def make_update(
                 shapes = jax.eval_shape(gradient, trained, jnp.int32(0))
                 zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
                 grads, metrics = jax.lax.fori_loop(0, packed.micro_batches, accumulate, zeros)
-            return grads, effective_share(batch_metrics | metrics if coupled else metrics)
+            return grads, effective_share(
+                batch_metrics | metrics if needs_batch_gradient else metrics
+            )
 
         grads, metrics = gradients(trained, state.params)
         if ascent is not None:

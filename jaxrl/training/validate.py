@@ -24,8 +24,8 @@ from jaxrl.training.objective import (
     REWARD_ARRAYS,
     ROW_ARRAYS,
     SOURCE_MEAN,
+    BatchStatistics,
     ObjectiveConfig,
-    Whole,
     needs_proximal,
     needs_reference,
     objective,
@@ -159,11 +159,11 @@ def _check_calls(
     """Refuse functions that raise when they are called, or return what no update can use."""
     step = np.int32(0)
 
-    def of_batch(config: ObjectiveConfig) -> Whole:
+    def of_batch(config: ObjectiveConfig) -> BatchStatistics:
         call = functools.partial(whole_batch, config, max_new_tokens=1)
         return jax.eval_shape(call, batch, step=step)
 
-    def loss(config: ObjectiveConfig, statistics: Whole) -> None:
+    def loss(config: ObjectiveConfig, statistics: BatchStatistics) -> None:
         ref_logp = batch.behavior_logp if needs_reference(config) else None
         args = (
             batch,

@@ -34,6 +34,7 @@ RESULT = {"role": "tool", "content": '{"degrees": 21}'}
 WARM = {"role": "assistant", "content": "Yes, 21 degrees."}
 AGENT = [ASK, call("Oslo"), RESULT, WARM]
 CALLED = {"name": "weather", "arguments": {"city": "Oslo"}}
+CALLED_INPUT = {"name": "weather", "input": CALLED["arguments"]}
 TEXT = json.dumps(CALLED)
 SHAREGPT_AGENT = [
     {"from": "human", "value": ASK["content"]},
@@ -206,6 +207,59 @@ PLAIN_FILES = {
         },
         lambda t: [t.talk([U, A]), t.talk([U, BAD])],
     ),
+    "NeMo RL": (
+        {
+            "context": [U],
+            "completions": [
+                {"rank": 1, "completion": [BAD]},
+                {"rank": 0, "completion": [A]},
+            ],
+            "task_name": "sums",
+        },
+        lambda t: [
+            t.trl({"prompt": [U], "chosen": [A], "rejected": [BAD]}, w)
+            for w in ("chosen", "rejected")
+        ],
+    ),
+    "HelpSteer3": (
+        {
+            "domain": "stem",
+            "context": [S, U],
+            "response1": "6",
+            "response2": "5",
+            "overall_preference": 3,
+        },
+        lambda t: [t.talk([S, U, A]), t.talk([S, U, BAD])],
+    ),
+    "ms-swift, in pairs of turns": (
+        {
+            "system": S["content"],
+            "conversation": [
+                {"human": U["content"], "assistant": "5"},
+                {"human": U2["content"], "assistant": "It is 9."},
+            ],
+        },
+        lambda t: [t.talk(TURNS)],
+    ),
+    "preferences of ms-swift": (
+        {"messages": [S, U, A], "rejected_response": "6"},
+        lambda t: [t.talk([S, U, A]), t.talk([S, U, BAD])],
+    ),
+    "preferences of Argilla": (
+        {
+            "system": S["content"],
+            "instruction": U["content"],
+            "chosen_response": "5",
+            "rejected_response": "6",
+        },
+        lambda t: [t.talk([S, U, A]), t.talk([S, U, BAD])],
+    ),
+    "preferences of torchtune": (
+        {"chosen_conversations": [U, A], "rejected_conversations": [U, BAD]},
+        lambda t: [
+            t.trl({"chosen": [U, A], "rejected": [U, BAD]}, w) for w in ("chosen", "rejected")
+        ],
+    ),
     "verl": (
         {
             "data_source": "openai/gsm8k",
@@ -268,6 +322,77 @@ TOOL_FILES = {
                 WARM,
             ],
             "tools": json.dumps(TOOLS),
+        },
+        lambda t: [t.talk(AGENT, TOOLS)],
+    ),
+    "ms-swift calls one after another": (
+        {
+            "messages": [
+                ASK,
+                {"role": "tool_call", "content": TEXT},
+                {
+                    "role": "tool_call",
+                    "content": json.dumps({**CALLED, "arguments": {"city": "Rome"}}),
+                },
+                {"role": "tool_response", "content": RESULT["content"]},
+                {"role": "tool_response", "content": RESULT["content"]},
+                WARM,
+            ],
+            "tools": json.dumps(TOOLS),
+        },
+        lambda t: [t.talk([ASK, call("Oslo", "Rome"), RESULT, RESULT, WARM], TOOLS)],
+    ),
+    "Anthropic calls": (
+        {
+            "messages": [
+                ASK,
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "text", "text": "I will look."},
+                        {"type": "tool_use", "id": "t1", **CALLED_INPUT},
+                    ],
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "tool_result",
+                            "tool_use_id": "t1",
+                            "content": [{"type": "text", "text": RESULT["content"]}],
+                        }
+                    ],
+                },
+                WARM,
+            ],
+            "tools": TOOLS,
+        },
+        lambda t: [t.talk([ASK, {**call("Oslo"), "content": "I will look."}, RESULT, WARM], TOOLS)],
+    ),
+    "NeMo RL with tools": (
+        {
+            "messages": [
+                S,
+                ASK,
+                {**OPENAI_CALL, "content": "I will look."},
+                {**RESULT, "tool_call_id": "call_1"},
+                WARM,
+            ],
+            "tools": [{"type": "function", **WEATHER}],
+        },
+        lambda t: [
+            t.talk([S, ASK, {**call("Oslo"), "content": "I will look."}, RESULT, WARM], TOOLS)
+        ],
+    ),
+    "TRL tools, without contents": (
+        {
+            "messages": [
+                ASK,
+                {k: v for k, v in call("Oslo").items() if k != "content"},
+                RESULT,
+                WARM,
+            ],
+            "tools": TOOLS,
         },
         lambda t: [t.talk(AGENT, TOOLS)],
     ),

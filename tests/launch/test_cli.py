@@ -271,3 +271,27 @@ def test_fields_of_a_group_may_be_given_together():
     for argv in (["--mesh", "fsdp=64,tensor=4"], ["--mesh=fsdp=64,tensor=4"]):
         parsed = flags.parse(config, [*argv, "--seed", "3"], prog="jaxrl plan")
         assert (parsed.mesh.fsdp, parsed.mesh.tensor, parsed.seed) == (64, 4, 3)
+
+
+def test_the_doctor_warns_of_sampling_that_training_does_not_follow(tmp_path, capsys):
+    """In the forms of four frameworks; what cuts nothing, and experts, give no warning."""
+    path = tmp_path / "rl.yml"
+    path.write_text(
+        "decode_sampling_temperature: 0.9\n"
+        "decode_sampling_top_k: 50  # a default\n"
+        '{"top_p": 0.95, "top_k": -1, "min_p": 0.0}\n'
+        "GRPOConfig(min_p=0.1, top_p=1.0)\n"
+        "--rollout-top-k 20\n"
+        "moe_router_top_k: 8\n"
+    )
+    assert cli.main(["doctor", "--recipe", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(" truncates")[0] for line in lines] == [
+        "line 2: decode_sampling_top_k=50",
+        "line 3: top_p=0.95",
+        "line 4: min_p=0.1",
+        "line 5: rollout-top-k=20",
+    ]
+    assert "--rollout.top-k 50" in lines[0]
+    assert cli.main(["doctor", "--recipe", str(tmp_path / "missing")]) == 2
+    assert "missing" in capsys.readouterr().err

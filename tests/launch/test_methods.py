@@ -87,6 +87,26 @@ def test_what_is_missing_is_refused_with_its_flag(name, rows):
         assert needs.check(config, strict=True) == []
 
 
+@pytest.mark.parametrize(("last", "looked_at"), [(None, 10), (120, 3)])
+def test_a_value_is_looked_for_in_few_rows_and_no_further(rows, monkeypatch, last, looked_at):
+    """Of 1,000 rows every 100th is read where 10 may be; the first that has the value ends it."""
+    places = []
+
+    def problem(split, seed, index):
+        places.append(index)
+        return Problem(str(index), "Why?", None if last is None or index < last else "42")
+
+    answers = dataclasses.replace(
+        named_tasks.of_config(resolved("grpo", rows)), problem=problem, sizes={"train": 1000}
+    )
+    monkeypatch.setattr(named_tasks, "of_config", lambda config: answers)
+    monkeypatch.setattr(needs, "ROWS", 10)
+    own = method.Method(needs=("answer",))
+    assert needs.missing(resolved("grpo", rows), own) == ([] if last else ["answer"])
+    assert len(places) == looked_at
+    assert places == list(range(0, 1000, 100))[: len(places)]
+
+
 def test_an_example_needs_nothing():
     for name in METHODS:
         assert needs.check(recipes.load(name), strict=True) == [], name
@@ -203,9 +223,9 @@ def test_dynamic_control_weighs_the_users_rewards_as_the_prompt_says(rows):
 def test_a_controlled_reward_is_the_weighted_mean(parts, value):
     names = dict(zip(("a", "b"), parts, strict=True))
     problem = Problem("1", "Why?\n\nWeights: a 0.3, b 0.7", "42")
-    reward = dynamic_control.controlled(lambda problem, text: Score(9.0, names | {"a/x": 5.0}))
+    reward = dynamic_control.weighted_sum(lambda problem, text: Score(9.0, names | {"a/x": 5.0}))
     assert reward(problem, "").value == pytest.approx(value)
-    one = dynamic_control.controlled(lambda problem, text: Score(9.0, {"b": parts[1]}))
+    one = dynamic_control.weighted_sum(lambda problem, text: Score(9.0, {"b": parts[1]}))
     assert one(problem, "").value == pytest.approx(parts[1])
 
 

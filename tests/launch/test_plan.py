@@ -245,6 +245,7 @@ def test_warnings_name_what_does_not_divide():
         ("llama-3-405b", 405.85),
         ("qwen3-32b", 32.76),
         ("qwen3-235b-a22b", 235.09),
+        ("lfm2-1.2b", 1.17),
     ],
 )
 def test_published_shapes_have_their_sizes(name, billions):

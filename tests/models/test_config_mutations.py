@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jaxrl.models import decoder, head
-from jaxrl.models.checkpoints import huggingface
+from jaxrl.models.checkpoints import hf_config, huggingface
 from tests.models import tiny
 from tests.models.mutations import mutations
 
@@ -144,6 +144,31 @@ def test_a_sample_of_changed_keys(variant, tmp_path):
 @pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_every_changed_key(variant, tmp_path):
     assert _check(variant, tmp_path, None) > 20
+
+
+def test_keys_of_released_files(tmp_path):
+    """LFM2 has them by other names, which win over the usual ones."""
+    name, arguments = tiny.VARIANTS["lfm2"]
+    tiny.make(name, arguments, tmp_path / "base")
+    raw = json.loads((tmp_path / "base/config.json").read_text())
+    rest = {k: v for k, v in raw.items() if k not in ("layer_types", "tie_word_embeddings")}
+    released = {"intermediate_size": 12, "block_ff_dim": 48, "full_attn_idxs": [2, 5]}
+    changes = {
+        "other names": rest | released | {"tie_embedding": True},
+        "both": raw | released | {"tie_word_embeddings": False, "tie_embedding": True},
+        "norms": raw | {"norm_eps": 1e-2},
+        "as it is": raw | {"block_auto_adjust_ff_dim": False, "block_ff_dim": 48},
+    }
+    sides = Sides(tmp_path / "base")
+    assert compare(sides, changes, tmp_path / "base", "lfm2", None) == len(changes)
+    wrong = (
+        rest | {"block_multiple_of": 0},
+        rest | {"full_attn_idxs": []},
+        raw | {"conv_L_cache": 1},
+    )
+    for other in wrong:
+        with pytest.raises(ValueError, match=r"block_multiple_of|needs (attention|a convolution)"):
+            hf_config.read(other)
 
 
 def test_short_texts_by_an_edited_context(tmp_path):

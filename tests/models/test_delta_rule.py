@@ -102,8 +102,8 @@ HYBRID = FAMILIES["hybrid"]
 
 
 @functools.cache
-def _params():
-    return decoder.init(HYBRID, jax.random.key(0))
+def _params(family="hybrid"):
+    return decoder.init(FAMILIES[family], jax.random.key(0))
 
 
 def test_gradients_at_zeros_are_finite():
@@ -120,12 +120,13 @@ def test_gradients_at_zeros_are_finite():
 
 
 @pytest.mark.exact("tokens of padding change no bit of a recurrent state, wherever they stand")
-def test_padding_changes_no_state():
-    rng = np.random.default_rng(3)
+@pytest.mark.parametrize("family", ["hybrid", "convolution"])
+def test_padding_changes_no_state(family):
+    config, rng = FAMILIES[family], np.random.default_rng(3)
     tokens = rng.integers(0, 31, (2, 12)).astype(np.int32)
-    unstacked = decoder.unstack(_params())
-    run = jax.jit(functools.partial(decoder.extend, HYBRID, unstacked))
-    _, cache = run(tokens[:, :5], np.tile(np.arange(5), (2, 1)), decoder.empty_cache(HYBRID, 2, 32))
+    unstacked = decoder.unstack(_params(family))
+    run = jax.jit(functools.partial(decoder.extend, config, unstacked))
+    _, cache = run(tokens[:, :5], np.tile(np.arange(5), (2, 1)), decoder.empty_cache(config, 2, 32))
     for width in (1, 7):
         beyond = np.full((2, width), 32)
         _, after = run(tokens[:, 5 : 5 + width], beyond, cache)
@@ -165,11 +166,24 @@ def test_periods_equal_single_layers(monkeypatch):
     np.testing.assert_array_equal(routing.chosen, one_by_one.chosen)
 
 
+def test_routing_above_dense_layers():
+    """What routers did is told of the layers that have one."""
+    config, params = FAMILIES["convolution"], _params("convolution")
+    assert config.period == config.num_layers == 5
+    tokens = np.random.default_rng(4).integers(0, 31, (2, 7))
+    rows = (tokens, np.tile(np.arange(7), (2, 1)), np.full((2, 7), 7))
+    hidden, routing = decoder.routed(config, params, *rows)
+    np.testing.assert_allclose(hidden, decoder.hidden(config, params, *rows), atol=1e-6)
+    assert routing.chosen.shape == (3, 2, 7, 2)
+
+
 @pytest.mark.parametrize(
     "changes, needs",
     [
         ({"recurrent_layers": (True,) * 5}, "attention in some layer"),
-        ({"delta": None}, "delta"),
+        ({"delta": None}, "delta or convolution alone"),
+        ({"convolution": 3}, "delta or convolution alone"),
+        ({"delta": None, "convolution": 1}, "2 tokens or more"),
         ({"post_norm": True}, "norms before"),
         ({"recurrent_layers": (True, False)}, "2 entries for num_layers=5"),
     ],

@@ -42,6 +42,13 @@ FAMILIES = {
         delta=DeltaRule(2, 4, key_dim=8, value_dim=6, taps=4, fused=False),
         recurrent_layers=(True, False, True, False, True),
     ),
+    "convolution": DecoderConfig(
+        *(V, 16, 24, 5, 4, 2, 8),
+        qk_norm="head",
+        convolution=3,
+        recurrent_layers=(True, False, True, False, True),
+        experts=Experts(4, 2, 8, dense_layers=2),
+    ),
 }
 WIDTHS = (8, 136)
 """Tokens of one call: less than one block of attention's queries, and more."""

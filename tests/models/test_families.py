@@ -146,7 +146,17 @@ def test_cached_decoding(tiny_model, variant):
 @pytest.mark.exact("gradients of every family equal those of transformers")
 @pytest.mark.parametrize(
     "variant",
-    ["llama", "qwen3", "gemma3", "qwen3-moe", "granite", "gpt-oss", "qwen3-next", "qwen3-5"],
+    [
+        "llama",
+        "qwen3",
+        "gemma3",
+        "qwen3-moe",
+        "granite",
+        "gpt-oss",
+        "qwen3-next",
+        "qwen3-5",
+        "lfm2",
+    ],
 )
 def test_gradients(tiny_model, variant, tmp_path):
     """Of the mean log-probability of the next token, every parameter within 1e-3 of torch's."""

@@ -39,6 +39,11 @@ _DEEPSEEK = {
 _QWEN_MOE = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
 _GPT_OSS = {"num_local_experts": 32, "num_experts_per_tok": 4}
 _TIED = {"tie_word_embeddings": True}
+_LFM2_MOE = {
+    "moe_intermediate_size": 1792,
+    "layer_types": ["full_attention" if i in (2, 6, 10, 14, 18, 21) else "conv" for i in range(24)],
+}
+_LFM2 = {"full_attn_idxs": [2, 5, 8, 10, 12, 14]}
 
 PUBLISHED = [
     (("llama", 49152, 576, 1536, 30, 9, 3, 64), _TIED, 134_515_008),  # SmolLM2-135M
@@ -48,6 +53,8 @@ PUBLISHED = [
     (("qwen3_moe", 151936, 2048, 6144, 48, 32, 4, 128), _QWEN_MOE, 30_532_122_624),  # 30B-A3B
     (("granite", 49155, 4096, 12800, 40, 32, 8, 128), _TIED, 8_170_848_256),  # Granite 3.0 8B
     (("gpt_oss", 201088, 2880, 2880, 24, 64, 8, 64), _GPT_OSS, 20_914_757_184),  # gpt-oss-20b
+    (("lfm2", 65536, 2048, 12288, 16, 32, 8, 64), _LFM2, 1_170_340_608),  # LFM2-1.2B
+    (("lfm2_moe", 65536, 2048, 7168, 24, 32, 8, 64), _LFM2_MOE, 8_339_930_560),  # LFM2-8B-A1B
     (("deepseek_v3", 129280, 7168, 18432, 61, 128, 128, 128), _DEEPSEEK, 671_026_419_200),
 ]
 

@@ -239,6 +239,29 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             layer_types=[_FULL, _LINEAR, _LINEAR],  # no period
         ),
     ),
+    "lfm2": (
+        "Lfm2Config",
+        dict(  # two periods, and a part of a third
+            BASE,
+            num_hidden_layers=7,
+            layer_types=[*["conv", "conv", _FULL] * 2, "conv"],
+            block_ffn_dim_multiplier=1.3,
+            block_multiple_of=8,
+        ),
+    ),
+    "lfm2-moe": (
+        "Lfm2MoeConfig",
+        dict(
+            BASE,
+            num_hidden_layers=4,
+            layer_types=["conv", _FULL, "conv", _FULL],
+            num_dense_layers=2,
+            num_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=16,
+            routed_scaling_factor=1.5,
+        ),
+    ),
 }
 """Name to class and arguments of a transformers config."""
 

@@ -22,7 +22,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from jaxrl.data.rewards import group, math, references, schema, shape, text, verifier
+from jaxrl.data.rewards import group, math, references, schema, shape, text, verbatim, verifier
 from jaxrl.data.rewards.judged import judge, rubrics
 from jaxrl.data.scoring import user_functions
 from jaxrl.data.sources import extract
@@ -84,7 +84,7 @@ def number() -> Reward:
 
 
 def exact(answer_format: str = "text") -> Reward:
-    """1 if the answer is the reference, but for case, punctuation, articles and white space.
+    """1 if the answer is the reference, see `verbatim.is_answer`.
 
     Args:
       answer_format: where the answer is in the completion, see `jaxrl.data.sources.extract`.
@@ -93,18 +93,18 @@ def exact(answer_format: str = "text") -> Reward:
 
     def reward(problem: Problem, completion: str) -> Score:
         answer = find(completion)
-        right = answer is not None and text.exact_match(answer, str(problem.answer)) == 1
-        decimal = type(problem.answer) is int and (answer or "").strip() == f"{problem.answer}.0"
-        return Score(float(right or decimal))
+        right = answer is not None and verbatim.is_answer(answer, references.text(problem.answer))
+        return Score(float(right))
 
     return references.answered(references.final(reward))
 
 
 def contains() -> Reward:
-    """1 if the completion contains the answer as it is written."""
+    """1 if the completion contains the answer, its numbers and words whole; see `verbatim`."""
 
     def reward(problem: Problem, completion: str) -> Score:
-        return Score(float(str(problem.answer) in (extract.after_thought(completion) or "")))
+        answer = references.text(problem.answer)
+        return Score(float(verbatim.contains(extract.spoken(completion), answer)))
 
     return references.answered(references.final(reward))
 
@@ -198,16 +198,11 @@ BUNDLED: dict[str, Callable[..., Reward]] = {
 
 _LARGEST_EXPONENT = 400
 JUDGED = {"judge", "rubric", "verifier"}
+COMPARED = {"number", "nearness", "exact", "contains", "math", "closeness", "verifier"}
+"""Those that compare with the answer of the row."""
 _PURE = {
-    "number",
-    "nearness",
-    "exact",
-    "contains",
-    "none",
-    "overlong",
-    "repetition",
-    "think_format",
-}
+    "number", "nearness", "exact", "contains", "none", "overlong", "repetition", "think_format",
+}  # fmt: skip
 
 
 def parse(text: str) -> Spec:
@@ -251,7 +246,7 @@ def to_json(specs: Sequence[Spec]) -> str:
 
 
 def read(text: str) -> list[Spec]:
-    """What `written` wrote.
+    """What `to_json` wrote.
 
     Raises:
       ValueError: anything else, or two rewards of one name.

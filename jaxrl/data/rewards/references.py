@@ -20,8 +20,6 @@ def any_of(reward: Reward) -> Reward:
                 error=f"gold: the answer is {answer!r:.80}, an object; name what is meant in it, "
                 "as in --answer-column COLUMN.KEY",
             )
-        if isinstance(answer, float) and answer.is_integer():  # pandas writes 4 so beside a null
-            return reward(dataclasses.replace(problem, answer=int(answer)), completion)
         if not isinstance(answer, list | tuple):
             return reward(problem, completion)
         if str(list(answer)) in completion:  # a copy of the whole list is no answer
@@ -53,6 +51,11 @@ def answered(reward: Reward) -> Reward:
         return reward(problem, completion)
 
     return any_of(checked)
+
+
+def text(answer: object) -> str:
+    """The text of an answer; pandas makes 4 the number 4.0 where another row has none."""
+    return str(int(answer) if isinstance(answer, float) and answer.is_integer() else answer)
 
 
 _FINAL = re.compile(r"\n#### *(\S[^\n]*?)\s*\Z")

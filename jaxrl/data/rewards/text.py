@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from jaxrl.data.rewards import references
 from jaxrl.data.sources import extract
 from jaxrl.data.types import Problem, Reward, Score
 
@@ -137,7 +138,7 @@ def closeness(name: str, answer_format: str = "text", longest: int = 10_000) -> 
         answer = find(completion)
         if answer is None or len(answer) > longest:
             return Score(0.0, {name: 0.0, "format": 0.0})
-        value = measure(answer, str(problem.answer))
+        value = measure(answer, references.text(problem.answer))
         return Score(value, {name: value, "format": 1.0})
 
     return reward

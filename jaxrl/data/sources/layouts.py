@@ -23,6 +23,7 @@ KINDS: dict[Kind, tuple[tuple[str, ...], ...]] = {
         ("chosen", "rejected"),
         ("messages", "rejected"),
         ("prompt", "completion", "rejected"),
+        ("prompt", "first", "second", "comparison"),
     ),
     "ranking": (("prompt", "ranking"),),
     "stepwise": (("prompt", "completions", "labels"),),
@@ -36,12 +37,23 @@ KINDS: dict[Kind, tuple[tuple[str, ...], ...]] = {
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "messages": ("messages", "conversations", "conversation"),
-    "prompt": ("prompt", "question", "instruction", "problem", "query", "input"),
-    "completion": ("completion", "response", "answer", "output", "solution"),
-    "chosen": ("chosen", "preferred_output"),
-    "rejected": ("rejected", "non_preferred_output", "rejected_response", "rejected_messages"),
+    "prompt": (
+        "prompt", "question", "instruction", "problem", "query", "input", "context_messages",
+        "context",
+    ),
+    "completion": ("completion", "response", "answer", "output", "solution", "generation"),
+    "chosen": (
+        "chosen", "preferred_output", "chosen_response", "chosen_conversations", "response_j",
+    ),
+    "rejected": (
+        "rejected", "non_preferred_output", "rejected_response", "rejected_messages",
+        "rejected_conversations", "response_k",
+    ),
+    "first": ("response1",),
+    "second": ("response2",),
+    "comparison": ("overall_preference",),
     "margin": ("margin",),
-    "ranking": ("ranking", "ranked", "answers"),
+    "ranking": ("ranking", "ranked", "answers", "completions"),
     "label": ("label", "kto_tag"),
     "completions": ("completions", "steps"),
     "labels": ("labels",),
@@ -56,7 +68,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "images": ("images", "image"),
     "videos": ("videos", "video"),
     "audios": ("audios", "audio"),
-}
+}  # fmt: skip
 """Names that each column is recognised by, the first that is there."""
 
 _NEEDED = ("messages", "prompt", "completion", "chosen", "rejected", "text")
@@ -84,8 +96,17 @@ _OPTIONAL: dict[Kind, tuple[str, ...]] = {
 INPUTS = ("input", "context")
 """Columns that hold what an `instruction` is about."""
 
-_MEANT = ("system", "history", "input", "tools", "label", "margin", *_ALWAYS)
-"""Columns whose meaning is known, so that leaving one out deserves a warning."""
+_MEANT = ("system", "history", "tools", "label", "margin", *_ALWAYS)
+_MEANT_NAMES = frozenset(
+    (
+        *INPUTS,
+        "choices",
+        "options",
+        "enable_thinking",
+        *(name for column in _MEANT for name in COLUMNS[column]),
+    )
+)
+"""Names whose meaning is known, so that leaving such a column out deserves a warning."""
 
 
 class Layout(NamedTuple):
@@ -106,11 +127,10 @@ class Layout(NamedTuple):
 
     def warnings(self, path: str) -> list[str]:
         """What to say of columns that are left out although their meaning is known."""
-        names = {n: column for column in _MEANT for n in (*COLUMNS[column], column)}
         return [
             f"{path}: the column {name!r} is not used in rows of the kind {self.kind!r}"
-            for name in self.unused
-            if name in names and name not in self.blank
+            for name in meant(self.unused)
+            if name not in self.blank
         ]
 
 
@@ -139,16 +159,19 @@ def recognise(
     for column in COLUMNS:
         if column in columns:
             continue
-        free = [n for n in COLUMNS[column] if n in present and n not in names.values()]
+        free = [n for n in spelled(COLUMNS[column], present) if n not in names.values()]
         if column == "ranking":
-            free = [n for n in free if n != "answers" or _has_ranks(records, n)]
+            free = [
+                n
+                for n in free
+                if n.lower() not in ("answers", "completions") or _has_ranks(records, n)
+            ]
         full = [n for n in free if present[n]]
         needed = column != "rejected" or present.get(names.get("chosen", ""), False)
         if full or (free and needed and column in _NEEDED):
             names[column] = (full or free)[0]
-    if names.get("prompt") == "instruction" and "input" not in columns:
-        full = [name for name in INPUTS if present.get(name)]
-        names |= {"input": full[0]} if full else {}
+    if "input" not in columns:
+        names |= input_of(names.get("prompt", ""), present)
     for kind, choices in KINDS.items():
         needed = next((choice for choice in choices if names.keys() >= set(choice)), None)
         if needed is None:
@@ -163,6 +186,8 @@ def recognise(
         used = {column: names[column] for column in (*needed, *optional) if column in names}
         if kind == "preference" and "completion" in used:
             used["chosen"] = used.pop("completion")
+        if kind == "ranking" and _has_pairs(records, names["ranking"]):
+            kind = "preference"
         return _layout(kind, used, present)
     if prompts and "prompt" in names:
         used = {c: names[c] for c in ("prompt", "input", *_CONVERSATION, *_ALWAYS) if c in names}
@@ -184,6 +209,26 @@ def recognise(
     )
 
 
+def spelled(names: Sequence[str], present: Collection[str]) -> list[str]:
+    """The columns that have one of some names, in the order of these, in letters of any case."""
+    lowered = {name.lower(): name for name in reversed([*present])}
+    matches = [name if name in present else lowered.get(name.lower(), "") for name in names]
+    return [name for name in matches if name]
+
+
+def input_of(prompt: str, present: Mapping[str, bool]) -> dict[str, str]:
+    """The column of what an instruction is about, if the prompt is one and there is such a column.
+
+    Args:
+      prompt: the column of the prompt.
+      present: the columns, and whether each has a value.
+    """
+    if prompt.lower() != "instruction":
+        return {}
+    full = [name for name in spelled(INPUTS, present) if present[name]]
+    return {"input": full[0]} if full else {}
+
+
 def _layout(kind: Kind, used: dict[str, str], present: Mapping[str, bool]) -> Layout:
     left = unused(present, used.values())
     return Layout(kind, used, left, tuple(name for name in left if not present[name]))
@@ -193,6 +238,11 @@ def unused(present: Collection[str], used: Collection[str]) -> tuple[str, ...]:
     """The columns that are not among the used ones, of which some may be paths into a column."""
     tops = {*used, *(name.partition(".")[0] for name in used)}
     return tuple(name for name in present if name not in tops)
+
+
+def meant(columns: Sequence[str]) -> list[str]:
+    """The columns whose meaning is known."""
+    return [name for name in columns if name.lower() in _MEANT_NAMES]
 
 
 def check_names(
@@ -250,10 +300,24 @@ def _has_conversations(records: Sequence[Mapping[str, Any]], name: str) -> bool:
 
 def _has_ranks(records: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Whether a column holds answers with their ranks, and not the answers to a question."""
-    first_cell = first(records, name)
+    first_cell = parsed(first(records, name))
     return isinstance(first_cell, list | tuple) and all(
         isinstance(answer, Mapping) and "rank" in answer for answer in first_cell
     )
+
+
+def _has_pairs(records: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Whether all rankings are of two answers."""
+    cells = (parsed(value(records[index], name)) for index in range(len(records)))
+    return all(isinstance(cell, list | tuple) and len(cell) == 2 for cell in cells)
+
+
+def parsed(cell: Any) -> Any:
+    """What a text of JSON stands for, as a table of texts holds it; any other value as it is."""
+    try:
+        return json.loads(cell) if isinstance(cell, str) else cell
+    except ValueError:
+        return cell
 
 
 def first(records: Sequence[Mapping[str, Any]], name: str) -> Any:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jaxrl.data.rewards.steps import aligned
 from jaxrl.data.sources import layouts
 from jaxrl.data.sources.layouts import Kind, Layout
-from jaxrl.data.text import messages
-from jaxrl.data.text.messages import Message
+from jaxrl.data.text import messages, prompts
+from jaxrl.data.text.messages import Message, Text
 
-Text = str | tuple[Message, ...]
+_ANSWERS = ("answer", "completion", "response")
+"""Keys of an answer that has a rank."""
 
 
 class Row(NamedTuple):
@@ -97,7 +96,7 @@ def parse(fields: Mapping[str, Any], layout: Layout, where: str) -> Row:
         if not any(turn["role"] == "assistant" for turn in turns):
             raise ValueError(f"{where}: no message has the role assistant, so there is no answer")
         return Row(where, "", (turns,), (1.0,), tools, variables)
-    if kind == "preference":
+    if kind == "preference" and "ranking" not in layout.columns:
         return _preference(record, tools, variables)
     if kind == "label" and "prompt" not in layout.columns:
         turns = _with_context(_turns(record, "messages"), record)
@@ -107,7 +106,7 @@ def parse(fields: Mapping[str, Any], layout: Layout, where: str) -> Row:
     prompt = _prompt(record)
     if kind == "prompt":
         return Row(where, prompt, (), (), tools, variables)
-    if kind == "ranking":
+    if kind in ("ranking", "preference"):
         answers = _ranked(record)
         worst = len(answers) - 1
         rewards = tuple((worst - place) / worst for place in range(len(answers)))
@@ -117,7 +116,7 @@ def parse(fields: Mapping[str, Any], layout: Layout, where: str) -> Row:
             raise ValueError(f"{record.label('prompt')} of steps must be a text")
         steps, labels = _labelled(record, kind)
         return Row(where, prompt, steps, labels, stepwise=True)
-    prompt, answer = _without_prompt(prompt, record.text("completion"), where)
+    prompt, answer = prompts.without_prompt(prompt, record.text("completion"), where)
     row = Row(where, prompt, (answer,), (1.0,), tools, variables)
     if kind == "completion":
         return row
@@ -180,7 +179,7 @@ def _tools(record: _Record) -> Any:
 def _variables(record: _Record) -> Mapping[str, Any]:
     value = record.get("variables")
     if isinstance(value, str) and value:
-        value = _parsed(value)
+        value = layouts.parsed(value)
     if value and not isinstance(value, Mapping):
         raise ValueError(f"{record.label('variables')} is {value!r:.60}, and must be an object")
     return messages.without_nulls(value or {})
@@ -189,15 +188,7 @@ def _variables(record: _Record) -> Mapping[str, Any]:
 def _turns(record: _Record, column: str) -> tuple[Message, ...]:
     """A column of messages, which a table of texts holds as JSON."""
     value = record.value(column)
-    return messages.conversation(_parsed(value), record.label(column))
-
-
-def _parsed(value: Any) -> Any:
-    """What a text of JSON stands for; any other value as it is."""
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+    return messages.conversation(layouts.parsed(value), record.label(column))
 
 
 def _prompt(record: _Record) -> Text:
@@ -230,7 +221,7 @@ def _with_context(turns: tuple[Message, ...], record: _Record) -> tuple[Message,
         )
     if system and not lead:
         before.append({"role": "system", "content": system})
-    history = messages.earlier(_parsed(record.get("history")), record.label("history"))
+    history = messages.earlier(layouts.parsed(record.get("history")), record.label("history"))
     return (*before, *lead, *history, *turns[len(lead) :])
 
 
@@ -238,21 +229,24 @@ def _preference(record: _Record, tools: Any, variables: Mapping[str, Any]) -> Ro
     """A pair, whose prompt may be the common beginning of both answers."""
     if "chosen" in record.columns:
         pair = (record.text("chosen"), record.text("rejected"))
-    else:  # a conversation, and what was worse than its last answer
+    elif "first" in record.columns:
+        pair = _compared(record)
+    else:  # a conversation, and what was worse than what follows its last question
         turns, worse = _turns(record, "messages"), record.text("rejected")
         messages.require_answer(turns, record.where)
         if isinstance(worse, str):
-            worse = (*turns[:-1], {"role": "assistant", "content": worse})
+            worse = ({"role": "assistant", "content": worse},)
+        if worse[0]["role"] not in ("system", "user"):
+            users = [n for n, turn in enumerate(turns) if turn["role"] == "user"]
+            worse = (*turns[: users[-1] + 1 if users else 0], *worse)
         pair = (turns, worse)
     if "prompt" in record.columns:
         prompt = _prompt(record)
-    elif "chosen" not in record.columns:
-        prompt = ""
-    elif "messages" in record.columns:
+    elif {"chosen", "messages"} <= record.columns.keys():
         prompt = _with_context(_turns(record, "messages"), record)
     else:
         prompt = ""
-    prompt, pair = _with_prompt(prompt, pair, record.where)
+    prompt, pair = prompts.divide(prompt, pair, record.where)
     implicit = "chosen" not in record.columns or "messages" not in record.columns
     if "prompt" not in record.columns and implicit and not isinstance(prompt, str):
         prompt = _with_context(prompt, record)
@@ -263,9 +257,20 @@ def _preference(record: _Record, tools: Any, variables: Mapping[str, Any]) -> Ro
     return Row(record.where, prompt, pair, (1.0 + margin, 0.0), tools, variables)
 
 
+def _compared(record: _Record) -> tuple[Text, Text]:
+    """The better of two answers and the other, as a number says: below 0 the first is better."""
+    value, pair = record.value("comparison"), (record.text("first"), record.text("second"))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value:
+        raise ValueError(
+            f"{record.label('comparison')} is {value!r:.40}, which prefers neither answer; it must "
+            "be a number below 0 where the first is better, and above 0 where the second is"
+        )
+    return pair if value < 0 else (pair[1], pair[0])
+
+
 def _ranked(record: _Record) -> tuple[Text, ...]:
-    """Answers, the best first: a list in that order, or objects with `answer` and `rank`."""
-    value, where = record.value("ranking"), record.label("ranking")
+    """Answers, the best first: a list in that order, or objects with an answer and its `rank`."""
+    value, where = layouts.parsed(record.value("ranking")), record.label("ranking")
     if isinstance(value, list | tuple) and any(
         isinstance(entry, Mapping) and "rank" in entry for entry in value
     ):
@@ -274,7 +279,8 @@ def _ranked(record: _Record) -> tuple[Text, ...]:
             raise ValueError(
                 f"{where} has the ranks {ranks!r:.60}; give each answer one of its own"
             )
-        value = [entry.get("answer") for entry in sorted(value, key=lambda entry: entry["rank"])]
+        ordered = sorted(value, key=lambda entry: entry["rank"])
+        value = [next((e[n] for n in _ANSWERS if e.get(n) is not None), None) for e in ordered]
     return _several(value, where, least=2)
 
 
@@ -285,7 +291,7 @@ def _labelled(record: _Record, kind: Kind) -> tuple[tuple[str, ...], tuple[float
         reference = _steps(record.value("reference"), record.label("reference"))
         labels = tuple(map(float, aligned(steps, reference)))
     else:
-        values = record.value("labels")
+        values = layouts.parsed(record.value("labels"))
         if not isinstance(values, list | tuple) or len(values) != len(steps):
             raise ValueError(f"{record.label('labels')} must have a label for each step")
         labels = tuple(_label(label, record) for label in values)
@@ -301,98 +307,9 @@ def _labelled(record: _Record, kind: Kind) -> tuple[tuple[str, ...], tuple[float
     return lines, repeated
 
 
-def _with_prompt(prompt: Text, pair: tuple[Text, Text], where: str) -> tuple[Text, tuple]:
-    """The prompt of a preference and its answers without it."""
-    chosen, rejected = pair
-    if chosen == rejected:
-        raise ValueError(f"{where}: chosen and rejected are equal")
-    if isinstance(chosen, str) != isinstance(rejected, str):
-        raise ValueError(f"{where}: one answer is a text and the other a list of messages")
-    if isinstance(chosen, str) and isinstance(rejected, str):
-        if not prompt:
-            return _divided(chosen, rejected, where)
-        dialogue = isinstance(prompt, str) and _TURN.search(prompt) and _OTHER.search(f"\n{prompt}")
-        if dialogue and chosen.startswith(prompt) and rejected.startswith(prompt):  # as in HH-RLHF
-            return prompt, (chosen[len(prompt) :], rejected[len(prompt) :])
-        return prompt, pair
-    same = 0
-    while same < min(len(chosen), len(rejected)) and chosen[same] == rejected[same]:
-        same += 1
-    if same == min(len(chosen), len(rejected)):
-        raise ValueError(f"{where}: one conversation is the beginning of the other")
-    if isinstance(prompt, str) and not prompt and not same:
-        raise ValueError(f"{where}: the conversations have no common beginning, so no prompt")
-    divided = (chosen[same:], rejected[same:])
-    # conversations that repeat their prompt are as good as those that do not
-    shared, asked = _contents(chosen[:same]), _contents(prompt)
-    if same and (not prompt or shared == asked):
-        return chosen[:same], divided
-    if not any(_is_whole(prompt, answer) for answer in (chosen, rejected)):
-        return prompt, pair
-    if same and _holds(shared, asked):
-        return chosen[:same], divided
-    if same and asked[-same:] == shared:
-        return prompt, divided
-    raise _other_prompt(where)
-
-
-def _without_prompt(prompt: Text, answer: Text, where: str) -> tuple[Text, Text]:
-    """A prompt and its answer, where the answer may be the conversation that begins with it."""
-    if isinstance(answer, str) or not _is_whole(prompt, answer):
-        return prompt, answer
-    shared, asked = _contents(answer[:-1]), _contents(prompt)
-    if _holds(shared, asked):
-        return answer[:-1], answer[-1:]
-    if shared and asked[-len(shared) :] == shared:
-        return prompt, answer[-1:]
-    raise _other_prompt(where)
-
-
-def _other_prompt(where: str) -> ValueError:
-    return ValueError(
-        f"{where}: the answer is a conversation that begins otherwise than with the prompt; leave "
-        "one of them out of the row (--data.columns.prompt '' ignores the column of a preference)"
-    )
-
-
-def _is_whole(prompt: Text, answer: tuple[Message, ...]) -> bool:
-    """Whether an answer is a conversation, whose first turn is what a prompt already holds."""
-    answered = not isinstance(prompt, str) and prompt[-1]["role"] == "assistant"
-    return not answered and answer[0]["role"] in ("system", "user")
-
-
-def _contents(text: Text) -> list[str]:
-    """The contents of a prompt, without its form and the white space around each."""
-    texts = [text] if isinstance(text, str) else [str(turn["content"]) for turn in text]
-    return [part.strip() for part in texts]
-
-
-def _holds(whole: list[str], part: list[str]) -> bool:
-    """Whether a list has another as a run of its elements."""
-    return any(whole[at : at + len(part)] == part for at in range(len(whole)))
-
-
-_TURN = re.compile(r"(?:^|\n)(?:Assistant|ASSISTANT|assistant|AI|Bot):")
-_OTHER = re.compile(r"\n(?:Human|HUMAN|human|User|USER|user):")
-
-
-def _divided(chosen: str, rejected: str, where: str) -> tuple[str, tuple[str, str]]:
-    """The common beginning of two texts as their prompt, and what follows: it ends with its last
-    sign of the assistant's turn; without one, at its last space or line break."""
-    pairs = zip(chosen, rejected, strict=False)
-    same = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(chosen), len(rejected)))
-    ends = [match.end() for match in _TURN.finditer(chosen[:same])]
-    at = ends[-1] if ends else max(chosen.rfind(" ", 0, same), chosen.rfind("\n", 0, same))
-    answers = (chosen[at:], rejected[at:])
-    if at <= 0 or not all(answer.strip() for answer in answers):
-        raise ValueError(f"{where}: a preference of texts needs a prompt, or a common beginning")
-    if ends and any(_OTHER.search(answer) for answer in answers):
-        raise ValueError(f"{where}: the conversations differ before the last turn of the assistant")
-    return chosen[:at], answers
-
-
 def _several(value: Any, where: str, *, least: int) -> tuple[Text, ...]:
     """A list of answers, or of steps."""
+    value = layouts.parsed(value)
     if not isinstance(value, list | tuple) or len(value) < least:
         raise ValueError(f"{where} is {value!r:.60}, and must be a list of {least} or more")
     return tuple(_text(answer, where) for answer in value)

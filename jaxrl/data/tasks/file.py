@@ -25,11 +25,12 @@ from jaxrl.data.types import Problem, Task
 
 _PROMPTS = (
     "prompt", "question", "problem", "instruction", "messages", "conversations", "conversation",
-    "query", "input",
+    "query", "input", "context_messages", "context",
 )  # fmt: skip
 _ANSWERS = (
     "answer", "solution", "target", "output", "response", "ground_truth",
-    "reward_model.ground_truth", "extra_info.answer",
+    "reward_model.ground_truth", "extra_info.answer", "final_answer", "expected_answer",
+    "golden_answers", "answers.text", "answers", "answerKey",
 )  # fmt: skip
 _BESIDE = ("system", "history", "tools", "variables", "weight", *sorted(layouts.MEDIA))
 """Columns of `jaxrl.data.sources.layouts` that a prompt may have besides, and `input` after
@@ -63,8 +64,9 @@ def task(
         input that is there and has a value. A system message, a history, the input of an
         instruction and tools are read from the columns of these names.
       answer_column: column of the reference answer, or a path into one; empty: the first of answer,
-        solution, target, output, response, ground_truth and reward_model.ground_truth that is
-        there, or none.
+        solution, target, output, response, ground_truth, reward_model.ground_truth,
+        extra_info.answer, final_answer, expected_answer, golden_answers, answers.text, answers and
+        answerKey that is there, or none.
       template: a name of `jaxrl.data.text.templates`, or text with `{question}` in it; empty: none.
       test_share: share of the rows that is held out where there is no `test_path`; at most 1024.
       environment: names of environment variables, with commas, that the rewards read.
@@ -93,6 +95,12 @@ def task(
     else:
         places = _divided(rows, test_share)
     specs = named.read(rewards)
+    if not rows.answer and (compared := [s.name for s in specs if s.function in named.COMPARED]):
+        raise ValueError(
+            f"{path} has the columns {', '.join(rows.columns)}, none of which is known to hold the "
+            f"answer that the reward {compared[0]!r} compares with; say which one, with "
+            "--answer-column NAME"
+        )
     combined = named.combined(specs, rows.columns)
     template = templates.TEMPLATES.get(template, template)
     if template:
@@ -198,13 +206,13 @@ class _Rows:
 
     def _first_of(self, names: Sequence[str]) -> str:
         """The first column or path that leads to a value in any row, or else that is there."""
-        full = (
-            name
-            for name in names
-            if self._names.get(name)
-            or (self._names.get(name.partition(".")[0]) and layouts.reaches(self._all, name))
-        )
-        return next(full, next((name for name in names if name in self._names), ""))
+        spelled = layouts.spelled(names, self._names)
+        for name in names:
+            if full := [n for n in layouts.spelled([name], self._names) if self._names[n]]:
+                return full[0]
+            if self._names.get(name.partition(".")[0]) and layouts.reaches(self._all, name):
+                return name
+        return spelled[0] if spelled else ""
 
     def _is_text(self, name: str) -> bool:
         """Whether the values of a column are texts."""
@@ -221,13 +229,12 @@ class _Rows:
         names = {
             column: name
             for column in _BESIDE
-            for name in reversed(layouts.COLUMNS[column])
-            if self._names.get(name) and name != self.prompt and column not in chosen
+            for name in reversed(layouts.spelled(layouts.COLUMNS[column], self._names))
+            if self._names[name] and name != self.prompt and column not in chosen
         }
         names |= {column: name for column, name in chosen.items() if name}
-        if self.prompt == "instruction" and "input" not in chosen:
-            full = [name for name in layouts.INPUTS if self._names.get(name)]
-            names |= {"input": full[0]} if full else {}
+        if "input" not in chosen:
+            names |= layouts.input_of(self.prompt, self._names)
         return names
 
     def notes(self, used: Collection[str]) -> tuple[str, ...]:
@@ -244,6 +251,12 @@ class _Rows:
             lines.append(f"{len(self.bad)} bad rows of {self.path} are left out")
         if left:
             lines.append(f"{self.path}: unused columns: {', '.join(left)}")
+        lines += [
+            f"WARNING: {self.path}: the column {name!r} is no part of the prompt, and no reward "
+            "reads it; write into the prompt what the model needs to know"
+            for name in layouts.meant(left)
+            if self._names[name]
+        ]
         if self.answer and _is_list(text := layouts.first(self._all, self.answer)):
             lines.append(
                 f"{self.path}: {self.answer}={text!r:.60} is a text, and is compared as it is "

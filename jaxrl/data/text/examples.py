@@ -15,8 +15,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from jaxrl.data.sources.parsing import Row, Text
-from jaxrl.data.text.messages import Message
+from jaxrl.data.sources.parsing import Row
+from jaxrl.data.text.messages import Message, Text
 from jaxrl.data.text.tokenizers import Tokenizer
 
 Long = Literal["truncate", "drop", "error"]
@@ -141,6 +141,8 @@ def _example(tokenizer: Tokenizer, row: Row, answer: Text, chat: bool, system: s
     start = len(extra) + len(lead)
     try:
         _check_roles(tokenizer, turns)
+        _check_words(turns[len(lead) :])
+        _check_variables(tokenizer, row)
         ended = [_without_end(tokenizer, turn) for turn in turns]
         ids, learned = tokenizer.conversation(
             [*extra, *ended], row.tools, start=start, **row.variables
@@ -271,6 +273,26 @@ def _check_roles(tokenizer: Tokenizer, turns: Sequence[Message]) -> None:
             raise ValueError(
                 f"message {place} has the role {role!r}, which the chat template does not name; "
                 f"write one of {', '.join(_ROLES)}"
+            )
+
+
+def _check_words(answer: Sequence[Message]) -> None:
+    """Refuse a turn of which the end alone would be learned, as an empty text is refused."""
+    for turn in answer:
+        said = turn["content"] or turn.get("tool_calls") or turn.get("reasoning_content")
+        if turn["role"] == "assistant" and turn.get("weight", 1) and not said:
+            raise ValueError(
+                "a message of the assistant is empty; leave it out, or give it the weight 0"
+            )
+
+
+def _check_variables(tokenizer: Tokenizer, row: Row) -> None:
+    """Refuse variables that the template does not have: it would ignore them."""
+    for name in row.variables:
+        if not re.search(rf"\b{re.escape(name)}\b", tokenizer.template or ""):
+            raise ValueError(
+                f"the chat template has no variable {name!r}; take it out of the row, or ignore "
+                "the column with --data.columns.variables ''"
             )
 
 

@@ -7,15 +7,19 @@ arguments as JSON, and keys that are null because another row of a Parquet file 
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Message = dict[str, Any]
 """`role` and `content`, a text. Where the conversation has them: `tool_calls` whose arguments are
 objects, `tool_call_id`, `name`, `reasoning_content`, `tools` that are offered with the message, and
 `weight`, 0 for a message of the assistant that is not learned."""
+
+Text = str | tuple[Message, ...]
+"""A text, or messages in the one form."""
 
 ROLES = {
     "human": "user",
@@ -37,12 +41,20 @@ ROLES = {
 _KNOWN_ROLES = {*ROLES, *ROLES.values()}
 _CALLS = ("function_call", "tool_call")
 _THOUGHTS = ("reasoning_content", "thinking", "reasoning")
-_SWITCHES = ("train", "training", "loss", "weight")
-"""Fields that say whether a message is learned."""
+_SWITCHES = ("train", "training", "loss", "loss_scale", "weight")
+"""Fields that say whether a message is learned; `masked` says that it is not."""
 _KEYS = (("role", "from"), ("content", "value"))
 """Keys of a message, in the layouts of OpenAI and of ShareGPT."""
 _REPR = re.compile(r"\s*\[?\s*\{\s*'(role|from|content|value)'\s*:")
 _TEXTS = ("text", "input_text", "output_text")
+_BLOCKS = ("tool_use", "tool_result")
+"""Types of parts that are calls and their results, in the layout of Anthropic."""
+_TURN_KEYS = {
+    **{role: role for role in _KNOWN_ROLES},
+    **dict.fromkeys(("input", "prompt", "question"), "user"),
+    **dict.fromkeys(("output", "response", "answer"), "assistant"),
+}
+"""Keys of a pair of turns, and the role of each."""
 
 
 class NotText(ValueError):
@@ -64,9 +76,9 @@ def normal(message: Any, where: str = "", *, strict: bool = True) -> Message:
     if not isinstance(message, Mapping):
         raise ValueError(f"{lead}holds {message!r:.60}, which is no message with a role")
     fields = {str(name): value for name, value in message.items() if value is not None}
-    if "role" not in fields and "from" in fields:
-        fields["role"] = fields.pop("from")
-        fields["content"] = fields.pop("value", fields.get("content"))
+    for name, other in _KEYS:
+        if name not in fields and other in fields:
+            fields[name] = fields.pop(other)
     spelling = fields.get("role")
     if not strict and spelling is None:
         return dict(message)
@@ -74,11 +86,13 @@ def normal(message: Any, where: str = "", *, strict: bool = True) -> Message:
         raise ValueError(f"{lead}holds {message!r:.60}, which is no message with a role")
     role = spelling.strip().lower()
     where = f"{lead}message of {spelling}"
+    if ROLES.get(role, role) == "assistant":
+        _check_parts([fields.get(name) for name in ("content", *_THOUGHTS)], where)
     content, thought = _content(fields.pop("content", None), where)
     calls = fields.pop("tool_calls", None) or _legacy(fields.pop("function_call", None))
     if role in _CALLS:
         calls, content = _json(content, f"{where}: its content"), ""
-    thoughts = [fields.pop(name) for name in _THOUGHTS if name in fields]
+    thoughts = [_thought(fields.pop(name), where) for name in _THOUGHTS if name in fields]
     thought = next(filter(None, thoughts), thought)
     out: Message = {"role": ROLES.get(role, role), "content": content or ""}
     if calls:
@@ -92,11 +106,14 @@ def normal(message: Any, where: str = "", *, strict: bool = True) -> Message:
     weight = _weight(fields, where)
     if weight != 1:
         out["weight"] = weight
-    return out | {name: fields[name] for name in fields if name not in ("role", *_SWITCHES)}
+    ours = ("role", "masked", *_SWITCHES)
+    return out | {name: fields[name] for name in fields if name not in ours}
 
 
 def conversation(value: Any, where: str = "") -> tuple[Message, ...]:
     """A list of messages in the one form; a single message is a list of one.
+
+    A call that follows a message of the assistant belongs to it.
 
     Raises:
       ValueError: it is no list of messages.
@@ -105,7 +122,69 @@ def conversation(value: Any, where: str = "") -> tuple[Message, ...]:
         value = value["messages"] if isinstance(value.get("messages"), list | tuple) else [value]
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         raise ValueError(f"{where} is {value!r:.60}, neither a text nor a list of messages")
-    return tuple(normal(turn, where) for turn in value)
+    turns = list[Message]()
+    for turn in itertools.chain.from_iterable(map(_apart, value)):
+        message = normal(turn, where)
+        if turns and turns[-1]["role"] == "assistant" and _is_call(turn):
+            message = _with_calls(turns.pop(), message, where)
+        turns.append(message)
+    return tuple(turns)
+
+
+def _apart(turn: Any) -> Iterator[Any]:
+    """The messages that an element of a conversation stands for.
+
+    Several are a pair with roles for keys, such as `{"human": ..., "assistant": ...}`, and a
+    message of the user that holds results of tools.
+    """
+    fields = {k: v for k, v in turn.items() if v is not None} if isinstance(turn, Mapping) else {}
+    content = fields.get("content")
+    if fields and all(str(k) in _TURN_KEYS and isinstance(v, str) for k, v in fields.items()):
+        yield from ({"role": _TURN_KEYS[str(k)], "content": v} for k, v in fields.items())
+    elif isinstance(content, list | tuple) and any(_kind(part) in _BLOCKS for part in content):
+        yield from _of_blocks(fields, content)
+    else:
+        yield turn
+
+
+def _of_blocks(fields: Mapping[str, Any], content: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """The messages of one whose content holds calls or results, as in the API of Anthropic."""
+    calls = [part for part in content if _kind(part) == "tool_use"]
+    others = [part for part in content if _kind(part) != "tool_use"]
+    if calls and [*others, *calls] == list(content):
+        functions = [{"name": part["name"], "arguments": part.get("input")} for part in calls]
+        pairs = zip(calls, functions, strict=True)
+        tool_calls = [{"id": part.get("id"), "function": function} for part, function in pairs]
+        yield {**fields, "content": others, "tool_calls": tool_calls}
+        return
+    for is_result, run in itertools.groupby(content, lambda part: _kind(part) == "tool_result"):
+        if not is_result:
+            yield {**fields, "content": list(run)}
+            continue
+        for part in run:
+            result = {"role": "tool", "content": part.get("content") or ""}
+            identity = part.get("tool_use_id")
+            yield result | ({"tool_call_id": identity} if identity else {})
+
+
+def _kind(part: Any) -> Any:
+    return part.get("type") if isinstance(part, Mapping) else None
+
+
+def _is_call(turn: Mapping[str, Any]) -> bool:
+    """Whether the role of a message says that it is a call."""
+    role = turn.get("from") if turn.get("role") is None else turn["role"]
+    return isinstance(role, str) and role.strip().lower() in _CALLS
+
+
+def _with_calls(message: Message, call: Message, where: str) -> Message:
+    """A message of the assistant with the calls that follow it: they are one turn."""
+    if call.get("weight", 1) < message.get("weight", 1):
+        raise ValueError(
+            f"{where}: a call is switched off, and the turn that it belongs to is not; a turn is "
+            "learned whole or not at all"
+        )
+    return {**message, "tool_calls": [*message.get("tool_calls", ()), *call["tool_calls"]]}
 
 
 def require_answer(turns: Sequence[Message], where: str) -> None:
@@ -242,7 +321,8 @@ def _part(part: Any, where: str) -> tuple[str, str]:
         return "text", part
     fields = {k: v for k, v in part.items() if v is not None} if isinstance(part, Mapping) else {}
     kind = str(fields.get("type", "text" if "text" in fields else ""))
-    text = fields.get("text" if kind in _TEXTS else kind)
+    names = ("text", "content", "value") if kind in _TEXTS else (kind,)
+    text = next((fields[name] for name in names if name in fields), None)
     if kind not in (*_TEXTS, *_THOUGHTS, "refusal") or not isinstance(text, str):
         name = f"a part of type {kind!r}" if kind else f"{part!r:.60}"
         raise NotText(
@@ -250,6 +330,24 @@ def _part(part: Any, where: str) -> tuple[str, str]:
             '[{"type": "text", "text": "..."}]'
         )
     return kind, text
+
+
+def _thought(value: Any, where: str) -> Any:
+    """The text of a thought, which may be in parts."""
+    return "".join(_content(value, where)) if isinstance(value, list | tuple) else value
+
+
+def _check_parts(contents: Sequence[Any], where: str) -> None:
+    """Refuse parts of an answer that are not learned while others are."""
+    parts = [part for content in contents if isinstance(content, list | tuple) for part in content]
+    for part in parts:
+        fields = part if isinstance(part, Mapping) else {}
+        for name in _SWITCHES:
+            if fields.get(name) is not None and fields[name] != 1:
+                raise ValueError(
+                    f"{where}: {name}={fields[name]!r} of a part divides a message, which is "
+                    "learned whole or, with weight 0, not at all; leave it out"
+                )
 
 
 def _legacy(call: Any) -> list[Any]:
@@ -312,7 +410,7 @@ def _json(text: Any, what: str) -> Any:
 
 def _weight(fields: Mapping[str, Any], where: str) -> int:
     """1 for a message that may be learned, 0 for one that is not."""
-    weights = {name: fields[name] for name in _SWITCHES if name in fields}
+    weights = {name: fields[name] for name in (*_SWITCHES, "masked") if name in fields}
     for name, weight in weights.items():
         if not isinstance(weight, bool | int | float) or weight not in (0, 1):
             raise ValueError(f"{where}: {name}={weight!r} must be 0 or 1; leave it out")
@@ -321,4 +419,5 @@ def _weight(fields: Mapping[str, Any], where: str) -> int:
             f"{where}: 'train_detail' divides a message, which is learned whole or, with weight 0, "
             "not at all; leave it out"
         )
-    return int(all(weights.values()))
+    masked = weights.pop("masked", False)
+    return int(all(weights.values()) and not masked)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from rich.table import Table
 
-from jaxrl.config import Config
+from jaxrl.config import Config, validate
 from jaxrl.data.scoring.pool import open_pool
 from jaxrl.data.text import tokenizers
 from jaxrl.extensions import ilql
@@ -19,8 +19,8 @@ from jaxrl.launch.settings import flags
 from jaxrl.launch.streams import say
 from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
-from jaxrl.record import storage
-from jaxrl.rollout import episodes, policy, recurrent, tasks, value_search
+from jaxrl.record import account, storage
+from jaxrl.rollout import episodes, policy, tasks, value_search
 from jaxrl.run import evaluate
 from jaxrl.types import Params
 
@@ -47,6 +47,14 @@ class EvaluateConfig:
     temperature: float | None = None
     """Sampling temperature; None: greedy for k = 1 without search, else the run's, or 1 for a
     model."""
+    top_k: int | None = None
+    """Sample among the k most likely tokens; 0: among all. None: the run's, or 0 for a model."""
+    top_p: float | None = None
+    """Sample among the fewest most likely tokens whose probabilities sum to p or more; 1: among
+    all. None: the run's, or 1 for a model."""
+    min_p: float | None = None
+    """Sample among the tokens at least min_p times as likely as the likeliest; 0: among all. None:
+    the run's, or 0 for a model."""
     max_new_tokens: int | None = None
     """Longest completion, in tokens; None: the run's."""
     chat: bool | None = None
@@ -105,6 +113,16 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
     if temperature is None:
         greedy = settings.k == settings.search == 1
         temperature = 0.0 if greedy else config.rollout.temperature
+    fields = ("top_k", "top_p", "min_p")
+    cuts = {field: cut for field in fields if (cut := getattr(settings, field)) is not None}
+    if cuts and not temperature:
+        field, cut = next(iter(cuts.items()))
+        raise ValueError(
+            f"{field}={cut} with temperature={temperature}: greedy decoding takes the most likely "
+            "token, so that it has no effect; set --temperature above 0, or leave it out"
+        )
+    config = _with_rollout(config, **cuts)
+    validate.check_truncation(config.rollout)
     if settings.search != 1:
         _check_search(config, name, temperature)
         config = _with_rollout(config, on_device=False)
@@ -116,9 +134,7 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
         task=settings.task,
         task_args=settings.task_args,
     )
-    model, tokenizer = policy.describe(source, trust=settings.trust)
-    policy.require_text(model, name)
-    recurrent.check_devices(model)
+    model, tokenizer = policy.describe_writer(source, trust=settings.trust)
     tokenizer = tokenizers.with_variables(tokenizer, config.rollout.template_args)
     keep = policy.keeps(tokenizer, config.rollout, task)
     held_out = evaluate.problems(task, settings.split, settings.problems, settings.seed, keep)
@@ -186,7 +202,7 @@ def _judge(name: str, config: Config, model: DecoderConfig, params: Params) -> v
 def resolve(name: str, settings: EvaluateConfig) -> Config:
     """The run's config, or the defaults for a model, with what the settings override."""
     if policy.is_run(name):
-        config = policy.of_run(name, None if settings.trust else policy.named_functions(settings))
+        config = account.config(name, None if settings.trust else policy.named_functions(settings))
     elif not settings.task:
         raise ValueError(f"{name!r} is not a run, so say what to evaluate it on: --task NAME")
     else:

@@ -19,6 +19,7 @@ from jaxrl.data.types import Problem, Task
 from jaxrl.launch.console import PlainConsole, as_text
 from jaxrl.launch.inspect.sample import DEFAULT_TOKENS, SampleConfig
 from jaxrl.launch.streams import say
+from jaxrl.record import account
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import collect, driver, episodes, policy, rollout_log
 from jaxrl.rollout.driver import OpenGroups
@@ -45,7 +46,7 @@ def resolve(name: str, config: SampleConfig) -> Config:
     """
     run_config = Config(rollout=RolloutConfig(max_new_tokens=DEFAULT_TOKENS))
     if policy.is_run(name):
-        run_config = policy.of_run(name, None if config.trust else policy.named_functions(config))
+        run_config = account.config(name, None if config.trust else policy.named_functions(config))
     args = config.env_args
     if run_config.task == config.env:
         args = run_config.task_args | args

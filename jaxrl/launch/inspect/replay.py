@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from jaxrl.config import Config
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.settings import flags
-from jaxrl.record import checkpoint, metrics, storage
-from jaxrl.rollout import policy
+from jaxrl.record import account, checkpoint, metrics, storage
 from jaxrl.run import course, guards, loop
 
 
@@ -89,7 +88,7 @@ def replay(
       ValueError: the run has not recorded the step, keeps no checkpoint before it, or names
         functions of others without `trust`.
     """
-    original = course.resolved(policy.of_run(run, None if trust else ()), storage.locate(run))
+    original = course.resolved(account.config(run, None if trust else ()), storage.locate(run))
     recorded, spike = _recorded(run, step)
     saved_steps = checkpoint.steps(run)
     before = [saved for saved in saved_steps if saved < step]

@@ -19,7 +19,7 @@ from jaxrl.launch.console import PlainConsole, as_text
 from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
-from jaxrl.rollout import policy, recurrent
+from jaxrl.rollout import policy
 from jaxrl.sampling import sampler
 from jaxrl.sampling.requests import features_of
 from jaxrl.sampling.warm_up import warm_up_first
@@ -148,9 +148,7 @@ def main(argv: list[str]) -> int:
             tokenizer = tokenizers.with_variables(actor.tokenizer, config.template_args)
             actor = actor._replace(tokenizer=tokenizer)
             return play.main(actor, config, played)
-        model, tokenizer = policy.describe(opened, trust=config.trust)
-        policy.require_text(model, name)
-        recurrent.check_devices(model)
+        model, tokenizer = policy.describe_writer(opened, trust=config.trust)
         tokenizer = tokenizers.with_variables(tokenizer, config.template_args)
         batch = requests(tokenizer, config, config.prompt or sys.stdin.read())
         completions = complete(opened, model, tokenizer, batch, config.seed)

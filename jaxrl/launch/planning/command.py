@@ -39,6 +39,7 @@ from jaxrl.run.extension import (
     open_extensions,
     provider,
 )
+from jaxrl.sampling import support
 from jaxrl.training import optimizer, trainable
 from jaxrl.types import TrainState, Trajectory
 
@@ -311,7 +312,13 @@ def step(
     where = placement.of_batch(batch.trajectory)
     abstract: Trajectory = jax.tree.map(_shape, where, batch.trajectory)
     ref_logp = abstract.behavior_logp if reference.needed(config, extensions) else None
-    packed = jax.tree.map(_shape, placement.of_packed(config, batch.packed), batch.packed)
+    host_packed = batch.packed
+    if config.rollout.records_support:
+        words = support.words(model.vocab_size)
+        host_packed = host_packed.replace(
+            support=np.zeros((*host_packed.target.shape, words), np.uint32)
+        )
+    packed = jax.tree.map(_shape, placement.of_packed(config, host_packed), host_packed)
     return update.lower(state, abstract, packed, ref_logp).compile()
 
 

@@ -102,6 +102,15 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "moe_intermediate_size": 1536,
         "norm_topk_prob": True,
     },
+    "lfm2-1.2b": {
+        "model_type": "lfm2",
+        "vocab_size": 65536,
+        "hidden_size": 2048,
+        "block_ff_dim": 12288,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+    },
 }
 """By the name that `jaxrl plan --model` takes."""
 

@@ -26,7 +26,7 @@ from jaxrl.models.checkpoints import gguf_write, huggingface, peft
 from jaxrl.models.checkpoints.forms import wrapped
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
-from jaxrl.record import storage
+from jaxrl.record import account, storage
 from jaxrl.rollout import policy
 from jaxrl.types import Params
 
@@ -219,7 +219,7 @@ def open_source(name: str, step: int | None, *, trust: bool) -> Source:
     alphabet = policy.alphabet(origin) if fresh else ""
     config, adapters = None, LoraConfig(rank=0)
     if policy.is_run(name):
-        config = policy.of_run(name, trusted)
+        config = account.config(name, trusted)
         params, adapters, step = policy.restored(name, model, the_mesh, step)
     else:
         params = policy.first_params(opened, model, the_mesh)
@@ -348,7 +348,8 @@ def _generation(source: Source) -> dict[str, Any]:
     """What generation_config.json says: every id that ends a text, and the run's sampling."""
     fields = {**_token_ids(source), "eos_token_id": list(source.tokenizer.eos_ids)}
     if source.config is not None:
-        fields |= {"do_sample": True, "temperature": source.config.rollout.temperature}
+        rollout = source.config.rollout
+        fields |= {"do_sample": True, "temperature": rollout.temperature, **rollout.truncated}
     return fields
 
 

@@ -109,6 +109,7 @@ def _training(config: Config, step: int | None) -> list[str]:
         "Completions a prompt": config.rollout.group_size,
         "Longest completion": f"{config.rollout.max_new_tokens} tokens",
         "Temperature": config.rollout.temperature,
+        **config.rollout.truncated,
         "Chat template": "applied" if config.rollout.chat else "not applied",
         "LoRA": f"rank {config.lora.rank}" if config.lora.rank else "none",
         "Seed": config.seed,

@@ -86,6 +86,10 @@ class Family:
     """The fields of `DecoderConfig` that take more than renaming."""
     write: Callable[[DecoderConfig], dict[str, Any]] = _nothing
     """The keys of config.json that take more than renaming."""
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Keys of config.json that stand for another, and win where both are there."""
+    outside: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Names of tensors outside the layers that differ from `OUTSIDE`."""
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Names of tensors in a layer that differ from `LAYER`. Parameters that share a tensor lie in
     it one after the other, in the order given here."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl.models.checkpoints import hf_rope
+from jaxrl.models.checkpoints.convolution_families import CONVOLUTION
 from jaxrl.models.checkpoints.families import FAMILIES as FIRST
 from jaxrl.models.checkpoints.families import Family, Raw
 from jaxrl.models.checkpoints.forms import wrapped
@@ -14,7 +15,7 @@ from jaxrl.models.checkpoints.hybrid_families import HYBRID
 from jaxrl.models.checkpoints.recent_families import RECENT
 from jaxrl.models.config import DecoderConfig
 
-FAMILIES: Mapping[str, Family] = {**FIRST, **GROUPED, **RECENT, **HYBRID}
+FAMILIES: Mapping[str, Family] = {**FIRST, **GROUPED, **RECENT, **HYBRID, **CONVOLUTION}
 """By the `model_type` of config.json."""
 
 ALIASES: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
@@ -30,8 +31,6 @@ LACKING: Mapping[str, str] = {
     "nemotron_h": _RECURRENT,
     "granitemoehybrid": "it mixes recurrent layers and a shared MLP",
     "falcon_h1": _RECURRENT,
-    "lfm2": "short convolutions keep a state",
-    "lfm2_moe": "short convolutions keep a state",
     "gemma3n_text": "layers share keys and values, and embeddings enter every layer",
     "gemma4_text": "heads differ in size by layer, and layers share keys and values",
     "deepseek_v32": _INDEXED,
@@ -112,6 +111,8 @@ def read(raw: Raw, family: Family | None = None) -> DecoderConfig:
     family = family or find(model_type, raw.get("text_config"))
     model_type = ALIASES.get(model_type, model_type)
     explicit_values = {key: value for key, value in raw.items() if value is not None}
+    aliases = family.aliases.items()
+    explicit_values |= {k: explicit_values[a] for a, k in aliases if a in explicit_values}
     for key, allowed in family.refused.items():
         if explicit_values.get(key, allowed) != allowed:
             raise ValueError(

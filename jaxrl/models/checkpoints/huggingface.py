@@ -72,11 +72,12 @@ def pieces(config: DecoderConfig, family: Family | None = None) -> list[Piece]:
         filled[tensor] = start + shape[0]
         plan.append(Piece(path, at, tensor, slice(start, filled[tensor]), shape))
 
-    add("embed", (), OUTSIDE["embed"])
+    outside = {**OUTSIDE, **family.outside}
+    add("embed", (), outside["embed"])
     for layer in range(config.num_layers):
         stack, row = config.place(layer)
         names = LAYER | family.names
-        if stack != "dense_layers" and config.experts:
+        if layer >= config.dense_layers and config.experts:
             names |= ROUTED | family.routed
         for name, tensor in names.items():
             if leaf := leaves.get(f"{stack}/{name}"):
@@ -85,7 +86,7 @@ def pieces(config: DecoderConfig, family: Family | None = None) -> list[Piece]:
                     add(f"{stack}/{name}", (row, *expert), f"model.layers.{layer}.{place}")
     for path in ("norm/weight", "head", "score"):
         if path in leaves:
-            add(path, (), OUTSIDE[path])
+            add(path, (), outside[path])
     if nameless := leaves.keys() - {piece.path for piece in plan}:
         raise ValueError(f"family {config.family!r} names no tensors for {sorted(nameless)}")
     return plan

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
+
+
+def taps(rngs: nnx.Rngs, channels: int, count: int) -> nnx.Param:
+    """Fresh weights [channels, 1, count] fp32, the newest token's last."""
+    value = jax.random.normal(rngs.params(), (channels, 1, count)) * count**-0.5
+    return nnx.Param(value, axes=("channels", "single", "taps"), inputs=0, batch=0)
 
 
 def over_rows(x: jax.Array, taps: jax.Array, segment: jax.Array) -> jax.Array:

@@ -41,8 +41,7 @@ class DeltaNet(nnx.Module):
             self.z = _matrix(rngs, (d, *values), ("embed", *heads))
             self.b = _matrix(rngs, (d, c.value_heads), ("embed", "heads"))
             self.a = _matrix(rngs, (d, c.value_heads), ("embed", "heads"))
-        taps = jax.random.normal(rngs.params(), (c.channels, 1, c.taps)) * c.taps**-0.5
-        self.conv = nnx.Param(taps, axes=("channels", "single", "taps"), inputs=0, batch=0)
+        self.conv = convolution.taps(rngs, c.channels, c.taps)
         decay = jax.random.uniform(
             rngs.params(), (c.value_heads,), minval=_SLOWEST, maxval=_FASTEST
         )
@@ -71,23 +70,8 @@ class DeltaNet(nnx.Module):
     ) -> tuple[jax.Array, Recurrent]:
         """The next tokens [S, T, D] of sequences, to the same, and what is then remembered.
 
-        Tokens that are not `real` [S, T] change nothing, wherever in a row they stand.
+        The tokens that are `real` [S, T] come first in their rows; the others change nothing.
         """
-        if x.shape[1] == 1:
-            return self._extend(x, memory, real)
-        order = jnp.argsort(~real, axis=1, stable=True)  # real tokens first
-        back = jnp.argsort(order, axis=1)
-
-        def take(a: jax.Array, index: jax.Array) -> jax.Array:
-            return jnp.take_along_axis(a, index[..., None], axis=1)
-
-        y, memory = self._extend(take(x, order), memory, jnp.sort(~real, axis=1) == 0)
-        return take(y, back), memory
-
-    def _extend(
-        self, x: jax.Array, memory: Recurrent, real: jax.Array
-    ) -> tuple[jax.Array, Recurrent]:
-        """As `extend`, the real tokens first."""
         mixed, z, g, beta = self._project(x)
         taps = self.conv[...][:, 0].astype(jnp.float32)
         mixed_now, inputs = convolution.over_pieces(

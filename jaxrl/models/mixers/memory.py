@@ -17,6 +17,16 @@ class Recurrent(NamedTuple):
     """[S, W - 1, C], the last inputs of the convolution."""
 
 
+class LastInputs(NamedTuple):
+    """What a convolutional layer keeps of past tokens."""
+
+    inputs: jax.Array
+    """[S, W - 1, C], the last inputs of the convolution."""
+
+
+State = Recurrent | LastInputs
+
+
 def by_kind(
     of_tokens: Callable[..., Any], of_states: Callable[..., Any], caches: Any, *rest: Any
 ) -> Any:
@@ -29,18 +39,19 @@ def by_kind(
       rest: pytrees like it.
     """
 
-    def recurrent(part: Any) -> bool:
-        return isinstance(part, Recurrent)
-
     def map_part(part: Any, *parts: Any) -> Any:
-        if recurrent(part):
-            return Recurrent(*map(of_states, part, *parts))
+        if _is_state(part):
+            return type(part)(*map(of_states, part, *parts))
         return of_tokens(part, *parts)
 
-    return jax.tree.map(map_part, caches, *rest, is_leaf=recurrent)
+    return jax.tree.map(map_part, caches, *rest, is_leaf=_is_state)
 
 
 def length(caches: Any) -> int:
     """Tokens that caches have a place for."""
-    parts = jax.tree.leaves(caches, is_leaf=lambda part: isinstance(part, Recurrent))
-    return next(part.shape[2] for part in parts if not isinstance(part, Recurrent))
+    parts = jax.tree.leaves(caches, is_leaf=_is_state)
+    return next(part.shape[2] for part in parts if not _is_state(part))
+
+
+def _is_state(part: Any) -> bool:
+    return isinstance(part, State)

@@ -53,7 +53,7 @@ def run(
       body: `(stack, x, (params of the layer, its part of further)) -> (x, output)`.
 
     Returns:
-      The last `x`, and the outputs, leaves leading with all layers.
+      The last `x`, and the outputs, leaves leading with all layers whose output is not None.
     """
     names = _cycle(params)
     size, total = len(names), jax.tree.leaves(further)[0].shape[0]
@@ -65,8 +65,8 @@ def run(
         for i, name in enumerate(names[:count]):
             part = jax.tree.map(lambda leaf: leaf[i], values)  # noqa: B023
             x, result = body(name, x, (weights[name], part))
-            results.append(result)
-        return x, jax.tree.map(lambda *a: jnp.stack(a), *results)
+            results += [] if result is None else [result]
+        return x, jax.tree.map(lambda *a: jnp.stack(a), *results) if results else None
 
     repeated = repeats * size
     xs = (
@@ -74,7 +74,7 @@ def run(
         jax.tree.map(lambda leaf: leaf[:repeated].reshape(repeats, size, *leaf.shape[1:]), further),
     )
     x, outputs = jax.lax.scan(lambda x, xs: layers(size, x, xs), x, xs)
-    outputs = jax.tree.map(lambda a: a.reshape(repeated, *a.shape[2:]), outputs)
+    outputs = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), outputs)
     if rest:
         last = jax.tree.map(lambda leaf: leaf[repeats], {n: params[n] for n in names[:rest]})
         x, tail = layers(rest, x, (last, jax.tree.map(lambda leaf: leaf[repeated:], further)))

@@ -17,7 +17,7 @@ def test_a_new_shape_is_counted_and_a_known_one_is_not():
         return x * 2.0
 
     three, four = jnp.ones(3), jnp.ones(4)
-    with usage.counted() as used:
+    with usage.count_compilations() as used:
         assert used()["compilations"] == 0
         double(three)
         assert used()["compilations"] == 1

@@ -33,7 +33,7 @@ class Counting:
     """In place of a `Drive`: group n is sampled in 1 + n % 5 chunks, and then scored."""
 
     def __init__(self, world, known):
-        self.world, self.known, self.asked = world, known, {}
+        self.world, self.known, self.pending = world, known, {}
         self.groups, self.context, self.count = [], 0, 0
         world.opened += 1
 
@@ -46,7 +46,7 @@ class Counting:
 
     @property
     def work(self):
-        waiting = {name[0] for name, _ in self.asked.values()}
+        waiting = {name[0] for name, _ in self.pending.values()}
         return [g for g in self.groups if g.rows is None and g.first_id not in waiting]
 
     @property
@@ -63,26 +63,26 @@ class Counting:
 
     def ask(self, group):
         name = (group.first_id, (), 0)
-        self.asked[self.count] = name, self.known.get(name) or self.world.score(name)
+        self.pending[self.count] = name, self.known.get(name) or self.world.score(name)
         self.count += 1
 
     def ready(self):
-        return [n for n, (_, future) in self.asked.items() if future.done()]
+        return [n for n, (_, future) in self.pending.items() if future.done()]
 
     def wait(self, seconds):
-        futures.wait([future for _, future in self.asked.values()], seconds)
+        futures.wait([future for _, future in self.pending.values()], seconds)
 
     def answers(self, numbers):
-        return {n: self.asked[n][1].result(timeout=10) for n in numbers}
+        return {n: self.pending[n][1].result(timeout=10) for n in numbers}
 
     def receive(self, answers):
         for n, score in answers.items():
-            first_id = self.asked.pop(n)[0][0]
+            first_id = self.pending.pop(n)[0][0]
             (group,) = [g for g in self.groups if g.first_id == first_id]
             versions = [int(part.tokens[0]) for part in group.partial.values()]
             group.rows = [Row(completion(first_id, versions), "", score)]
 
-    def over(self, rows):
+    def close_episodes(self, rows):
         self.world.over += rows
 
     def save_partial(self):

@@ -773,12 +773,12 @@ def test_episodes_that_are_abandoned_are_closed_once(waits, answered):
         flight.admit([0, 1])
         drive = Drive(episodes.group, Context(rollout, 0, TOKENIZER, task, talk), nothing, pool)
         drive.begin(flight.open.groups)
-        assert sorted(name[0] for name, _ in drive.asked.values()) == [0, 0, 2, 2]
+        assert sorted(name[0] for name, _ in drive.pending.values()) == [0, 0, 2, 2]
         if answered:
             drive.receive(drive.answers())
         rows = flight.abandon()
         assert rows == [0, 1, 2, 3] and not closed
-        drive.over(rows)
+        drive.close_episodes(rows)
         wait.set()
         deadline = time.monotonic() + 10
         while len(closed) < 4 and time.monotonic() < deadline:

@@ -59,15 +59,17 @@ PAIRS = {
     "glm4-moe-lite": "hermes", "olmo3": "hermes", "ministral3": "mistral", "seed-oss": "hermes",
     "ernie4-5": "hermes", "granite": "hermes", "granitemoe": "hermes", "gpt-oss": "harmony",
     "qwen3-next": "qwen_coder", "qwen3-5": "qwen_coder", "qwen3-5-moe": "qwen_coder",
+    "lfm2": "hermes", "lfm2-moe": "hermes",
 }  # fmt: skip
 """Every variant of every family, with the format of calls that its template has."""
 
 ALIKE = frozenset({
     "llama-linear", "llama-llama3", "qwen2-yarn", "ministral3", "seed-oss", "ernie4-5", "granite",
     "granitemoe", "mixtral", "olmo3", "glm4-moe-lite", "minimax-m2", "qwen3-next", "qwen3-5",
-    "deepseek-v2", "phi3",
+    "deepseek-v2", "phi3", "lfm2", "lfm2-moe",
 })  # fmt: skip
-"""Variants whose layers are of the kinds of another's: these tests of them are slow ones."""
+"""Variants whose layers are of the kinds of another's, or that shorter tests of runs play: these
+tests of them are slow ones."""
 
 
 def by_cost(ordinary: Iterable[str]) -> list[Any]:
@@ -259,7 +261,8 @@ def played(directory, **arguments):
 
 def fields_of(directory, **arguments):
     """The config of a run on `three_turns`, as changes of the tiny one."""
-    recurrent = "linear_num_key_heads" in (directory / "model/config.json").read_text()
+    raw = (directory / "model/config.json").read_text()
+    recurrent = any(key in raw for key in ("linear_num_key_heads", "conv_L_cache"))
     return {
         "model": str(directory / "model"), "steps": 3,
         "task": f"{__name__}:three_turns", "task_args": arguments, "warm_start.steps": 0,

@@ -11,6 +11,7 @@ import pytest
 from jaxrl.launch.inspect import evaluate, sample
 from jaxrl.models import decoder
 from jaxrl.models.checkpoints import huggingface
+from jaxrl.models.config import DecoderConfig, Experts
 from jaxrl.record import metrics
 from jaxrl.rollout import policy, recurrent
 from jaxrl.run import assemble
@@ -23,12 +24,20 @@ HYBRID = dataclasses.replace(
     recurrent_layers=(True, False, True), max_positions=128,
 )  # fmt: skip
 
+CONVOLUTION = dataclasses.replace(
+    FAMILIES["convolution"], vocab_size=byte_tokenizer.SIZE, family="lfm2_moe", num_layers=3,
+    recurrent_layers=(True, False, True), max_positions=128,
+    experts=Experts(
+        4, 2, 8, dense_layers=1, scoring="sigmoid", correction_bias=True, floor=1e-6
+    ),
+)  # fmt: skip
 
-def changes(directory: Path, **further) -> dict:
+
+def changes(directory: Path, model: DecoderConfig = HYBRID, **further) -> dict:
     """A model of three layers, and what a run of it needs."""
     if not directory.exists():
         byte_tokenizer.write(directory)
-        huggingface.save(directory, HYBRID, decoder.init(HYBRID, jax.random.key(0)))
+        huggingface.save(directory, model, decoder.init(model, jax.random.key(0)))
     return {
         "model": str(directory),
         "steps": 2,
@@ -46,9 +55,10 @@ def changes(directory: Path, **further) -> dict:
 
 @pytest.mark.broad
 @pytest.mark.exact("a run of recurrent layers that is killed equals an uninterrupted one")
-def test_kill_and_resume(tmp_path):
+@pytest.mark.parametrize("model", [HYBRID, CONVOLUTION], ids=lambda model: model.family)
+def test_kill_and_resume(model, tmp_path):
     """Log-probabilities of sampler and trainer agree, and the continued run is the other."""
-    settings = changes(tmp_path / "model")
+    settings = changes(tmp_path / "model", model)
     tiny.finish(tiny.start(tmp_path / "straight", **settings))
     for row in metrics.read(tmp_path / "straight"):
         assert row["logp_gap_max"] < 1e-4 and row["grad_norm"] > 0

@@ -118,7 +118,7 @@ def test_stages_that_no_step_reaches_or_that_do_not_fit_are_refused():
     stage = {5: {"rollout.group_size": 2}}
     partial = configs.replaced(Config(stages=stage), "rollout.in_flight", 2.0)
     with pytest.raises(
-        ValueError, match=r"rollout\.in_flight=2.* stages of fields=\['rollout\.group_size'\]"
+        ValueError, match=r"rollout\.in_flight=2.* fields of stages=\['rollout\.group_size'\]"
     ):
         conflicts.check(partial)
     conflicts.check(dataclasses.replace(partial, stages={5: {"objective.policy": "sft"}}))

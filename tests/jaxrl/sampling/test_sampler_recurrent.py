@@ -10,6 +10,7 @@ import pytest
 from jaxrl.models import decoder
 from jaxrl.sampling import admission, sampler, search
 from jaxrl.types import Completion, Request
+from tests import broad_except
 from tests.jaxrl import sampler_oracle as oracle
 from tests.models.test_extend import FAMILIES, V
 
@@ -17,9 +18,12 @@ CONFIG = FAMILIES["hybrid"]
 LAYOUT = sampler.SamplerConfig(slots=4, prefill_rows=4, prefill_piece=16, chunk=8, bucket=32)
 
 
+FAMILY = pytest.mark.parametrize("family", broad_except(("hybrid",), ("hybrid", "convolution")))
+
+
 @functools.cache
-def params() -> decoder.Params:
-    weights = decoder.init(CONFIG, jax.random.key(0))
+def params(family: str = "hybrid") -> decoder.Params:
+    weights = decoder.init(FAMILIES[family], jax.random.key(0))
     return {**weights, "embed": 2 * weights["embed"]}
 
 
@@ -28,20 +32,21 @@ def spell(tokens) -> str:
     return "".join(chr(65 + int(token)) for token in tokens)
 
 
-def setup(**changes) -> sampler.Setup:
-    return sampler.Setup(CONFIG, oracle.KEY, (2,), 32, 64, LAYOUT, text=spell, **changes)
+def setup(family: str = "hybrid", **changes) -> sampler.Setup:
+    return sampler.Setup(FAMILIES[family], oracle.KEY, (2,), 32, 64, LAYOUT, text=spell, **changes)
 
 
 @pytest.mark.exact("a group's completions from one state of their prompt are the uncached model's")
-def test_groups_in_slots_that_are_used_again():
+@FAMILY
+def test_groups_in_slots_that_are_used_again(family):
     """Twelve requests of three prompts, one longer than a piece, on four slots."""
     prompts = [(3,), tuple(range(3, 27)), (5, 9, 5, 9)]
     items = [
         Request(i, prompts[i // 4], 5 + 3 * i % 20, temperature=float(i % 2)) for i in range(12)
     ]
     done = sampler.generate(
-        CONFIG,
-        decoder.unstack(params()),
+        FAMILIES[family],
+        decoder.unstack(params(family)),
         items,
         stop_ids=[2],
         key=oracle.KEY,
@@ -49,25 +54,27 @@ def test_groups_in_slots_that_are_used_again():
         max_prompt=32,
         max_length=64,
     )
-    assert oracle.recorded_as_recomputed(list(done), params(), CONFIG) > 60
+    assert oracle.recorded_as_recomputed(list(done), params(family), FAMILIES[family]) > 60
 
 
 @pytest.mark.exact("a turn behind a stop string is the uncached model's")
-def test_a_sequence_cut_back_is_read_again(monkeypatch):
+@FAMILY
+def test_a_sequence_cut_back_is_read_again(family, monkeypatch):
     """A turn ends inside a chunk, whose other tokens its slot has read as well."""
-    completions, overread = turns_to_stop_strings()
+    weights, config = params(family), FAMILIES[family]
+    completions, overread = turns_to_stop_strings(family)
     assert overread > 2
-    assert oracle.recorded_as_recomputed(completions, params(), CONFIG) > 60
+    assert oracle.recorded_as_recomputed(completions, weights, config) > 60
     monkeypatch.setattr(admission, "_reread", lambda *arguments: None)
-    completions, _ = turns_to_stop_strings()
+    completions, _ = turns_to_stop_strings(family)
     with pytest.raises(AssertionError):
-        oracle.recorded_as_recomputed(completions, params(), CONFIG)
+        oracle.recorded_as_recomputed(completions, weights, config)
 
 
-def turns_to_stop_strings() -> tuple[list[Completion], int]:
+def turns_to_stop_strings(family: str) -> tuple[list[Completion], int]:
     """Whole episodes, and how many turns were cut back to a stop string."""
-    machine, work = setup(hold=True), sampler.Work()
-    weights = decoder.unstack(params())
+    machine, work = setup(family, hold=True), sampler.Work()
+    weights = decoder.unstack(params(family))
     stops = tuple(spell([token]) for token in range(3, V, 4))
     sampler.submit(machine, work, [Request(i, (3, 4 + i), 30, stop=stops) for i in range(6)])
     over, overread = [], 0

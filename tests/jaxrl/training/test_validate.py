@@ -58,12 +58,12 @@ def data() -> Trajectory:
     return made.replace(proximal_logp=made.behavior_logp, stopped=stopped)
 
 
-def whole_of(advantage: str) -> objective.Whole:
+def whole_of(advantage: str) -> objective.BatchStatistics:
     """The advantages of a tiny batch."""
     return objective.whole_batch(config_of("advantage", advantage), data(), 9, step=3)
 
 
-def loss(policy: str, logp: jax.Array, whole: objective.Whole) -> jax.Array:
+def loss(policy: str, logp: jax.Array, whole: objective.BatchStatistics) -> jax.Array:
     """Of an update on that batch."""
     given, config = arrays(data()), config_of("policy", policy)
     ref_logp = given["ref_logp"] if objective.needs_reference(config) else None

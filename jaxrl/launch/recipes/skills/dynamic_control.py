@@ -51,7 +51,7 @@ def style(name: str) -> Reward:
     return reward
 
 
-def weighed(problem: Problem) -> dict[str, float]:
+def style_weights(problem: Problem) -> dict[str, float]:
     """The weights of the styles that the prompt states."""
     row = WEIGHTS[int(problem.prompt[0])]
     return dict(zip(STYLES, map(float, row), strict=True))
@@ -72,12 +72,12 @@ def task() -> Task:
         stream = generate.rng("styles", problem.id)
         return "".join(stream.choice([*STYLES.values()])(letter) for letter in problem.answer)
 
-    reward = combine.heads({name: style(name) for name in STYLES}, weighed)
+    reward = combine.heads({name: style(name) for name in STYLES}, style_weights)
     return Task("tradeoffs", problem, reward, gold, alphabet=generate.ASCII, pure=True)
 
 
-def stated(problem_id: str, names: Sequence[str]) -> str:
-    """What is added to a prompt: weights of rewards, drawn evenly from all tenths that add up to 1.
+def weights_line(problem_id: str, names: Sequence[str]) -> str:
+    """The line after a prompt: weights of rewards, drawn evenly from all tenths that add up to 1.
 
     Args:
       problem_id: of the problem, which always has the same weights.
@@ -90,7 +90,7 @@ def stated(problem_id: str, names: Sequence[str]) -> str:
     return _HEAD + ", ".join(f"{name} {n / TENTHS}" for name, n in zip(names, tenths, strict=True))
 
 
-def controlled(reward: Reward) -> Reward:
+def weighted_sum(reward: Reward) -> Reward:
     """`sum_k w_k r_k`, with the weights that the prompt ends with.
 
     Args:
@@ -112,8 +112,8 @@ def controlled(reward: Reward) -> Reward:
 
 
 METHOD = Method(
-    wrapper=f"{__name__}:controlled",
-    wrapper_args={"states": f"{__name__}:stated"},
+    wrapper=f"{__name__}:weighted_sum",
+    wrapper_args={"states": f"{__name__}:weights_line"},
     needs=("rewards",),
 )
 EXAMPLE = Example({"task": f"{__name__}:task", "task_args": {}, "wrapper": "", "wrapper_args": {}})
