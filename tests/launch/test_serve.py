@@ -25,8 +25,7 @@ from hypothesis import strategies as st
 from jaxrl.data.text import tokenizers
 from jaxrl.launch.server import command, openai, openai_replies
 from jaxrl.launch.server import engine as engines
-from jaxrl.launch.server.connection import Server
-from jaxrl.launch.server.http import Handler, ServeConfig
+from jaxrl.launch.server.http import Handler, ServeConfig, Server
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout.policy import Policy

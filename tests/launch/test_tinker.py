@@ -1,36 +1,66 @@
-"""The Tinker API: by its real client where that is installed, and by plain requests."""
+"""The Tinker API: by its real client where that is installed, and by plain requests.
 
+`python -m tests.launch.test_tinker RUN_DIR PORT` serves a tiny model until it is ended.
+"""
+
+import contextlib
 import http.client
 import json
 import random
 import socket
 import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from jaxrl.launch.server.connection import Refused
-from jaxrl.launch.server.tinker import (
-    bodies,
-    command,
-    files,
-    journal,
-    learner,
-    ledger,
-    samples,
-    wire,
-)
+from jaxrl.data.text import tokenizers
+from jaxrl.launch.server import tinker as command
+from jaxrl.launch.server.http import Refused, Server
+from jaxrl.launch.server.tinker import bodies, learner, ledger, service, wire, work
 from jaxrl.launch.server.tinker.service import TinkerConfig
+from jaxrl.models import decoder
+from jaxrl.models.config import DecoderConfig
+from jaxrl.rollout.policy import Policy
 from jaxrl.training import optimizer, packing, train_step, trainable
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.types import Trajectory
 from tests.jaxrl import tiny
-from tests.launch import tinker_program
-from tests.launch.tinker_program import MODEL, SHAPE, serving
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz .,:;"
+MODEL = "tiny"
+SHAPE = DecoderConfig(
+    vocab_size=len(LETTERS) + 1, hidden_size=16, intermediate_size=24, num_layers=2,
+    num_heads=2, num_kv_heads=1, head_dim=8, max_positions=128, tie_embeddings=True,
+)  # fmt: skip
+
+
+def actor() -> Policy:
+    return Policy(SHAPE, decoder.init(SHAPE, jax.random.key(0)), tokenizers.characters(LETTERS))
+
+
+def make(run_dir, port=0, **changes) -> Server:
+    settings = {"max_context_tokens": 64, "slots": 8, "chunk": 8} | changes
+    return command.make_server(
+        actor(), TinkerConfig(run_dir=str(run_dir), port=port, **settings), MODEL
+    )
+
+
+@contextlib.contextmanager
+def serving(run_dir, **changes) -> Iterator[Server]:
+    server = make(run_dir, **changes)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
 
 KEY = "tml-local"
 FORM = wire._CLASSES["ForwardBackwardRequest"]
@@ -151,7 +181,7 @@ def of_train(loss):
     )  # fmt: skip
     config = bodies.Lora(rank=2, seed=5, train_unembed=False)
     shape = learner.shape_of(SHAPE, config)
-    base = tinker_program.actor().params
+    base = actor().params
     start = learner.create(SHAPE, base, shape, 5)
     part = trainable.part(SHAPE, shape.lora, ())
     adamw = optimizer.OptimizerConfig(learning_rate=1e-2, eps=1e-4, clip_norm=0.5)
@@ -203,8 +233,8 @@ def test_an_update_is_that_of_train(server, client, loss):
 def test_samples_have_the_forward_s_log_probabilities(server, client):
     """After updates of every adapter, and again from the state that was saved."""
     types = client.types
-    service = client.ServiceClient()
-    model = service.create_lora_training_client(base_model=MODEL, rank=4).result()
+    remote = client.ServiceClient()
+    model = remote.create_lora_training_client(base_model=MODEL, rank=4).result()
     row = TOKENS[2]
     learned = types.Datum(
         types.ModelInput.from_ints(row[:-1]),
@@ -250,9 +280,9 @@ def test_samples_have_the_forward_s_log_probabilities(server, client):
         np.testing.assert_allclose(logprobs[2:], sequence.logprobs, atol=1e-4)
         np.testing.assert_allclose(logprobs[:2], got.prompt_logprobs[1:], atol=1e-4)
     path = model.save_state("kept").result().path
-    again = service.create_training_client_from_state_with_optimizer(path).result()
+    again = remote.create_training_client_from_state_with_optimizer(path).result()
     assert texts_of(again.save_weights_and_get_sampling_client().result())[1] == texts
-    base = service.create_sampling_client(base_model=MODEL).result()
+    base = remote.create_sampling_client(base_model=MODEL).result()
     assert texts_of(base)[1] != texts
 
 
@@ -309,7 +339,7 @@ def test_samples_of_one_seed_take_turns():
         return bodies.Sample.model_validate({**body, "sampling_params": {"seed": seed}})
 
     jobs = [job(0, 7), job(1, 8), job(2, 7), job(3, None), job(4, 7 + 2**31)]
-    assert samples.together(jobs) == [[0, 1, 3], [2], [4]]
+    assert work.together(jobs) == [[0, 1, 3], [2], [4]]
 
 
 def test_what_ends_a_sample(server):
@@ -330,7 +360,7 @@ def test_what_ends_a_sample(server):
     token = free[5]
     cut = free[: free.index(token) + 1]
     assert tokens(1, stop=[token]) == (cut, wire.STOP)
-    letter = tinker_program.actor().tokenizer.decode([token])
+    letter = actor().tokenizer.decode([token])
     text, reason = tokens(2, stop=letter)
     if letter:
         assert reason == wire.STOP and text == free[: len(text)] and len(text) <= len(cut)
@@ -350,9 +380,9 @@ def test_a_request_is_served_once_however_often_it_is_sent(tmp_path):
         status, answer = send(server, "forward_backward", raw=other)
         assert status == 400 and b"was another request" in answer
         with pytest.raises(ValueError, match="in use by another server"):
-            tinker_program.make(tmp_path)
+            make(tmp_path)
         server.RequestHandlerClass.args[0].journal.file.close()
-    with (tmp_path / journal.NAME).open("ab") as file:
+    with (tmp_path / service.JOURNAL).open("ab") as file:
         file.write(b'{"kind": "optim_step", "id": ')  # what a kill leaves
     with serving(tmp_path) as server:
         assert result(server, "forward_backward", raw=raw) == first
@@ -361,7 +391,7 @@ def test_a_request_is_served_once_however_often_it_is_sent(tmp_path):
         server.RequestHandlerClass.args[0].journal.file.close()
     with pytest.raises(ValueError, match="begun with other settings: model='tiny', now 'other'"):
         command.make_server(
-            tinker_program.actor(),
+            actor(),
             TinkerConfig(run_dir=str(tmp_path), port=0, max_context_tokens=64),
             "other",
         )
@@ -402,7 +432,7 @@ def test_a_server_that_is_killed_continues_to_the_last_byte(tmp_path):
         port = free.getsockname()[1]
 
     def start() -> subprocess.Popen:
-        return tiny.spawn("tests.launch.tinker_program", str(tmp_path / "killed"), str(port))
+        return tiny.spawn("tests.launch.test_tinker", str(tmp_path / "killed"), str(port))
 
     process = start()
     tiny.await_line(process, "ready")
@@ -434,8 +464,8 @@ def test_a_server_that_is_killed_continues_to_the_last_byte(tmp_path):
     for file in written:
         if file.name == "state.safetensors":  # which is of another time
             shape = learner.shape_of(SHAPE, bodies.Lora(rank=2))
-            base = tinker_program.actor().params
-            assert files.read_snapshot(file, SHAPE, base, shape).seq == 23
+            base = actor().params
+            assert learner.read_snapshot(file, SHAPE, base, shape).seq == 23
         else:
             other = tmp_path / "killed" / file.relative_to(tmp_path / "whole")
             assert file.read_bytes() == other.read_bytes(), file
@@ -611,3 +641,9 @@ def test_saved_weights_expire_and_names_are_taken_once():
         do("save_weights", model_id=name, seq_id=2, path="b")
     saved = do("save_weights", 5.0, model_id=name, seq_id=4, path="a", overwrite=True).saved
     assert saved.file.endswith("/4.safetensors") and saved.expires is None
+
+
+if __name__ == "__main__":
+    served = make(sys.argv[1], int(sys.argv[2]), snapshot_every=3)
+    print("ready", flush=True)
+    served.serve_forever()

@@ -3,7 +3,7 @@
 For looking at a policy and for environments in other processes. Plain HTTP: it listens on loopback
 alone by default, asks for a key where one is set, and takes requests of bounded size.
 
-With `--tinker` it speaks the Tinker API instead, see `jaxrl.launch.server.tinker.command`.
+With `--tinker` it speaks the Tinker API instead, see `jaxrl.launch.server.tinker`.
 
 With `--train` it is `jaxrl train` on the task `agent_program`: each episode is a program that finds
 the policy at an address of its own, and what it asks is trained on.
@@ -25,8 +25,7 @@ from jaxrl.launch import train
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.server import engine as engines
 from jaxrl.launch.server import openai
-from jaxrl.launch.server.connection import Server
-from jaxrl.launch.server.http import Handler, ServeConfig, Service
+from jaxrl.launch.server.http import Handler, ServeConfig, Server, Service
 from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
 from jaxrl.rollout import policy
@@ -42,7 +41,7 @@ def main(argv: list[str]) -> int:
     trains the policy behind a program instead.
     """
     if "--tinker" in argv:
-        from jaxrl.launch.server.tinker import command as tinker  # its imports, only when asked for
+        from jaxrl.launch.server import tinker  # its imports, only when asked for
 
         return tinker.main([argument for argument in argv if argument != "--tinker"])
     if "--train" in argv:

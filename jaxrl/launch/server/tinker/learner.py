@@ -2,29 +2,36 @@
 
 The forward pass, the losses and AdamW are those of `jaxrl train`. Unlike there, a gradient is
 summed over requests until a step is asked for.
+
+Weights and snapshots are files in the run directory, written whole or not.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import safetensors
+from safetensors import numpy as safe
 
 from jaxrl.launch.server.tinker.bodies import Adam, Lora
-from jaxrl.launch.server.tinker.losses import LOSSES
-from jaxrl.launch.server.tinker.wire import Batch, Datum
+from jaxrl.launch.server.tinker.wire import LOSSES, Batch, Datum
 from jaxrl.losses.reduce.masking import sanitize, where_valid
 from jaxrl.mesh.buckets import round_to_eighth, round_up
 from jaxrl.models import lora
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
+from jaxrl.record import storage
 from jaxrl.training import optimizer
 from jaxrl.training.logprobs import micro_logprobs
 from jaxrl.types import Packed, Params
@@ -302,3 +309,77 @@ def from_arrays(like: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if shapes != {name: array.shape for name, array in arrays.items()}:
         raise ValueError("the saved arrays are of a model of another shape")
     return jax.tree.unflatten(structure, [jnp.asarray(arrays[name]) for name in names])
+
+
+class Snapshot(NamedTuple):
+    """A model as it was after an operation."""
+
+    state: Learner
+    seq: int
+    """Of the operation."""
+
+
+def write(path: Path, state: Learner, seq: int, config: Lora, *, moments: bool) -> None:
+    """Write adapters and gradient, and with `moments` the optimizer's; returns once it is on disk.
+
+    Equal states give equal bytes.
+    """
+    parts = {"adapters": state.adapters, "gradient": state.gradient}
+    if moments:
+        parts["moments"] = state.moments
+    arrays = {
+        f"{name}{path_in}": np.asarray(array, order="C")
+        for name, part in parts.items()
+        if part is not None
+        for path_in, array in to_arrays(part).items()
+    }
+    described = json.dumps({"seq": seq, "lora": config.model_dump()}, sort_keys=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".tmp")
+    fresh.write_bytes(safe.save(arrays, metadata={"jaxrl": described}))
+    storage.sync(fresh)
+    os.replace(fresh, path)
+    storage.sync(path.parent)
+
+
+def _read(path: Path) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, Any]]:
+    """Arrays by the part of the state and by path, and what is said of them."""
+    parts: dict[str, dict[str, np.ndarray]] = {}
+    with safetensors.safe_open(path, "np") as file:
+        described = json.loads(file.metadata()["jaxrl"])
+        for key in file.keys():  # noqa: SIM118  it is no dict
+            name = next(n for n in ("adapters", "gradient", "moments") if key.startswith(n))
+            parts.setdefault(name, {})[key.removeprefix(name)] = file.get_tensor(key)
+    return parts, described
+
+
+def _like(model: DecoderConfig, base: Params, shape: Shape) -> Learner:
+    return jax.eval_shape(lambda base: create(model, base, shape, 0), base)
+
+
+def read_snapshot(path: Path, model: DecoderConfig, base: Params, shape: Shape) -> Snapshot | None:
+    """The snapshot in a file; None where there is none that can be read."""
+    if not path.exists():
+        return None
+    like = _like(model, base, shape)
+    try:
+        parts, described = _read(path)
+        state = Learner(
+            from_arrays(like.adapters, parts["adapters"]),
+            from_arrays(like.moments, parts["moments"]),
+            from_arrays(like.adapters, parts["gradient"]) if "gradient" in parts else None,
+        )
+        return Snapshot(state, described["seq"])
+    except (ValueError, KeyError, StopIteration, safetensors.SafetensorError):
+        return None  # what it held is computed anew from the journal
+
+
+def read_weights(
+    path: Path, model: DecoderConfig, base: Params, shape: Shape, *, moments: bool
+) -> Learner:
+    """A model of the weights in a file, with its moments or fresh ones."""
+    like, parts = _like(model, base, shape), _read(path)[0]
+    adapters = from_arrays(like.adapters, parts["adapters"])
+    if moments:
+        return Learner(adapters, from_arrays(like.moments, parts["moments"]))
+    return Learner(adapters, fresh_moments(model, adapters))

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from jaxrl.launch.server.connection import Refused
-from jaxrl.launch.server.tinker import bodies, learner, losses, wire
+from jaxrl.launch.server.http import Refused
+from jaxrl.launch.server.tinker import bodies, learner, wire
 from jaxrl.models.config import DecoderConfig
 
 
@@ -151,7 +151,7 @@ def _of_model(ledger: Ledger, kind: str, body: Any, time: float) -> Operation:
     _check_order(model, body.seq_id)
     match kind:
         case "forward_backward":
-            with_value_errors(lambda: losses.check(ledger.model, body, ledger.context))
+            with_value_errors(lambda: wire.check(ledger.model, body, ledger.context))
         case "optim_step":
             if not model.gradient:
                 raise Refused(
@@ -242,9 +242,9 @@ def _check_sample(ledger: Ledger, body: bodies.Sample) -> None:
     tokens = np.array(body.prompt.tokens, np.int64)
     if not len(tokens):
         raise ValueError("prompt: it is empty; send at least one token")
-    losses.check_tokens(ledger.model, tokens, "prompt")
+    wire.check_tokens(ledger.model, tokens, "prompt")
     stop_ids = bodies.stops(body.sampling_params.stop)[1] or []
-    losses.check_tokens(ledger.model, np.array(stop_ids, np.int64), "sampling_params.stop")
+    wire.check_tokens(ledger.model, np.array(stop_ids, np.int64), "sampling_params.stop")
     budget = body.sampling_params.max_tokens or 1
     if len(tokens) + budget > ledger.context:
         raise ValueError(

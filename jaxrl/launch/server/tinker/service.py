@@ -8,21 +8,130 @@ model after its last snapshot are computed again, which gives the same to the la
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import fcntl
+import json
+import os
 import secrets
 import threading
 import time
 from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
-from jaxrl.launch.server.connection import Refused
-from jaxrl.launch.server.tinker import files, journal, learner, ledger
-from jaxrl.launch.server.tinker.journal import Journal
+from jaxrl.launch.server.http import Refused
+from jaxrl.launch.server.tinker import learner, ledger
 from jaxrl.launch.server.tinker.learner import Learner
 from jaxrl.launch.server.tinker.ledger import Ledger, Operation
+from jaxrl.record import jsonl
 from jaxrl.rollout.policy import Policy
 from jaxrl.types import Params
+
+JOURNAL = "journal.jsonl"
+
+
+@dataclasses.dataclass
+class Journal:
+    """An open journal, which no other process can open meanwhile."""
+
+    file: IO[bytes]
+    size: int
+    """Bytes of whole lines; what is beyond was cut short."""
+
+
+def open_journal(directory: Path, header: dict[str, Any]) -> Journal:
+    """Open the journal of a run directory, or begin it.
+
+    Args:
+      directory: made where it is missing.
+      header: what must be the same as long as the journal is continued.
+
+    Raises:
+      ValueError: it is of another header, damaged, or in use.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / JOURNAL
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise ValueError(f"{path} is in use by another server; end it, or name another") from error
+    journal = Journal(file, 0)
+    first = next(rows(journal), None)
+    if first is None:
+        append(journal, header)
+        descriptor = os.open(directory, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    elif first[1] != header:
+        different = sorted(k for k in {*header, *first[1]} if header.get(k) != first[1].get(k))
+        raise ValueError(
+            f"{path} was begun with other settings: "
+            + ", ".join(f"{k}={first[1].get(k)!r}, now {header.get(k)!r}" for k in different)
+            + "; start with those, or name another --run-dir"
+        )
+    return journal
+
+
+def rows(journal: Journal) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows in order, each with the place that `read` takes; an incomplete last line is none.
+
+    Raises:
+      ValueError: a line before the last holds no object.
+    """
+    place = 0
+    journal.file.seek(0)
+    while (line := journal.file.readline()).endswith(b"\n"):
+        row = jsonl.row(line)
+        if row is None:
+            raise ValueError(f"{journal.file.name}: the line at byte {place} holds no JSON object")
+        start_of_line, place = place, place + len(line)
+        journal.size = place
+        yield start_of_line, row
+        journal.file.seek(place)
+
+
+def append(journal: Journal, row: dict[str, Any], *, sync: bool = True) -> int:
+    """Append a row, and with `sync` return once it is on the disk; its place.
+
+    Raises:
+      OSError: storage fails; the row is then not in the journal.
+    """
+    line, place = json.dumps(row).encode() + b"\n", journal.size
+    journal.file.seek(place)
+    journal.file.truncate()  # of a line that was cut short
+    journal.file.write(line)
+    journal.file.flush()
+    if sync:
+        os.fsync(journal.file.fileno())
+    journal.size += len(line)
+    return place
+
+
+def read(journal: Journal, place: int) -> dict[str, Any]:
+    """The row at a place."""
+    journal.file.seek(place)
+    row = jsonl.row(journal.file.readline())
+    assert row is not None
+    return row
+
+
+def to_text(raw: bytes) -> str:
+    """Bytes in a row."""
+    return base64.b64encode(raw).decode()
+
+
+def from_text(text: str) -> bytes:
+    """The bytes that `to_text` wrote."""
+    return base64.b64decode(text)
+
+
+def sync(journal: Journal) -> None:
+    """Return once all rows are on the disk."""
+    os.fsync(journal.file.fileno())
+
 
 _AT_ONCE = ("create_session", "create_sampling_session")
 """Kinds of requests that need no work."""
@@ -116,7 +225,7 @@ def start(
             "positions; choose 2 or more, and no more than those"
         )
     header = {"journal": 1, "model": name, "dtype": config.dtype}
-    opened = journal.start(Path(config.run_dir), header)
+    opened = open_journal(Path(config.run_dir), header)
     book = Ledger(name, model, config.max_context_tokens)
     service = Service(actor, name, config, key, opened, book, tokenizer_id)
     _continue(service)
@@ -130,14 +239,14 @@ def _continue(service: Service) -> None:
       ValueError: a request in it is refused under these settings.
     """
     failed, done = set[str](), dict[str, int]()
-    for place, row in journal.rows(service.journal):
+    for place, row in rows(service.journal):
         if "ended" in row:
             service.places[row["ended"]] = place
             failed |= {row["ended"]} if row["failed"] else set()
-    for _, row in journal.rows(service.journal):
+    for _, row in rows(service.journal):
         if "kind" not in row:
             continue
-        raw = journal.raw(row["body"])
+        raw = from_text(row["body"])
         try:
             body = ledger.KINDS[row["kind"]](raw)
             arguments = (row["kind"], body, row["key"], row["time"])
@@ -163,7 +272,7 @@ def _restore(service: Service, name: str) -> int:
     """Take up a model's snapshot; the number of its last operation, -1 where there is none."""
     actor, entry = service.actor, service.ledger.models[name]
     shape = learner.shape_of(actor.model, entry.config)
-    snapshot = files.read_snapshot(snapshot_path(service, name), actor.model, actor.params, shape)
+    snapshot = learner.read_snapshot(snapshot_path(service, name), actor.model, actor.params, shape)
     if snapshot is None:
         return -1
     service.learners[name] = snapshot.state
@@ -202,7 +311,7 @@ def accept(service: Service, kind: str, raw: bytes, key: str = "") -> Operation:
         if len(service.queue) >= service.config.waiting:
             raise Refused(429, "too many requests wait; try again later")
         row = {"kind": kind, "id": operation.id, "key": key, "time": seconds}
-        journal.append(service.journal, {**row, "body": journal.text(raw)})
+        append(service.journal, {**row, "body": to_text(raw)})
         ledger.enter(service.ledger, operation, key, digest)
         if kind not in _AT_ONCE:
             service.queue.append(operation)
@@ -222,8 +331,8 @@ def answer(service: Service, name: str, seconds: float) -> Answer | None:
         service.changed.wait_for(lambda: name in service.places, seconds)
         if name not in service.places:
             return None
-        row = journal.read(service.journal, service.places[name])
-    return Answer(row["as"], journal.raw(row["answer"]))
+        row = read(service.journal, service.places[name])
+    return Answer(row["as"], from_text(row["answer"]))
 
 
 def end(service: Service, name: str, reply: Answer, *, failed: bool = False) -> None:
@@ -231,6 +340,6 @@ def end(service: Service, name: str, reply: Answer, *, failed: bool = False) -> 
     with service.changed:
         if name in service.places:
             return
-        row = {"ended": name, "failed": failed, "as": reply.kind, "answer": journal.text(reply.raw)}
-        service.places[name] = journal.append(service.journal, row, sync=False)
+        row = {"ended": name, "failed": failed, "as": reply.kind, "answer": to_text(reply.raw)}
+        service.places[name] = append(service.journal, row, sync=False)
         service.changed.notify_all()
