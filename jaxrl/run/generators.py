@@ -63,6 +63,32 @@ LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 than Linux; an address in the arguments of `ray.init` is replaced by that of the network."""
 
 
+_STARTS = 3
+"""Times that ray may need more than the 30 seconds which it gives its processes to start."""
+
+
+def _start_ray(ray: Any, **options: Any) -> None:
+    """Start ray on this machine, or connect to a cluster.
+
+    Raises:
+      RuntimeError: its processes did not start in time, several times.
+    """
+    for remaining in reversed(range(_STARTS)):
+        try:
+            ray.init(**options)
+            return
+        except Exception as error:  # ray has no class of its own for this
+            if "timed out during startup" not in str(error):
+                raise
+            ray.shutdown()
+            if not remaining:
+                raise RuntimeError(
+                    f"generators: ray did not start within 30 seconds, {_STARTS} times, as this "
+                    "machine is busy; run the same command again, which continues, or name a "
+                    "cluster with RAY_ADDRESS"
+                ) from error
+
+
 def open_fleet(run: RunContext, config: Config) -> Fleet:
     """The generators of a run, as actors of a cluster, or of this machine where none is named."""
     address = os.environ.get("RAY_ADDRESS")
@@ -71,9 +97,11 @@ def open_fleet(run: RunContext, config: Config) -> Fleet:
     import ray
 
     if not ray.is_initialized():
-        options = {} if address else {"num_cpus": config.generators, "include_dashboard": False}
+        options: dict[str, Any] = {"log_to_driver": False, "namespace": str(run.directory)}
+        if not address:
+            options |= {"num_cpus": config.generators, "include_dashboard": False}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(address=address, log_to_driver=False, namespace=str(run.directory), **options)
+        _start_ray(ray, address=address, **options)
         run.closing.callback(ray.shutdown)
     gpus = ray.cluster_resources().get("GPU", 0) >= config.generators
     actor = ray.remote(Actor).options(

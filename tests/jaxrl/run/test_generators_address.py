@@ -33,6 +33,33 @@ def test_ray_is_told_to_stay_on_this_machine_unless_it_is_a_cluster(monkeypatch,
     assert os.environ[name] == ("" if address else "0")
 
 
+class SlowRay:
+    """Stands for ray, whose processes start in time at one attempt."""
+
+    def __init__(self, starts_at: int, reason: str = "The current node timed out during startup."):
+        self.starts_at, self.reason, self.calls = starts_at, reason, list[str]()
+
+    def init(self, **options):
+        self.calls.append("init")
+        if self.calls.count("init") < self.starts_at:
+            raise Exception(self.reason)
+
+    def shutdown(self):
+        self.calls.append("shutdown")
+
+
+def test_a_busy_machine_gets_more_than_one_attempt_to_start_ray():
+    slow = SlowRay(3)
+    generators._start_ray(slow, address=None)
+    assert slow.calls == ["init", "shutdown", "init", "shutdown", "init"]
+    with pytest.raises(RuntimeError, match=r"did not start within 30 seconds, 3 times.*RAY_ADDR"):
+        generators._start_ray(SlowRay(4), address=None)
+    other = SlowRay(2, "no such address")
+    with pytest.raises(Exception, match="no such address"):
+        generators._start_ray(other, address=None)
+    assert other.calls == ["init"]
+
+
 LISTENING = """
 import os
 import ray
