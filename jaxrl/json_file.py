@@ -8,6 +8,8 @@ from typing import Any
 
 DEEPEST = 100
 """Lists and objects within each other in a file, which are read recursively."""
+LARGEST = 1 << 28
+"""Bytes of a file, which is in memory as a whole."""
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -17,8 +19,14 @@ def read(path: Path) -> dict[str, Any]:
       FileNotFoundError: there is no such file.
       ValueError: it does not hold an object; the message names the file.
     """
+    if not path.is_file() and path.exists():  # a pipe or a device would be waited for
+        raise ValueError(f"{path} is damaged: it is no regular file; restore it from a copy")
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ValueError(f"it has more than {LARGEST} bytes")
+        value = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}; restore it from a copy") from error
     if not isinstance(value, dict):

@@ -261,7 +261,7 @@ def durations(run: Path) -> dict[str, float]:
 def table(counts: Mapping[tuple[str, str], Counter[str]]) -> str:
     """What was done to the runs of each way and layout, in Markdown."""
     shown = ("runs", "SIGTERM", "SIGKILL", *STAGES)
-    head = ["way to train", "on", *shown[:-1], "and amid a save", "differences"]
+    head = ["way to train", "on", *shown[:-1], "of them during a save", "differences"]
     rows = [head, ["---"] * len(head)]
     for (way, layout), count in sorted(counts.items()):
         rows.append([way, layout, *(str(count[name]) for name in shown), "0"])

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.acceptance import soak
+from tests.acceptance import badge, soak
 from tests.jaxrl import tiny
 
 
@@ -17,6 +17,22 @@ def test_the_table_in_the_docs_is_that_of_the_results():
     assert values["total"]["differences"] == 0 and not values["differences"]
     page = (tiny.ROOT / "docs/checkpointing.md").read_text()
     assert soak.shown(values) in page
+    assert badge.BADGE.read_text() == badge.svg(values)
+
+
+def test_new_results_are_taken_over(tmp_path, monkeypatch):
+    for name in ("RESULTS", "PAGE", "BADGE"):
+        copy = tmp_path / getattr(badge, name).name
+        copy.write_text(getattr(badge, name).read_text())
+        monkeypatch.setattr(badge, name, copy)
+    values = json.loads(badge.RESULTS.read_text())
+    values["total"] |= {"trials": 1234, "differences": 1}
+    (tmp_path / "new.json").write_text(json.dumps(values))
+    monkeypatch.setattr(sys, "argv", ["badge", str(tmp_path / "new.json")])
+    assert badge.main() == 1
+    assert json.loads(badge.RESULTS.read_text()) == values
+    assert soak.shown(values) in badge.PAGE.read_text()
+    assert "1234 trials" in badge.BADGE.read_text() and badge.RED in badge.BADGE.read_text()
 
 
 @pytest.mark.broad

@@ -34,6 +34,8 @@ MAY_CHANGE = (
 """Fields, or groups of fields, that a stage may set."""
 PERIOD = "period"
 """Beside the fields of a stage: the number of steps after which it begins again."""
+MOST_STARTS = 100_000
+"""Times that a stage with a period may begin, each of which is listed before the run."""
 _FUNCTIONS = ("objective.policy", "objective.shaping", "objective.advantage", "objective.rows")
 """Fields that name functions, whose arguments are in a field of their own."""
 
@@ -105,6 +107,11 @@ def check(config: Config) -> None:
         if type(period) is not int or period < 1:
             raise ValueError(
                 f"stages.{key}: period={period!r}: must be a number of steps, 1 or more"
+            )
+        if (count := (config.steps - 1 - key) // period) > MOST_STARTS and PERIOD in changes:
+            raise ValueError(
+                f"stages.{key}: period={period} with steps={config.steps}: the stage would begin "
+                f"{count + 1} times, and may {MOST_STARTS}; have a longer period or fewer steps"
             )
     for done, staged in all_of(config):
         with of_stage(config, done):

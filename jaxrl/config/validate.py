@@ -4,44 +4,34 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import operator
 
 from jaxrl import functions
+from jaxrl.config import ranges
 from jaxrl.config.schema import Config, RolloutConfig
 from jaxrl.training.objective import ObjectiveConfig
+
+_FUNCTIONS = (
+    "objective.policy", "objective.shaping", "objective.advantage", "objective.rows",
+    "objective.kl", "curriculum.choose", "curriculum.score", "bandit.weigh",
+)  # fmt: skip
+"""Fields that name functions."""
 
 
 def check(config: Config) -> None:
     """Refuse what could only fail later, naming the field, the value and the remedy."""
-    positive = {
-        "steps": config.steps,
-        "updates_per_batch": config.updates_per_batch,
-        "rollout.prompts": config.rollout.prompts,
-        "rollout.group_size": config.rollout.group_size,
-        "rollout.max_prompt_tokens": config.rollout.max_prompt_tokens,
-        "rollout.max_new_tokens": config.rollout.max_new_tokens,
-        "data.batch_size": config.data.batch_size,
-        "data.max_tokens": config.data.max_tokens,
-        "eval.problems": config.eval.problems,
-        "checkpoint.every": config.checkpoint.every,
-        "checkpoint.keep": config.checkpoint.keep,
-        "sampler.slots": config.sampler.slots,
-        "packing.micro_batch_tokens": config.packing.micro_batch_tokens,
-    }
-    for name, value in positive.items():
-        if value < 1:
-            raise ValueError(f"{name}={value}: must be 1 or more")
-    if config.rollout.max_turns < 0:
-        raise ValueError(
-            f"rollout.max_turns={config.rollout.max_turns}: 0 leaves it to the environment, and "
-            "else it must be 1 or more"
-        )
+    ranges.check(config)
+    for name in _FUNCTIONS:
+        if reference := operator.attrgetter(name)(config):
+            try:
+                functions.lookup(reference)
+            except ValueError as error:
+                raise ValueError(f"{name}={reference!r}: {error}") from error
     if config.labels not in (0, 1) or (config.labels and not config.data.kinds):
         raise ValueError(
             f"labels={config.labels}: a reward model has 1 and learns from a file, as with "
             "`jaxrl train reward`; a language model has 0"
         )
-    if not 0 <= config.seed < 1 << 32:
-        raise ValueError(f"seed={config.seed}: must be from 0 to {(1 << 32) - 1}")
     for tracker in ("wandb", "trackio", "mlflow"):
         project = getattr(config, tracker)
         if project and importlib.util.find_spec(tracker) is None:
@@ -49,16 +39,6 @@ def check(config: Config) -> None:
                 f"{tracker}={project!r}: {tracker} is not installed; pip install "
                 f"'jaxrl[{tracker}]', or leave the field empty"
             )
-    if config.track.every < 1 or config.track.completions < 0:
-        raise ValueError(
-            f"track.every={config.track.every}, track.completions={config.track.completions}: a "
-            "table is sent every N steps, N 1 or more, and has M rows, M 0 or more"
-        )
-    if config.rollout.oversampling < 1:
-        raise ValueError(
-            f"rollout.oversampling={config.rollout.oversampling}: 1 samples what a step needs, "
-            "more is a budget for finding groups that teach; use 1 or more"
-        )
     if config.rollout.rounds == "adaptive" and (
         config.rollout.oversampling == 1 or config.rollout.in_flight > 1
     ):
@@ -66,11 +46,6 @@ def check(config: Config) -> None:
             f"rollout.rounds='adaptive' with rollout.oversampling={config.rollout.oversampling}, "
             f"rollout.in_flight={config.rollout.in_flight}: its rounds need oversampling above 1, "
             "and in_flight=1"
-        )
-    if config.rollout.in_flight < 1:
-        raise ValueError(
-            f"rollout.in_flight={config.rollout.in_flight}: 1 waits for every group of a step, "
-            "more samples that many times the groups at once; use 1 or more"
         )
     prompts = config.rollout.prompts
     if config.rollout.in_flight > 1 and round(prompts * config.rollout.in_flight) <= prompts:
@@ -85,7 +60,7 @@ def check(config: Config) -> None:
             "quantisation of the base weights, or sampling.weights=trained"
         )
     chunks = config.rollout.chunks
-    if chunks.size and not 0 <= chunks.carry < chunks.size:
+    if chunks.carry >= max(1, chunks.size):
         raise ValueError(
             f"rollout.chunks.size={chunks.size}, carry={chunks.carry}: carry must be from 0 to "
             "below size"
@@ -118,10 +93,8 @@ def check(config: Config) -> None:
             f"data.path={config.data.path!r}: this recipe samples; to learn from a file, train "
             "with sft, dpo, ipo, kto, orpo, simpo or cpo"
         )
-    if config.data.noise < 0 or (config.data.noise and not config.data.kinds):
-        raise ValueError(
-            f"data.noise={config.data.noise}: must be 0 or more, and 0 where nothing is read"
-        )
+    if config.data.noise and not config.data.kinds:
+        raise ValueError(f"data.noise={config.data.noise}: must be 0 where nothing is read")
     if config.data.kinds and config.warm_start.steps:
         raise ValueError(
             f"warm_start.steps={config.warm_start.steps} is for a task with solutions, and this "

@@ -125,7 +125,10 @@ def restore(directory: Path, step: int, like: TrainState) -> Saved:
             raise ValueError(
                 f"{saved} does not fit the config's model and optimizer: {error}"
             ) from error
-    host = json.loads((saved / "host.json").read_text(), object_hook=from_json)
+    try:
+        host = json.loads((saved / "host.json").read_text(), object_hook=from_json)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"{saved / 'host.json'} is damaged: {error}") from error
     return Saved(step, TrainState(read["params"], **read["rest"]), host)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -55,6 +56,19 @@ def _bounded(file: Any) -> Iterator[bytes]:
                 pass
             line = line[-1:]
         yield line
+
+
+def numbers(path: Path, note: Note = warnings.warn) -> Iterator[dict[str, Any]]:
+    """The numbers of the rows of `read` that are of a step; a file of others may hold anything."""
+    for json_object in read(path, note):
+        row = {name: value for name, value in json_object.items() if _is_number(value)}
+        if type(row.get("step")) is int:
+            yield row
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value of JSON is a number that a float holds, nan and infinities among them."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < sys.float_info.max)
 
 
 def read_whole(path: Path) -> list[dict[str, Any]]:

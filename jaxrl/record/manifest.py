@@ -16,12 +16,13 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from time import time
 from typing import Any
 
 import jax
 
+from jaxrl import json_file
 from jaxrl.mesh import distributed
 from jaxrl.record import storage
 from jaxrl.record.rundir import write_json
@@ -106,7 +107,7 @@ def faults(saved: Path) -> list[str]:
     """
     try:
         body = distributed.by_first(read)(saved)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         return [f"{NAME}: {error}"]
     if body["schema"] > SCHEMA:
         raise ValueError(
@@ -135,7 +136,7 @@ def _faults(saved: Path, files: Measured, pieces: Iterable[tuple[str, int]]) -> 
     faults_by_file, complete_pieces = {}, []
     for name, piece in pieces:
         expected_size = files[name]["bytes"]
-        if not (saved / name).exists():
+        if not (saved / name).is_file():
             faults_by_file[name] = "missing"
         elif (size := storage.size(saved / name)) != expected_size:
             faults_by_file[name] = f"{size} bytes, not {expected_size}"
@@ -156,12 +157,20 @@ def read(saved: Path) -> dict[str, Any]:
     """The content of the manifest of `saved`.
 
     Raises:
-      ValueError, KeyError, TypeError: it is damaged.
+      ValueError, KeyError, TypeError, AttributeError: it is damaged.
     """
-    manifest = json.loads((saved / NAME).read_text())
-    if digest(manifest["body"]) != manifest["sha256"]:
+    manifest = json_file.read(saved / NAME)
+    body = manifest["body"]
+    if digest(body) != manifest["sha256"]:
         raise ValueError("its SHA-256 is not the one written")
-    return manifest["body"]
+    for name, file in body["files"].items():
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise ValueError(f"it lists {name!r}, which is not within the checkpoint")
+        if type(file["bytes"]) is not int or not all(type(d) is str for d in _digests(file)):
+            raise ValueError(f"what it has of {name!r} is no size and no list of digests")
+    if type(body["schema"]) is not int:
+        raise ValueError(f"schema={body['schema']!r} is no number")
+    return body
 
 
 def digest(body: Mapping[str, Any]) -> str:

@@ -132,8 +132,8 @@ class MetricsLog:
 
 
 def read(directory: Path) -> list[dict[str, float]]:
-    """The rows of a run's `metrics.jsonl`."""
-    return list(jsonl.read(directory / "metrics.jsonl"))
+    """The rows of a run's `metrics.jsonl` that are of a step."""
+    return list(jsonl.numbers(directory / "metrics.jsonl"))
 
 
 class Timer:

@@ -37,6 +37,10 @@ class Run(NamedTuple):
     """A row a kept completion of a training step; see `jaxrl.rollout.rollout_log`."""
 
 
+_SUMMARY = {"steps": int, "seconds": int | float, "eval": dict, "lineage": list}
+"""Types of a summary's values, of those that a report reads."""
+
+
 def load_run(directory: str | Path, *, texts: bool = True) -> Run:
     """The tables of a run, finished or not.
 
@@ -46,6 +50,7 @@ def load_run(directory: str | Path, *, texts: bool = True) -> Run:
 
     Raises:
       FileNotFoundError: `directory` holds no run.
+      ValueError: its config or its summary is damaged.
     """
     directory = storage.locate(directory)
     saved = _saved(directory)
@@ -54,8 +59,8 @@ def load_run(directory: str | Path, *, texts: bool = True) -> Run:
         directory=directory,
         config=saved.pop("config"),
         environment=saved,
-        summary=json_file.read(summary) if summary.exists() else {},
-        metrics=table(jsonl.read(directory / "metrics.jsonl")),
+        summary=_summary(summary) if summary.exists() else {},
+        metrics=table(jsonl.numbers(directory / "metrics.jsonl")),
         evals=table(completions(directory, "evals")) if texts else {},
         rollouts=table(completions(directory, "rollouts")) if texts else {},
     )
@@ -68,6 +73,29 @@ def load_config(directory: str | Path) -> dict[str, Any]:
       FileNotFoundError: `directory` holds no run.
     """
     return _saved(storage.locate(directory))["config"]
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    """The summary of a finished run, whose values are of the types that it was written with.
+
+    Raises:
+      ValueError: it is damaged.
+    """
+    summary = json_file.read(path)
+    for name, kind in _SUMMARY.items():
+        value = summary.get(name)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise ValueError(f"{path} is damaged: {name}={value!r:.200}; restore it from a copy")
+    figures = summary.get("eval") or {"before": {}, "after": {}}
+    ends = [figures.get(end) for end in ("before", "after")]
+    sources = summary.get("lineage") or []
+    if (
+        not all(isinstance(end, dict) for end in ends)
+        or (summary.get("eval") and type(summary.get("steps")) is not int)
+        or not all(isinstance(x, dict) and type(x.get("step")) is int for x in sources)
+    ):
+        raise ValueError(f"{path} is damaged: its eval or lineage; restore it from a copy")
+    return summary
 
 
 def _saved(directory: Path) -> dict[str, Any]:

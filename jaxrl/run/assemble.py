@@ -28,7 +28,15 @@ from jaxrl.run import (
     stage,
 )
 from jaxrl.run.context import Origin, RunContext
-from jaxrl.run.extension import Context, Extension, completion, open_extensions, provider, providers
+from jaxrl.run.extension import (
+    Context,
+    Extension,
+    check_extensions,
+    extension_state,
+    open_extensions,
+    provider,
+    providers,
+)
 from jaxrl.run.extension import context as extension_context
 from jaxrl.run.placement import transfers
 from jaxrl.run.reference import Reference
@@ -126,7 +134,7 @@ def machine(run: RunContext) -> Machine:
             renew_reference=lambda state, step: the_reference.renew(like, state, step),
         )
 
-    complete = completion(context(0), run.extensions)
+    complete = extension_state(context(0), run.extensions)
     like = placement.abstract_state(
         model, optimize, config.lora, part, complete, offload=config.optimizer.offload
     )
@@ -206,8 +214,7 @@ def _check_extensions(config: Config, extensions: dict[str, Extension]) -> None:
     """Refuse a stage that an extension cannot work with."""
     for done, staged in stages.all_of(config):
         with stages.of_stage(config, done):
-            for extension in extensions.values():
-                extension.check(staged)
+            check_extensions(staged, extensions)
 
 
 def _check_agents(config: Config) -> None:

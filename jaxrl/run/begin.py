@@ -28,6 +28,11 @@ from jaxrl.types import TrainState
 Assess = Callable[[TrainState, int], dict[str, float]]
 _PROBLEMS = ("task", "task_args", "domains", "bandit", "curriculum", "stages")
 """Fields that problems are drawn by."""
+_HOST: dict[str, type | tuple[type, ...]] = {
+    "step": int, "before": dict, "lineage": list, "extensions": dict, "rollbacks": int,
+    "seconds": (int, float), "tokens": (int, float), "rollouts": (dict, type(None)),
+}  # fmt: skip
+"""What a checkpoint holds beside arrays, and its types."""
 _GROUPS = ("rollout", "extensions", "updates_per_batch", "seed")
 """Fields that groups are sampled and scheduled by, beside the staleness."""
 
@@ -86,6 +91,12 @@ def restored(directory: Path, step: int, like: TrainState) -> Saved:
             "of rollouts cannot be continued; finish that run with version 0.1.0, or start a new "
             "run with --model DIRECTORY, which reads its parameters"
         )
+    for name, kind in _HOST.items():
+        if not isinstance(value := saved.host.get(name), kind) or isinstance(value, bool):
+            raise ValueError(
+                f"host.json of step {step} in {directory} is damaged: {name}={value!r:.200} is "
+                "of another type; restore it from a copy, or continue from an earlier step"
+            )
     return saved
 
 

@@ -103,7 +103,7 @@ def context(
     return ctx
 
 
-def completion(ctx: Context, extensions: Mapping[str, Extension]) -> Complete:
+def extension_state(ctx: Context, extensions: Mapping[str, Extension]) -> Complete:
     """Adds the state of all extensions to a train state at step 0."""
 
     def complete(state: TrainState) -> TrainState:
@@ -206,9 +206,23 @@ def open_extensions(config: Config) -> dict[str, Extension]:
         names = list(providers(opened, role))
         if len(names) > 1:
             raise ValueError(f"extensions {names} both give the run's {role}; keep one of them")
-    for extension in opened.values():
-        extension.check(config)
+    check_extensions(config, opened)
     return opened
+
+
+def check_extensions(config: Config, extensions: Mapping[str, Extension]) -> None:
+    """Refuse settings that an extension cannot work with.
+
+    Raises:
+      ValueError: naming the extension.
+    """
+    for name, extension in extensions.items():
+        try:
+            extension.check(config)
+        except ValueError as error:
+            if name in str(error):
+                raise
+            raise ValueError(f"{name}: {error}") from error
 
 
 def _check_roles(name: str, extension: Extension) -> None:

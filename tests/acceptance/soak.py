@@ -358,9 +358,10 @@ def shown(values: Mapping[str, Any]) -> str:
     total = Counter(values["total"])
     struck = ", ".join(f"{total[kind]} of {kind}" for kind in KINDS)
     where = f"in {values['seconds'] / 60:.0f} minutes on {values['machine']}, {values['date']}"
+    least = min(count["trials"] for count in counts.values())
     return (
-        f"{table(counts)}\n\n{total['trials']} trials, {struck}, {total['differences']} "
-        f"differences, {where}."
+        f"{table(counts)}\n\n{total['trials']} trials, at least {least} a mode, {struck}, "
+        f"{total['differences']} differences, {where}."
     )
 
 

@@ -8,7 +8,9 @@ import struct
 import time
 
 import jax
+import numpy as np
 import pytest
+import safetensors.numpy
 
 from jaxrl.data.text import tokenizers
 from jaxrl.models import catalog, decoder, load
@@ -248,3 +250,46 @@ def test_adapters_of_themselves_are_refused(trials):
         named = {"base_model_name_or_path": target if not isinstance(target, os.PathLike)
                  else str(target)}  # fmt: skip
         trials.put("adapter_config.json", named, config, weights, refused=True)
+
+
+PATTERNS = (
+    "([a-z_.0-9]+)+!", "(.*)*!", "(a|a)*b", "(.*a){30}", "((a*)*)*!", ".*.*.*.*.*.*!", "(?i:Q)",
+    "[a-z.]*[a-z.]*[a-z.]*[a-z.]*[0-9]*!", "(?P<x>a)(?P=x)", "(a)\\1", "(?=a)*", "(a{9}){9}",
+)  # fmt: skip
+"""Patterns of modules that are no plain ones; the first take a lifetime to match a name."""
+
+
+@pytest.mark.broad
+def test_adapters_of_any_value_are_read_or_refused(base, tmp_path):
+    held = safetensors.numpy.load_file(base / "model.safetensors")
+    name = "model.layers.0.self_attn.q_proj"
+    out, width = held[f"{name}.weight"].shape
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    parts = {"A": np.ones((2, width), np.float32), "B": np.ones((out, 2), np.float32)}
+    safetensors.numpy.save_file(
+        {f"base_model.model.{name}.lora_{part}.weight": value for part, value in parts.items()},
+        folder / "adapter_model.safetensors",
+    )
+    plain = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "base_model_name_or_path": str(base)}
+
+    def answer(fields):
+        (folder / "adapter_config.json").write_text(json.dumps(plain | fields))
+        start = time.process_time()
+        try:
+            load.load(str(folder))
+        except (ValueError, FileNotFoundError) as error:
+            return str(error)
+        finally:
+            assert time.process_time() - start < SECONDS, fields
+        return ""
+
+    assert not answer({}) and not answer({"alpha_pattern": {".*q_proj": 3, "[0-9]+.v_proj": 1}})
+    for pattern in PATTERNS:
+        for field in ("alpha_pattern", "trainable_token_indices"):
+            assert "adapter_config.json has " + field in answer({field: {pattern: 3}}), pattern
+    assert "alpha_pattern" in answer({"alpha_pattern": {f"a{i}": 1 for i in range(2000)}})
+    for value in VALUES:
+        for field in ("lora_alpha", "alpha_pattern", "rank_pattern", "use_rslora", "use_dora"):
+            said = answer({field: value})
+            assert field in said or not said or "parts" in said, (field, value, said)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxrl import json_file
 from jaxrl.config import Config
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.settings import flags
@@ -129,7 +129,7 @@ def _recorded(run: Path, step: int) -> tuple[Mapping[str, float], bool]:
 
 def _spike(run: Path, step: int) -> dict[str, float] | None:
     path = run / "spikes" / f"{step:08d}" / "spike.json"
-    return json.loads(path.read_text())["metrics"] if path.exists() else None
+    return json_file.field(path, "metrics") if path.exists() else None
 
 
 def _continuation(

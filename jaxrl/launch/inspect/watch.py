@@ -95,7 +95,7 @@ def follow(path: Path) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 
     def look(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         nonlocal position
-        if not path.exists():
+        if not path.is_file():  # a pipe or a device would be waited for
             return rows
         if storage.remote(path):  # written anew at each step
             return list(jsonl.read(path))

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from jaxrl import config as configs
-from jaxrl import functions
+from jaxrl import functions, json_file
 from jaxrl.config import Config
 from jaxrl.launch import algorithms, method, recipes
 from jaxrl.launch.settings import course, flags, paths, short
@@ -25,6 +25,8 @@ from jaxrl.run import course as courses
 from jaxrl.training import companions
 
 SUFFIXES = (".yaml", ".yml", ".json", ".toml")
+MOST_VALUES = 100_000
+"""Values of a config file."""
 
 
 def resolve(argv: list[str], command: str = "train") -> tuple[Config, short.Options]:
@@ -137,13 +139,45 @@ def values_of(path: Path) -> dict[str, Any]:
         values = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
     except FileNotFoundError:
         raise ValueError(f"there is no file {str(path)!r}") from None
-    except (yaml.YAMLError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}; name a file that can be read") from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: its values are nested too deep; have fewer levels") from error
+    except (yaml.YAMLError, ValueError) as error:  # of numbers and dates, and of the encoding too
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path}: must hold fields of a config, as `jaxrl show RECIPE --yaml`")
+    _check_plain(values, path)
     if path.suffix == ".json" and isinstance(values.get("config"), dict):
         return values["config"]  # the config.json of a run
     return values
+
+
+def _check_plain(values: dict[Any, Any], path: Path) -> None:
+    """Refuse values that no config has, and so many of them that they could not even be printed.
+
+    An alias of YAML repeats what it names, so that a short file may hold any number of values.
+    """
+    level: list[tuple[str, Any]] = [("", values)]
+    count = 0
+    for _ in range(json_file.DEEPEST):
+        inner = list[tuple[str, Any]]()
+        for name, value in level:
+            if isinstance(value, dict):
+                inner += ((f"{name}.{key}".removeprefix("."), v) for key, v in value.items())
+            elif isinstance(value, list):
+                inner += ((name, v) for v in value)
+            elif not isinstance(value, str | int | float | None):
+                kind = type(value).__name__
+                raise ValueError(f"{path}: {name}={value!r:.200} is a {kind}; write it in quotes")
+            if (count := count + 1) > MOST_VALUES:
+                raise ValueError(f"{path}: holds over {MOST_VALUES} values; leave some out")
+        level = inner
+    if level:
+        raise ValueError(
+            f"{path}: {level[0][0]:.200} holds over {json_file.DEEPEST} lists or mappings within "
+            "each other; have fewer"
+        )
 
 
 def _of_stage(

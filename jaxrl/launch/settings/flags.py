@@ -281,5 +281,5 @@ def _entry_types(config: Any, path: str) -> tuple[Any, ...]:
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON, or a number of too many digits, or too deep
         return text

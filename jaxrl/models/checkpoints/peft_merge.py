@@ -51,6 +51,9 @@ _PARTS = {
 }
 """What a tensor of an adapter is of its module, by the end of its name."""
 
+_MOST_PATTERNS = 1000
+"""Patterns of a field of adapter_config.json."""
+
 Parts = dict[str, np.ndarray]
 
 
@@ -94,6 +97,36 @@ def check(directory: Path, raw: Mapping[str, Any]) -> None:
     for key, value in raw.items():
         if value and key not in _MERGED | _OTHER:
             raise ValueError(_refused(directory, key, value, "an adapter without it"))
+    if not _is_finite(alpha := raw.get("lora_alpha")):
+        raise ValueError(_refused(directory, "lora_alpha", alpha, "a number"))
+    for key in ("alpha_pattern", "rank_pattern"):
+        patterns = raw.get(key) or {}
+        if not isinstance(patterns, Mapping) or not all(map(_is_finite, patterns.values())):
+            raise ValueError(_refused(directory, key, patterns, "a mapping to numbers"))
+    for key, patterns in raw.items():
+        if key in ("alpha_pattern", "trainable_token_indices") and isinstance(patterns, Mapping):
+            _check_patterns(directory, key, patterns)
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether a value of JSON is a number that 32 bits hold, in which changes are computed."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= np.finfo(np.float32).max
+
+
+def _check_patterns(directory: Path, key: str, patterns: Mapping[str, Any]) -> None:
+    """Refuse patterns that could take a lifetime to match a name, or that are many.
+
+    Raises:
+      ValueError: a repeated group, more than two repetitions, or a reference to a group.
+    """
+    if len(patterns) > _MOST_PATTERNS:
+        raise ValueError(_refused(directory, key, patterns, f"{_MOST_PATTERNS} patterns"))
+    for pattern in patterns:
+        plain = re.sub(r"\\[^0-9]|\[[^\]]*\]", "x", pattern)
+        if re.search(r"\)[*+?{]|\(\?|\\", plain) or len(re.findall(r"[*+{]", plain)) > 2:
+            allowed = "a pattern of at most two repetitions, of no groups,"
+            raise ValueError(_refused(directory, key, pattern, allowed))
 
 
 def _refused(directory: Path, key: str, value: Any, allowed: str) -> str:

@@ -149,5 +149,5 @@ def test_trained_log_probabilities_are_the_sampled_ones(tmp_path):
     ],
 )
 def test_chunks_that_cannot_be_are_refused(changes):
-    with pytest.raises(ValueError, match=r"rollout\.chunks\.size=4"):
+    with pytest.raises(ValueError, match=r"rollout\.chunks\."):
         config.check(tiny.config("unused", **changes))
