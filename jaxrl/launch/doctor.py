@@ -47,6 +47,7 @@ EXTRAS = {
     "wandb": ("wandb",),
     "trackio": ("trackio",),
     "mlflow": ("mlflow",),
+    "tinker": ("tinker",),
     "docs": ("material", "mkdocstrings", "nbclient", "ipykernel"),
     "tpu": ("libtpu",),
     "cuda": ("jax_cuda13_plugin",),

@@ -3,6 +3,8 @@
 For looking at a policy and for environments in other processes. Plain HTTP: it listens on loopback
 alone by default, asks for a key where one is set, and takes requests of bounded size.
 
+With `--tinker` it speaks the Tinker API instead, see `jaxrl.launch.server.tinker`.
+
 With `--train` it is `jaxrl train` on the task `agent_program`: each episode is a program that finds
 the policy at an address of its own, and what it asks is trained on.
 """
@@ -38,6 +40,10 @@ def main(argv: list[str]) -> int:
     `jaxrl serve --train ALGORITHM --task-args.command "python agent.py" [flags of jaxrl train]`
     trains the policy behind a program instead.
     """
+    if "--tinker" in argv:
+        from jaxrl.launch.server import tinker  # its imports, only when asked for
+
+        return tinker.main([argument for argument in argv if argument != "--tinker"])
     if "--train" in argv:
         arguments = [argument for argument in argv if argument != "--train"]
         task = flags.value_of("--task", arguments)
@@ -53,7 +59,9 @@ def main(argv: list[str]) -> int:
     if argv[:1] in (["--help"], ["-h"]):
         print(
             'jaxrl serve --train ALGORITHM --task-args.command "python agent.py" [flags of jaxrl '
-            "train]\ntrains the policy behind a program; else a model or run is served:\n"
+            "train]\ntrains the policy behind a program;\n"
+            "jaxrl serve --tinker MODEL --run-dir DIRECTORY [flags]\n"
+            "trains and samples for clients of the Tinker API; else a model or run is served:\n"
         )
     try:
         name, config = flags.name_and_settings(ServeConfig(), argv, usage=usage, what=what)

@@ -1,0 +1,240 @@
+"""`jaxrl serve --tinker MODEL --port P --run-dir D`: the Tinker API on one's own devices.
+
+The same command in the same run directory continues, also after the server was killed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import sys
+import urllib.parse
+from typing import Any, NoReturn
+
+from jaxrl.config import Config
+from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.server.http import Connection, Refused, Server, is_loopback
+from jaxrl.launch.server.tinker import bodies, ledger, service, work
+from jaxrl.launch.server.tinker.service import Service, TinkerConfig
+from jaxrl.launch.settings import flags
+from jaxrl.mesh import mesh
+from jaxrl.models import catalog, decoder
+from jaxrl.rollout import policy
+from jaxrl.rollout.policy import Policy
+
+_ROOT = "/api/v1/"
+_JSON, _PROTOBUF = "application/json", "application/x-protobuf"
+_WAIT_S = 20.0
+"""Time that a caller waits for an answer before it is asked to ask again."""
+_SETTINGS = {
+    "parallel_fwdbwd_chunks": False,  # requests of a model come in order
+    "proto_compress_fwdbwd": False,
+    "sample_use_retrieve_futures": False,
+    "custom_loss_server_side": False,  # the client computes them, and sends their gradient
+    "sample_join_sampling_session": False,
+}
+"""What clients are told to do, and not."""
+
+
+class Handler(Connection):
+    """One connection."""
+
+    service: Service
+
+    def do_GET(self) -> None:
+        """Health, what is served, and samplers."""
+        self._answer(self._get)
+
+    def do_POST(self) -> None:
+        """All else."""
+        self._answer(self._post)
+
+    def _key(self) -> tuple[str, str]:
+        key = self.headers.get("X-API-Key") or super()._key()[0]
+        return key, "X-API-Key: send the server's key (TINKER_API_KEY of the client)"
+
+    def _get(self) -> None:
+        path = urllib.parse.unquote(self.path.partition("?")[0])
+        if path == f"{_ROOT}healthz":
+            self._send(200, {"status": "ok"})
+            return
+        self._check_key()
+        book, samplers = self.service.ledger, f"{_ROOT}samplers/"
+        if path == f"{_ROOT}get_server_capabilities":
+            served = {
+                "model_name": book.name, "max_context_length": book.context, "trainable": True,
+                "sampleable": True,
+            }  # fmt: skip
+            self._send(200, {"supported_models": [served]})
+        elif path.startswith(samplers):
+            name = path.removeprefix(samplers)
+            with self.service.changed:
+                sampler = book.samplers.get(name)
+            if sampler is None:
+                raise Refused(404, f"sampler {name[:200]!r} is not known here")
+            self._send(
+                200, {"sampler_id": name, "base_model": book.name, "model_path": sampler.path}
+            )
+        else:
+            self._no_such_path()
+
+    def _post(self) -> None:
+        path = self.path.partition("?")[0]
+        name = path.removeprefix(_ROOT)
+        if not path.startswith(_ROOT) or name not in _NAMES:
+            self._no_such_path()
+        self._check_key()
+        if encoding := self.headers.get("Content-Encoding"):
+            raise Refused(415, f"Content-Encoding is {encoding[:40]!r}; send the body as it is")
+        raw = self._raw(_PROTOBUF if name == "forward_backward" else _JSON)[1]
+        if name == "retrieve_future":
+            self._future(bodies.read(bodies.Future, raw))
+        elif name in _REPLIES:
+            self._send(200, _REPLIES[name](self.service, raw))
+        else:
+            self._accept(name, raw)
+
+    def _accept(self, kind: str, raw: bytes) -> None:
+        """Answer with the id of the request, or with what it made where that takes no work."""
+        key = self.headers.get("X-Idempotency-Key", "")[:200]
+        operation = service.accept(self.service, kind, raw, key)
+        match kind:
+            case "create_session":
+                reply = {"type": kind, "session_id": operation.id}
+            case "create_sampling_session":
+                reply = {"type": kind, "sampling_session_id": operation.id}
+            case "asample":
+                ids = [f"{operation.id}:{i}" for i in range(operation.body.num_samples)]
+                reply = {"request_id": operation.id, "sample_sequence_ids": ids}
+            case _:
+                reply = {"request_id": operation.id, "model_id": operation.owner}
+        self._send(200, reply)
+
+    def _future(self, body: bodies.Future) -> None:
+        reply = service.answer(self.service, body.request_id, _WAIT_S)
+        if reply is None:
+            again = {"type": "try_again", "request_id": body.request_id, "queue_state": "active"}
+            self._send(408, again)
+        else:
+            self._send_raw(200, reply.raw, _JSON if reply.kind == "json" else _PROTOBUF)
+
+    def _no_such_path(self) -> NoReturn:
+        raise Refused(
+            404,
+            f"no {self.command} {self.path[:100]}; under {_ROOT} there are GET healthz, "
+            "get_server_capabilities, samplers/ID, and POST " + ", ".join(sorted(_NAMES)),
+        )
+
+
+def _info(served: Service, raw: bytes) -> dict[str, Any]:
+    """What a model is."""
+    body = bodies.read(bodies.Model, raw)
+    with served.changed:
+        model = served.ledger.models.get(body.model_id)
+    if model is None:
+        raise Refused(404, f"model_id={body.model_id!r} is not known here")
+    name = served.ledger.name
+    return {
+        "type": "get_info",
+        "model_id": body.model_id,
+        "model_data": {
+            "model_name": name,
+            "arch": served.actor.model.family,
+            "tokenizer_id": served.tokenizer_id,
+        },
+        "is_lora": True,
+        "lora_rank": model.config.rank,
+        "model_name": name,
+    }
+
+
+def _heartbeat(served: Service, raw: bytes) -> dict[str, Any]:
+    body = bodies.read(bodies.Session, raw)
+    if body.session_id not in served.ledger.sessions:
+        raise Refused(404, f"session_id={body.session_id!r} is not known here")
+    return {"type": "session_heartbeat"}
+
+
+_REPLIES = {
+    "client/config": lambda served, raw: _SETTINGS,
+    "client/dynamic_config": lambda served, raw: {},
+    "session_heartbeat": _heartbeat,
+    "get_info": _info,
+    "telemetry": lambda served, raw: {"status": "accepted"},  # and is kept nowhere
+}
+"""Replies to what is no operation, from the service and the body."""
+_NAMES = {"retrieve_future", *_REPLIES, *ledger.KINDS}
+"""All that is answered under POST."""
+
+
+KEY_VARIABLE = "JAXRL_TINKER_KEY"
+_LOOPBACK_KEY = "tml-local"
+"""Clients refuse to start without a key of this form."""
+
+
+def main(argv: list[str]) -> int:
+    """Serve a packaged model or a model directory until interrupted."""
+    usage = "jaxrl serve --tinker MODEL"
+    try:
+        name, config = flags.name_and_settings(
+            TinkerConfig(), argv, usage=usage, what="a model or its directory"
+        )
+        actor = policy.create(policy.config_of(name), mesh.make(Config().mesh), trust=config.trust)
+        place = catalog.locate(name)
+        server = make_server(actor, config, name, str(place) if place.is_dir() else None)
+    except (*REFUSALS, OSError) as error:
+        return refused(error)
+    host, port = server.server_address[:2]
+    print(
+        f"serving {name} to Tinker clients at http://{host}:{port} (TINKER_BASE_URL); Ctrl-C ends "
+        "it",
+        file=sys.stderr,
+    )
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        server.server_close()
+    return 0
+
+
+def key_of(host: str) -> str:
+    """The key that callers must send.
+
+    Raises:
+      ValueError: others than this machine can call, and no key is set.
+    """
+    key = os.environ.get(KEY_VARIABLE, "")
+    if not key and not is_loopback(host):
+        raise ValueError(
+            f"host={host!r} can be reached by others, so {KEY_VARIABLE} must be set to a key; "
+            "clients send it as TINKER_API_KEY"
+        )
+    return key or _LOOPBACK_KEY
+
+
+def make_server(
+    actor: Policy, config: TinkerConfig, name: str, tokenizer_id: str | None = None
+) -> Server:
+    """A server that listens, its thread at work; `serve_forever` answers.
+
+    Args:
+      actor: the base model.
+      config: settings.
+      name: of the base model.
+      tokenizer_id: where a client on this machine finds the tokenizer; None: nowhere.
+
+    Raises:
+      ValueError: limits that the model cannot serve, or no key where one is needed.
+      OSError: the address is taken or not ours.
+    """
+    key = key_of(config.host)
+    model = dataclasses.replace(actor.model, dtype=config.dtype)
+    params = decoder.cast(actor.params, config.dtype)
+    placed = actor._replace(model=model, params=params)
+    served = service.start(placed, name, config, key, tokenizer_id)
+    server = Server((config.host, config.port), functools.partial(Handler, served))
+    work.start(served)
+    return server

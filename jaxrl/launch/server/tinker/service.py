@@ -1,0 +1,345 @@
+"""A service: what is accepted, what waits, and what was answered.
+
+A request goes through the ledger, which refuses it or not, into the journal, and only then is its
+caller told its id. A thread computes its answer and writes that into the journal too. After a
+restart the journal is read: requests without an answer are worked on, and those that changed a
+model after its last snapshot are computed again, which gives the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import fcntl
+import json
+import os
+import secrets
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple
+
+from jaxrl.launch.server.http import Refused
+from jaxrl.launch.server.tinker import learner, ledger
+from jaxrl.launch.server.tinker.learner import Learner
+from jaxrl.launch.server.tinker.ledger import Ledger, Operation
+from jaxrl.record import jsonl
+from jaxrl.rollout.policy import Policy
+from jaxrl.types import Params
+
+JOURNAL = "journal.jsonl"
+
+
+@dataclasses.dataclass
+class Journal:
+    """An open journal, which no other process can open meanwhile."""
+
+    file: IO[bytes]
+    size: int
+    """Bytes of whole lines; what is beyond was cut short."""
+
+
+def open_journal(directory: Path, header: dict[str, Any]) -> Journal:
+    """Open the journal of a run directory, or begin it.
+
+    Args:
+      directory: made where it is missing.
+      header: what must be the same as long as the journal is continued.
+
+    Raises:
+      ValueError: it is of another header, damaged, or in use.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / JOURNAL
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise ValueError(f"{path} is in use by another server; end it, or name another") from error
+    journal = Journal(file, 0)
+    first = next(rows(journal), None)
+    if first is None:
+        append(journal, header)
+        descriptor = os.open(directory, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    elif first[1] != header:
+        different = sorted(k for k in {*header, *first[1]} if header.get(k) != first[1].get(k))
+        raise ValueError(
+            f"{path} was begun with other settings: "
+            + ", ".join(f"{k}={first[1].get(k)!r}, now {header.get(k)!r}" for k in different)
+            + "; start with those, or name another --run-dir"
+        )
+    return journal
+
+
+def rows(journal: Journal) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows in order, each with the place that `read` takes; an incomplete last line is none.
+
+    Raises:
+      ValueError: a line before the last holds no object.
+    """
+    place = 0
+    journal.file.seek(0)
+    while (line := journal.file.readline()).endswith(b"\n"):
+        row = jsonl.row(line)
+        if row is None:
+            raise ValueError(f"{journal.file.name}: the line at byte {place} holds no JSON object")
+        start_of_line, place = place, place + len(line)
+        journal.size = place
+        yield start_of_line, row
+        journal.file.seek(place)
+
+
+def append(journal: Journal, row: dict[str, Any], *, sync: bool = True) -> int:
+    """Append a row, and with `sync` return once it is on the disk; its place.
+
+    Raises:
+      OSError: storage fails; the row is then not in the journal.
+    """
+    line, place = json.dumps(row).encode() + b"\n", journal.size
+    journal.file.seek(place)
+    journal.file.truncate()  # of a line that was cut short
+    journal.file.write(line)
+    journal.file.flush()
+    if sync:
+        os.fsync(journal.file.fileno())
+    journal.size += len(line)
+    return place
+
+
+def read(journal: Journal, place: int) -> dict[str, Any]:
+    """The row at a place."""
+    journal.file.seek(place)
+    row = jsonl.row(journal.file.readline())
+    assert row is not None
+    return row
+
+
+def to_text(raw: bytes) -> str:
+    """Bytes in a row."""
+    return base64.b64encode(raw).decode()
+
+
+def from_text(text: str) -> bytes:
+    """The bytes that `to_text` wrote."""
+    return base64.b64decode(text)
+
+
+def sync(journal: Journal) -> None:
+    """Return once all rows are on the disk."""
+    os.fsync(journal.file.fileno())
+
+
+_AT_ONCE = ("create_session", "create_sampling_session")
+"""Kinds of requests that need no work."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TinkerConfig:
+    """An HTTP server of the Tinker API."""
+
+    run_dir: str = ""
+    """Directory of the journal, the models and the weights that are saved; required."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Everyone who can reach it and has the key can use the model."""
+    port: int = 8000
+    """Port to listen on; 0 takes a free one."""
+    max_context_tokens: int = 2048
+    """Longest sequence, prompt and completion together; at most the model's positions."""
+    slots: int = 16
+    """Sequences decoded at once."""
+    chunk: int = 16
+    """Decoding steps between two checks for ended sequences."""
+    max_body_bytes: int = 16 << 20
+    """Largest request body; a larger one is refused unread."""
+    waiting: int = 1024
+    """Requests that may wait; further ones are answered with status 429."""
+    snapshot_every: int = 16
+    """Requests that change a model between two snapshots of it: the most that is computed again
+    after a restart."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Dtype of the base model's weights and of activations; adapters are float32."""
+    trust: bool = False
+    """Accept functions of other packages that the run's config names; they are executed."""
+
+
+class Answer(NamedTuple):
+    """What a request is answered with."""
+
+    kind: Literal["json", "protobuf"]
+    raw: bytes
+
+
+@dataclasses.dataclass
+class Service:
+    """What the thread and the connections share."""
+
+    actor: Policy
+    name: str
+    config: TinkerConfig
+    key: str
+    """That callers must send."""
+    journal: Journal
+    ledger: Ledger
+    tokenizer_id: str | None
+    """Where a client on this machine finds the tokenizer; None: nowhere."""
+    answers: Counter[int] = dataclasses.field(default_factory=Counter)
+    """Answers by status."""
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    """Of the counts."""
+    changed: threading.Condition = dataclasses.field(default_factory=threading.Condition)
+    """Held to read or change what follows, the journal and the ledger."""
+    places: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Where in the journal an answer is, by id."""
+    queue: deque[Operation] = dataclasses.field(default_factory=deque)
+    learners: dict[str, Learner] = dataclasses.field(default_factory=dict)
+    """Of the thread alone, as is what follows."""
+    since: Counter[str] = dataclasses.field(default_factory=Counter)
+    """Requests that changed a model after its last snapshot."""
+    weights: OrderedDict[str, Params] = dataclasses.field(default_factory=OrderedDict)
+    """In the sampler's form, by file."""
+
+    @property
+    def directory(self) -> Path:
+        """Of the run."""
+        return Path(self.config.run_dir)
+
+
+def start(
+    actor: Policy, name: str, config: TinkerConfig, key: str, tokenizer_id: str | None = None
+) -> Service:
+    """Begin a service, or continue that of the run directory.
+
+    Raises:
+      ValueError: limits that the model cannot serve, or a run directory of another service.
+    """
+    if not config.run_dir:
+        raise ValueError("--run-dir is missing; name a directory for the journal and the models")
+    model = actor.model
+    if not 1 < config.max_context_tokens <= model.max_positions:
+        raise ValueError(
+            f"max_context_tokens={config.max_context_tokens}: the model has {model.max_positions} "
+            "positions; choose 2 or more, and no more than those"
+        )
+    header = {"journal": 1, "model": name, "dtype": config.dtype}
+    opened = open_journal(Path(config.run_dir), header)
+    book = Ledger(name, model, config.max_context_tokens)
+    service = Service(actor, name, config, key, opened, book, tokenizer_id)
+    _continue(service)
+    return service
+
+
+def _continue(service: Service) -> None:
+    """Read the journal: what was accepted, what was answered, and what has to be computed.
+
+    Raises:
+      ValueError: a request in it is refused under these settings.
+    """
+    failed, done = set[str](), dict[str, int]()
+    for place, row in rows(service.journal):
+        if "ended" in row:
+            service.places[row["ended"]] = place
+            failed |= {row["ended"]} if row["failed"] else set()
+    for _, row in rows(service.journal):
+        if "kind" not in row:
+            continue
+        raw = from_text(row["body"])
+        try:
+            body = ledger.KINDS[row["kind"]](raw)
+            arguments = (row["kind"], body, row["key"], row["time"])
+            operation = ledger.prepare(service.ledger, *arguments)
+        except (Refused, ValueError) as error:
+            raise ValueError(
+                f"the journal in {service.directory} holds a request that these settings "
+                f"refuse: {error}; start with those that it was begun with"
+            ) from error
+        ledger.enter(service.ledger, operation, row["key"], ledger.digest(raw))
+        name = operation.owner
+        if name in service.ledger.models and name not in done:
+            done[name] = _restore(service, name)
+        if row["kind"] == "asample":
+            needed = operation.id not in service.places
+        else:
+            needed = row["kind"] not in _AT_ONCE and operation.seq > done[name]
+        if needed and operation.id not in failed:
+            service.queue.append(operation)
+
+
+def _restore(service: Service, name: str) -> int:
+    """Take up a model's snapshot; the number of its last operation, -1 where there is none."""
+    actor, entry = service.actor, service.ledger.models[name]
+    shape = learner.shape_of(actor.model, entry.config)
+    snapshot = learner.read_snapshot(snapshot_path(service, name), actor.model, actor.params, shape)
+    if snapshot is None:
+        return -1
+    service.learners[name] = snapshot.state
+    return snapshot.seq
+
+
+def snapshot_path(service: Service, name: str) -> Path:
+    """The file of a model's snapshot."""
+    return service.directory / "models" / name.replace(":", "-") / "state.safetensors"
+
+
+def accept(service: Service, kind: str, raw: bytes, key: str = "") -> Operation:
+    """Accept a request, or find that it was accepted before.
+
+    Args:
+      service: that is asked.
+      kind: one of `ledger.KINDS`.
+      raw: the body.
+      key: that the caller sends with each attempt at the same request; empty: it sends none.
+
+    Raises:
+      Refused: it cannot be served.
+      OSError: it cannot be written down, and is not accepted.
+    """
+    body = ledger.with_value_errors(lambda: ledger.KINDS[kind](raw))
+    key = key or secrets.token_hex(8)
+    digest = ledger.digest(raw)
+    with service.changed:
+        seconds = time.time()
+        operation = ledger.prepare(service.ledger, kind, body, key, seconds)
+        before = service.ledger.digests.get(operation.id)
+        if before is not None:
+            if before != digest:
+                raise Refused(400, f"{operation.id} was another request; send the next seq_id")
+            return operation
+        if len(service.queue) >= service.config.waiting:
+            raise Refused(429, "too many requests wait; try again later")
+        row = {"kind": kind, "id": operation.id, "key": key, "time": seconds}
+        append(service.journal, {**row, "body": to_text(raw)})
+        ledger.enter(service.ledger, operation, key, digest)
+        if kind not in _AT_ONCE:
+            service.queue.append(operation)
+            service.changed.notify_all()
+    return operation
+
+
+def answer(service: Service, name: str, seconds: float) -> Answer | None:
+    """The answer to an accepted request; None where there is none after so many seconds.
+
+    Raises:
+      Refused: no such request was accepted.
+    """
+    with service.changed:
+        if name not in service.ledger.digests:
+            raise Refused(404, f"request_id={name[:200]!r} is not known here")
+        service.changed.wait_for(lambda: name in service.places, seconds)
+        if name not in service.places:
+            return None
+        row = read(service.journal, service.places[name])
+    return Answer(row["as"], from_text(row["answer"]))
+
+
+def end(service: Service, name: str, reply: Answer, *, failed: bool = False) -> None:
+    """Write an answer into the journal and tell who waits; the first answer stays."""
+    with service.changed:
+        if name in service.places:
+            return
+        row = {"ended": name, "failed": failed, "as": reply.kind, "answer": to_text(reply.raw)}
+        service.places[name] = append(service.journal, row, sync=False)
+        service.changed.notify_all()

@@ -1,0 +1,281 @@
+"""The thread of a service: it works on accepted requests in their order, and answers them.
+
+What is sampled depends on the weights, the prompt, the seed and the settings alone, never on what
+else is sampled at the same time.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl.data.text.tokenizers import Tokenizer
+from jaxrl.launch.server import engine
+from jaxrl.launch.server.openai import CHOICES, COLDEST
+from jaxrl.launch.server.tinker import bodies, learner, ledger, wire
+from jaxrl.launch.server.tinker.learner import Shape
+from jaxrl.launch.server.tinker.ledger import Operation, number_of
+from jaxrl.launch.server.tinker.service import Answer, Service, end, snapshot_path, sync
+from jaxrl.models.config import DecoderConfig
+from jaxrl.rollout import policy
+from jaxrl.sampling import sampler, search
+from jaxrl.sampling.sampler import SamplerConfig
+from jaxrl.types import Completion, Params, Request
+
+
+def setup_of(
+    model: DecoderConfig,
+    tokenizer: Tokenizer,
+    context: int,
+    layout: sampler.SamplerConfig,
+    stop_ids: Sequence[int] | None,
+) -> sampler.Setup:
+    """The sampler's setup.
+
+    Args:
+      model: the decoder's shape.
+      tokenizer: of the model.
+      context: most tokens of a sequence.
+      layout: of memory.
+      stop_ids: tokens that end a sequence; None: the model's own.
+    """
+    ends = tokenizer.eos_ids if stop_ids is None else stop_ids
+    return sampler.Setup(
+        model,
+        jax.random.key(0),
+        tuple(ends),
+        context,
+        context,
+        layout,
+        text=tokenizer.decode,
+        lean=True,
+    )
+
+
+def requests_of(body: bodies.Sample, context: int) -> list[Request]:
+    """The sampler's requests for a body."""
+    settings, prompt = body.sampling_params, body.prompt.tokens
+    seed = settings.seed
+    if seed is None:
+        seed = number_of(f"{body.sampling_session_id}:{body.seq_id}")
+    first = Request(
+        0,
+        prompt=prompt,
+        max_new_tokens=settings.max_tokens or context - len(prompt),
+        temperature=0.0 if settings.temperature < COLDEST else settings.temperature,
+        stop=bodies.stops(settings.stop)[0],
+    )
+    return search.copies(first, body.num_samples, first_id=seed % 2**31 * CHOICES)
+
+
+def together(jobs: Sequence[bodies.Sample]) -> list[list[int]]:
+    """Places of jobs that can be sampled at once: no two of them of one seed."""
+    rounds: list[tuple[set[int | str], list[int]]] = []
+    for i, body in enumerate(jobs):
+        seed = body.sampling_params.seed
+        name = f"{body.sampling_session_id}:{body.seq_id}" if seed is None else ""
+        number = number_of(name) if seed is None else seed % 2**31
+        for numbers, places in rounds:
+            if number not in numbers:
+                numbers.add(number)
+                places.append(i)
+                break
+        else:
+            rounds.append(({number}, [i]))
+    return [places for _, places in rounds]
+
+
+def sample(setup: sampler.Setup, params: Params, jobs: Sequence[bodies.Sample]) -> list[bytes]:
+    """Answers to jobs, none of which has another's seed.
+
+    Args:
+      setup: as from `setup_of`.
+      params: as from `policy.sampling_params`.
+      jobs: with the stop tokens of the setup.
+    """
+    owner, requests = dict[int, int](), list[Request]()
+    for i, body in enumerate(jobs):
+        mine = requests_of(body, setup.max_length)
+        owner |= {request.id: i for request in mine}
+        requests += mine
+    work = sampler.Work()
+    sampler.submit(setup, work, requests)
+    done: list[list[Completion]] = [[] for _ in jobs]
+    while work:
+        for completion in sampler.advance(setup, params, work):
+            done[owner[completion.request.id]].append(completion)
+    return [
+        _answer(setup, params, body, sorted(completions, key=lambda c: c.request.id))
+        for body, completions in zip(jobs, done, strict=True)
+    ]
+
+
+def _answer(
+    setup: sampler.Setup, params: Params, body: bodies.Sample, completions: Sequence[Completion]
+) -> bytes:
+    prompt_logprobs = None
+    if body.prompt_logprobs:
+        scored = engine.score(setup, params, body.prompt.tokens)
+        prompt_logprobs = np.concatenate([[np.nan], scored.logp]).astype(np.float32)
+    return wire.write_samples([(c.tokens, c.logp, c.stopped) for c in completions], prompt_logprobs)
+
+
+_WEIGHTS = 2
+"""Sets of weights that are kept in the sampler's form."""
+
+
+def start(service: Service) -> None:
+    """Start the thread."""
+    threading.Thread(target=_serve, args=(service,), daemon=True).start()
+
+
+def _serve(service: Service) -> None:
+    while True:
+        with service.changed:
+            service.changed.wait_for(lambda: service.queue)
+            operations = _take(service)
+        if not _attempt(service, operations) and len(operations) > 1:
+            for operation in operations:  # one of them fails, and the others need not
+                _attempt(service, [operation])
+
+
+def _take(service: Service) -> list[Operation]:
+    """The first operation that waits; with a sample, all others that can go with it."""
+    first = service.queue.popleft()
+    if first.kind != "asample":
+        return [first]
+    group = _group(service, first)
+    alike = [o for o in service.queue if o.kind == "asample" and _group(service, o) == group]
+    jobs = [first, *alike]
+    jobs = [jobs[i] for i in together([job.body for job in jobs])[0]]
+    ids = {job.id for job in jobs}
+    left = [o for o in service.queue if o.id not in ids]
+    service.queue.clear()
+    service.queue.extend(left)
+    return jobs
+
+
+def _group(service: Service, operation: Operation) -> tuple[Any, ...]:
+    """Samples that are alike in this can be sampled together."""
+    stop_ids = bodies.stops(operation.body.sampling_params.stop)[1]
+    file = service.ledger.samplers[operation.owner].file
+    return file, None if stop_ids is None else tuple(stop_ids)
+
+
+def _attempt(service: Service, operations: Sequence[Operation]) -> bool:
+    """Work on operations; False if they failed, which is the answer to one that was alone."""
+    first = operations[0]
+    try:
+        if first.kind == "asample":
+            for operation, raw in zip(operations, _sample(service, operations), strict=True):
+                end(service, operation.id, Answer("protobuf", raw))
+        else:
+            end(service, first.id, _execute(service, first))
+            _count(service, first.owner, first.seq)
+    except Exception as error:  # a bug must not leave callers waiting for ever
+        traceback.print_exc()
+        if len(operations) == 1:
+            problem = {"error": f"{type(error).__name__}: {error}", "category": "server"}
+            end(service, first.id, _json(problem), failed=True)
+        return False
+    return True
+
+
+def _json(reply: dict[str, Any]) -> Answer:
+    return Answer("json", json.dumps(reply).encode())
+
+
+def _count(service: Service, name: str, seq: int) -> None:
+    """Write a snapshot of a model where enough has changed since the last."""
+    service.since[name] += 1
+    if service.since[name] < service.config.snapshot_every:
+        return
+    sync(service.journal)  # what the snapshot spares computing must have its answer there
+    config = service.ledger.models[name].config
+    path = snapshot_path(service, name)
+    learner.write(path, service.learners[name], seq, config, moments=True)
+    service.since[name] = 0
+
+
+def _execute(service: Service, operation: Operation) -> Answer:
+    """Do what changes or saves a model."""
+    name, body, actor = operation.owner, operation.body, service.actor
+    model, base = actor.model, actor.params
+    entry = service.ledger.models[name]
+    shape = learner.shape_of(model, entry.config)
+    state = service.learners.get(name)
+    saved = operation.saved
+    match operation.kind:
+        case "create_model":
+            service.learners[name] = learner.create(model, base, shape, entry.seed)
+            return _json({"type": "create_model", "model_id": name})
+        case "load_weights":
+            assert saved is not None
+            path = service.directory / saved.file
+            service.learners[name] = learner.read_weights(
+                path, model, base, shape, moments=body.optimizer
+            )
+            return _json({"type": "load_weights", "path": body.path, "model_id": name})
+    if state is None:
+        raise RuntimeError(f"{name} was not created")
+    match operation.kind:
+        case "forward_backward":
+            state, logprobs, loss = learner.forward_backward(model, base, shape, state, body)
+            service.learners[name] = state
+            return Answer("protobuf", wire.write_output(logprobs, {"loss:sum": loss}))
+        case "optim_step":
+            service.learners[name], metrics = learner.optim_step(model, state, body.adam_params)
+            return _json({"metrics": metrics})
+    assert saved is not None
+    without_gradient = state._replace(gradient=None)
+    learner.write(
+        service.directory / saved.file,
+        without_gradient,
+        operation.seq,
+        entry.config,
+        moments=saved.resumable,
+    )
+    reply = {"type": operation.kind, "path": ledger.path_of(operation.kind, body)}
+    if (session := ledger.sampler_of(operation)) is not None:
+        reply["sampling_session_id"] = session
+    return _json(reply)
+
+
+def _sample(service: Service, operations: Sequence[Operation]) -> list[bytes]:
+    """Answers to samples that can be sampled together."""
+    session = service.ledger.samplers[operations[0].owner]
+    shape = None
+    if session.config is not None:
+        shape = learner.shape_of(service.actor.model, session.config)
+    params = _weights(service, session.file, shape)
+    jobs = [operation.body for operation in operations]
+    setup = setup_of(
+        service.actor.model,
+        service.actor.tokenizer,
+        service.ledger.context,
+        SamplerConfig(slots=service.config.slots, chunk=service.config.chunk),
+        bodies.stops(jobs[0].sampling_params.stop)[1],
+    )
+    return sample(setup, params, jobs)
+
+
+def _weights(service: Service, file: str, shape: Shape | None) -> Params:
+    """Weights in the sampler's form; those that were used last stay in memory."""
+    if file in service.weights:
+        service.weights.move_to_end(file)
+        return service.weights[file]
+    model, params = service.actor.model, service.actor.params
+    if shape is not None:
+        path = service.directory / file
+        state = learner.read_weights(path, model, params, shape, moments=False)
+        params = learner.join(model, params, state.adapters, shape)
+    while len(service.weights) >= _WEIGHTS:
+        service.weights.popitem(last=False)
+    service.weights[file] = policy.sampling_params(params, service.config.dtype)
+    return service.weights[file]

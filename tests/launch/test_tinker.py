@@ -1,0 +1,649 @@
+"""The Tinker API: by its real client where that is installed, and by plain requests.
+
+`python -m tests.launch.test_tinker RUN_DIR PORT` serves a tiny model until it is ended.
+"""
+
+import contextlib
+import http.client
+import json
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl.data.text import tokenizers
+from jaxrl.launch.server import tinker as command
+from jaxrl.launch.server.http import Refused, Server
+from jaxrl.launch.server.tinker import bodies, learner, ledger, service, wire, work
+from jaxrl.launch.server.tinker.service import TinkerConfig
+from jaxrl.models import decoder
+from jaxrl.models.config import DecoderConfig
+from jaxrl.rollout.policy import Policy
+from jaxrl.training import optimizer, packing, train_step, trainable
+from jaxrl.training.objective import ObjectiveConfig
+from jaxrl.types import Trajectory
+from tests.jaxrl import tiny
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz .,:;"
+MODEL = "tiny"
+SHAPE = DecoderConfig(
+    vocab_size=len(LETTERS) + 1, hidden_size=16, intermediate_size=24, num_layers=2,
+    num_heads=2, num_kv_heads=1, head_dim=8, max_positions=128, tie_embeddings=True,
+)  # fmt: skip
+
+
+def actor() -> Policy:
+    return Policy(SHAPE, decoder.init(SHAPE, jax.random.key(0)), tokenizers.characters(LETTERS))
+
+
+def make(run_dir, port=0, **changes) -> Server:
+    settings = {"max_context_tokens": 64, "slots": 8, "chunk": 8} | changes
+    return command.make_server(
+        actor(), TinkerConfig(run_dir=str(run_dir), port=port, **settings), MODEL
+    )
+
+
+@contextlib.contextmanager
+def serving(run_dir, **changes) -> Iterator[Server]:
+    server = make(run_dir, **changes)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+KEY = "tml-local"
+FORM = wire._CLASSES["ForwardBackwardRequest"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("served")) as made:
+        yield made
+
+
+@pytest.fixture
+def client(server, monkeypatch):
+    tinker = pytest.importorskip("tinker", reason="needs the extra tinker")
+    monkeypatch.setenv("TINKER_BASE_URL", f"http://127.0.0.1:{server.server_address[1]}")
+    monkeypatch.setenv("TINKER_API_KEY", KEY)
+    monkeypatch.setenv("TINKER_TELEMETRY", "0")
+    return tinker
+
+
+def directory(server) -> Path:
+    return Path(server.RequestHandlerClass.args[0].config.run_dir)
+
+
+def send(server, name, body=None, *, raw=None, method="POST", **headers):
+    """Status and answer of a request to a server, or to a port."""
+    port = server if isinstance(server, int) else server.server_address[1]
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    kind = "application/json" if raw is None else "application/x-protobuf"
+    sent = {"Content-Type": kind, "X-API-Key": KEY}
+    sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+    data = json.dumps(body or {}).encode() if raw is None else raw
+    connection.request(method, f"/api/v1/{name}", data if method == "POST" else None, sent)
+    response = connection.getresponse()
+    answer = response.read()
+    connection.close()
+    return response.status, answer
+
+
+def ask(server, name, body=None, **more):
+    """The JSON answer to a request that is served."""
+    status, answer = send(server, name, body, **more)
+    assert status == 200, answer
+    return json.loads(answer)
+
+
+def result(server, name, body=None, **more):
+    """What becomes of a request that takes work, raw."""
+    future = ask(server, name, body, **more)["request_id"]
+    while (got := send(server, "retrieve_future", {"request_id": future}))[0] == 408:
+        pass
+    assert got[0] == 200, got
+    return got[1]
+
+
+def batch(model, seq, tokens, loss="cross_entropy", *, change=None, **inputs) -> bytes:
+    """A request of `forward_backward` with one datum."""
+    message = FORM(model_id=model, seq_id=seq, loss_fn=loss)
+    datum = message.data.add()
+    datum.model_input.add().encoded_text.tokens = np.array(tokens[:-1], "<i4").tobytes()
+    arrays = {"target_tokens": np.array(tokens[1:], "<i8")}
+    arrays |= {k: np.array(v, "<f4") for k, v in (inputs or {"weights": [1.0] * 4}).items()}
+    for name, array in arrays.items():
+        tensor = datum.loss_fn_inputs.add(key=name).value
+        tensor.dense, tensor.dtype = array.tobytes(), 2 if array.dtype.kind == "i" else 1
+        tensor.shape.append(len(array))
+    if change:
+        change(message)
+    return message.SerializeToString()
+
+
+def session(server) -> str:
+    return ask(server, "create_session", {"tags": [], "sdk_version": "0.38.0"})["session_id"]
+
+
+def create(server, **lora) -> str:
+    body = {"session_id": session(server), "model_seq_id": 0, "base_model": MODEL}
+    body |= {"lora_config": {"rank": 2, "seed": 1, **lora}}
+    return json.loads(result(server, "create_model", body))["model_id"]
+
+
+def arrays_of(path) -> dict[str, np.ndarray]:
+    from safetensors.numpy import load_file
+
+    return load_file(path)
+
+
+TOKENS = ([1, 2, 3, 4, 5, 6], [7, 8, 9], [3, 1, 4, 1, 5, 9, 2, 6])
+LOSSES = {
+    "cross_entropy": ("reinforce", {}),
+    "importance_sampling": ("ppo_clip", {"clip_low": 1.0, "clip_high": 1e9}),
+    "ppo": ("ppo_clip", {"clip_low": 0.2, "clip_high": 0.2}),
+    "cispo": ("cispo", {"clip_low": 1.0, "clip_high": 3.0}),
+}
+
+
+def drawn(tokens, seed):
+    """Log-probabilities far from the model's, so that bounds matter, and advantages."""
+    rng = np.random.default_rng(seed)
+    count = len(tokens) - 1
+    return (-3.4 + rng.normal(size=count)).astype("f4"), rng.normal(size=count).astype("f4")
+
+
+def of_train(loss):
+    """Adapters after one update of `jaxrl train` on the same data."""
+    policy, args = LOSSES[loss]
+    width, count = max(map(len, TOKENS)), len(TOKENS)
+    zeros = np.zeros((count, width), np.float32)
+    tokens, mask, logp, advantages = zeros.astype(np.int32), zeros > 0, zeros.copy(), zeros.copy()
+    for n, row in enumerate(TOKENS):
+        cells = (n, slice(1, len(row)))
+        tokens[n, : len(row)], mask[cells] = row, True
+        logp[cells], advantages[cells] = drawn(row, n)
+    trajectory = Trajectory(
+        tokens=tokens, action_mask=mask, behavior_logp=logp,
+        policy_version=np.zeros_like(tokens), rewards=zeros[:, 0], valid=np.ones(count, bool),
+        group_ids=np.arange(count, dtype=np.int32), advantages=advantages,
+    )  # fmt: skip
+    config = bodies.Lora(rank=2, seed=5, train_unembed=False)
+    shape = learner.shape_of(SHAPE, config)
+    base = actor().params
+    start = learner.create(SHAPE, base, shape, 5)
+    part = trainable.part(SHAPE, shape.lora, ())
+    adamw = optimizer.OptimizerConfig(learning_rate=1e-2, eps=1e-4, clip_norm=0.5)
+    method = optimizer.make(adamw, 1, SHAPE)
+    update = train_step.make_update(
+        SHAPE, ObjectiveConfig(policy=policy, policy_args=args, aggregation="token-sum"), method,
+        temperature=1.0, max_new_tokens=width, remat="none", part=part,
+    )  # fmt: skip
+    packed, _ = packing.pack(trajectory, packing.PackingConfig(micro_batch_tokens=256, bucket=16))
+    state = train_step.init_state(learner.join(SHAPE, base, start.adapters, shape), method, part)
+    state, metrics = update(state, jax.tree.map(jax.numpy.asarray, trajectory), packed, None)
+    return learner.to_arrays(part.split(state.params)[0]), metrics
+
+
+@pytest.mark.extra
+@pytest.mark.parametrize("loss", LOSSES)
+def test_an_update_is_that_of_train(server, client, loss):
+    """By the real client, its gradient summed over two requests, to 1e-5."""
+    types = client.types
+    model = (
+        client.ServiceClient()
+        .create_lora_training_client(base_model=MODEL, rank=2, seed=5, train_unembed=False)
+        .result()
+    )
+    data = []
+    for n, row in enumerate(TOKENS):
+        logp, advantages = drawn(row, n)
+        inputs = {"logprobs": logp, "advantages": advantages}
+        if loss == "cross_entropy":
+            inputs = {"weights": advantages}
+        inputs["target_tokens"] = np.array(row[1:])
+        data.append(types.Datum(types.ModelInput.from_ints(row[:-1]), inputs))
+    first = model.forward_backward(data[:2], loss)
+    second = model.forward_backward(data[2:], loss)
+    step = model.optim_step(types.AdamParams(learning_rate=1e-2, eps=1e-4, grad_clip_norm=0.5))
+    state = model.save_state(f"after-{loss}").result()
+    total = first.result().metrics["loss:sum"] + second.result().metrics["loss:sum"]
+    expected, metrics = of_train(loss)
+    assert total == pytest.approx(float(metrics["loss"]), abs=1e-4)
+    assert step.result().metrics["grad_norm"] == pytest.approx(float(metrics["grad_norm"]), 1e-4)
+    model_id = state.path.split("/")[2]
+    saved = arrays_of(directory(server) / "models" / model_id.replace(":", "-") / "4.safetensors")
+    assert {f"adapters{name}" for name in expected} == {n for n in saved if n[:8] == "adapters"}
+    for name, array in expected.items():
+        np.testing.assert_allclose(saved[f"adapters{name}"], array, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.extra
+def test_samples_have_the_forward_s_log_probabilities(server, client):
+    """After updates of every adapter, and again from the state that was saved."""
+    types = client.types
+    remote = client.ServiceClient()
+    model = remote.create_lora_training_client(base_model=MODEL, rank=4).result()
+    row = TOKENS[2]
+    learned = types.Datum(
+        types.ModelInput.from_ints(row[:-1]),
+        {"target_tokens": row[1:], "weights": [1.0] * (len(row) - 1)},
+    )
+    losses = []
+    for _ in range(3):
+        done = model.forward_backward([learned], "cross_entropy")
+        model.optim_step(types.AdamParams(learning_rate=3e-2)).result()
+        losses.append(done.result().metrics["loss:sum"])
+    assert losses[2] < losses[0] - 1
+    sampler = model.save_weights_and_get_sampling_client().result()
+    prompt, settings = [1, 2, 3], types.SamplingParams(max_tokens=6, seed=7, stop=[])
+
+    def texts_of(client):
+        got = client.sample(
+            types.ModelInput.from_ints(prompt), 3, settings, include_prompt_logprobs=True
+        ).result()
+        return got, [s.tokens for s in got.sequences]
+
+    got, texts = texts_of(sampler)
+    waiting = [
+        sampler.sample(
+            types.ModelInput.from_ints(prompt),
+            3,
+            types.SamplingParams(max_tokens=6, seed=seed, stop=[]),
+        )
+        for seed in (7, 8, 7, 9)
+    ]
+    assert (
+        texts_of(sampler)[1] == texts and [s.stop_reason for s in got.sequences] == ["length"] * 3
+    )
+    together = [[s.tokens for s in future.result().sequences] for future in waiting]
+    assert together[0] == together[2] == texts != together[1] != together[3]
+    for sequence in got.sequences:
+        whole = prompt + list(sequence.tokens)
+        datum = types.Datum(
+            types.ModelInput.from_ints(whole[:-1]),
+            {"target_tokens": whole[1:], "weights": [1.0] * (len(whole) - 1)},
+        )
+        output = model.forward([datum], "cross_entropy").result().loss_fn_outputs[0]
+        logprobs = output["logprobs"].to_numpy()
+        np.testing.assert_allclose(logprobs[2:], sequence.logprobs, atol=1e-4)
+        np.testing.assert_allclose(logprobs[:2], got.prompt_logprobs[1:], atol=1e-4)
+    path = model.save_state("kept").result().path
+    again = remote.create_training_client_from_state_with_optimizer(path).result()
+    assert texts_of(again.save_weights_and_get_sampling_client().result())[1] == texts
+    base = remote.create_sampling_client(base_model=MODEL).result()
+    assert texts_of(base)[1] != texts
+
+
+@pytest.mark.extra
+def test_a_custom_loss_is_computed_by_the_client(server, client):
+    torch = pytest.importorskip("torch", reason="needs the extra parity")
+    types = client.types
+    model = client.ServiceClient().create_lora_training_client(base_model=MODEL, rank=2).result()
+    datum = types.Datum(types.ModelInput.from_ints([1, 2]), {"target_tokens": [2, 3]})
+
+    def loss(data, logprobs):
+        return torch.square(logprobs[0]).sum(), {"squares": 1.0}
+
+    done = model.forward_backward_custom([datum], loss)
+    step = model.optim_step(types.AdamParams()).result()
+    assert done.result().metrics["squares"] == 1 and step.metrics["grad_norm"] > 0
+
+
+@pytest.mark.extra
+def test_clients_at_once_get_what_each_gets_alone(server, client):
+    types, texts = client.types, {}
+
+    def one(name, rank):
+        sampler = client.ServiceClient()
+        model = sampler.create_lora_training_client(base_model=MODEL, rank=rank, seed=rank).result()
+        datum = types.Datum(
+            types.ModelInput.from_ints([1, 2, 3]),
+            {"target_tokens": [2, 3, 4], "weights": [1.0] * 3},
+        )
+        for _ in range(2):
+            model.forward_backward([datum], "cross_entropy")
+            model.optim_step(types.AdamParams(learning_rate=0.1)).result()
+        settings = types.SamplingParams(max_tokens=8, seed=3)
+        sampled = model.save_weights_and_get_sampling_client().result()
+        got = sampled.sample(types.ModelInput.from_ints([1]), 2, settings).result()
+        texts[name] = [(list(s.tokens), list(s.logprobs)) for s in got.sequences]
+
+    for rank in (2, 4):
+        one(f"alone {rank}", rank)
+    threads = [threading.Thread(target=one, args=(f"together {r}", r)) for r in (2, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert texts["alone 2"] == texts["together 2"] != texts["alone 4"] == texts["together 4"]
+
+
+def test_samples_of_one_seed_take_turns():
+    """They have the same ids, and the sampler tells requests apart by these."""
+
+    def job(seq, seed):
+        prompt = {"chunks": [{"tokens": [1]}]}
+        body = {"sampling_session_id": "s", "seq_id": seq, "prompt": prompt}
+        return bodies.Sample.model_validate({**body, "sampling_params": {"seed": seed}})
+
+    jobs = [job(0, 7), job(1, 8), job(2, 7), job(3, None), job(4, 7 + 2**31)]
+    assert work.together(jobs) == [[0, 1, 3], [2], [4]]
+
+
+def test_what_ends_a_sample(server):
+    name = session(server)
+    body = {"session_id": name, "sampling_session_seq_id": 0, "base_model": MODEL}
+    sampler = ask(server, "create_sampling_session", body)["sampling_session_id"]
+
+    def tokens(seq, **settings):
+        body = {"sampling_session_id": sampler, "seq_id": seq}
+        body |= {"prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]}}
+        body |= {"sampling_params": {"max_tokens": 30, "seed": 1, "temperature": 1.0, **settings}}
+        message = wire._CLASSES["SampleResponse"].FromString(result(server, "asample", body))
+        (sequence,) = message.sequences
+        return np.frombuffer(sequence.tokens, "<i4").tolist(), sequence.stop_reason
+
+    free, reason = tokens(0, stop=[])
+    assert len(free) == 30 and reason == wire.LENGTH
+    token = free[5]
+    cut = free[: free.index(token) + 1]
+    assert tokens(1, stop=[token]) == (cut, wire.STOP)
+    letter = actor().tokenizer.decode([token])
+    text, reason = tokens(2, stop=letter)
+    if letter:
+        assert reason == wire.STOP and text == free[: len(text)] and len(text) <= len(cut)
+    assert tokens(3, temperature=0.0, stop=[]) == tokens(4, temperature=0.0, stop=[], seed=9)
+
+
+def test_a_request_is_served_once_however_often_it_is_sent(tmp_path):
+    """Also by a server that is started again, which takes up what was not answered."""
+    with serving(tmp_path) as server:
+        model = create(server)
+        raw = batch(model, 1, [1, 2, 3, 4, 5])
+        first = result(server, "forward_backward", raw=raw)
+        assert result(server, "forward_backward", raw=raw) == first
+        key = {"X_Idempotency_Key": "a"}
+        assert len({ask(server, "create_session", {}, **key)["session_id"] for _ in "ab"}) == 1
+        other = batch(model, 1, [1, 2, 3, 4, 6])
+        status, answer = send(server, "forward_backward", raw=other)
+        assert status == 400 and b"was another request" in answer
+        with pytest.raises(ValueError, match="in use by another server"):
+            make(tmp_path)
+        server.RequestHandlerClass.args[0].journal.file.close()
+    with (tmp_path / service.JOURNAL).open("ab") as file:
+        file.write(b'{"kind": "optim_step", "id": ')  # what a kill leaves
+    with serving(tmp_path) as server:
+        assert result(server, "forward_backward", raw=raw) == first
+        step = {"model_id": model, "seq_id": 2, "adam_params": {"learning_rate": 0.1}}
+        assert json.loads(result(server, "optim_step", step))["metrics"]["skipped"] == 0
+        server.RequestHandlerClass.args[0].journal.file.close()
+    with pytest.raises(ValueError, match="begun with other settings: model='tiny', now 'other'"):
+        command.make_server(
+            actor(),
+            TinkerConfig(run_dir=str(tmp_path), port=0, max_context_tokens=64),
+            "other",
+        )
+
+
+def script(model):
+    """Requests of a training loop, in order."""
+    rng = np.random.default_rng(0)
+    for step in range(6):
+        for part in range(2):
+            row = rng.integers(0, SHAPE.vocab_size, 5).tolist()
+            inputs = {"logprobs": [-3.0] * 4, "advantages": rng.normal(size=4).tolist()}
+            raw = batch(model, 4 * step + part + 1, row, "importance_sampling", **inputs)
+            yield "forward_backward", {"raw": raw}
+        adam = {"learning_rate": 0.03, "weight_decay": 0.1}
+        body = {"model_id": model, "seq_id": 4 * step + 3, "adam_params": adam}
+        yield "optim_step", {"body": body}
+        body = {"model_id": model, "seq_id": 4 * step + 4, "path": f"s{step}"}
+        yield "save_weights", {"body": body}
+
+
+def patient(port, name, more):
+    """The answer, asked for again as long as nobody is there."""
+    while True:
+        try:
+            return result(port, name, more.get("body"), raw=more.get("raw"))
+        except (OSError, http.client.HTTPException):
+            time.sleep(0.1)
+
+
+@pytest.mark.broad
+def test_a_server_that_is_killed_continues_to_the_last_byte(tmp_path):
+    with serving(tmp_path / "whole", snapshot_every=3) as server:
+        model = create(server)
+        expected = [result(server, name, **more) for name, more in script(model)]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def start() -> subprocess.Popen:
+        return tiny.spawn("tests.launch.test_tinker", str(tmp_path / "killed"), str(port))
+
+    process = start()
+    tiny.await_line(process, "ready")
+    assert create(port) == model
+    answers, rng = [], random.Random(1)
+    ended = threading.Event()
+
+    def loop():
+        for name, more in script(model):
+            answers.append(patient(port, name, more))
+        ended.set()
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    for reached in (6, 17):
+        while len(answers) < reached:
+            time.sleep(0.002)
+        time.sleep(rng.random() * 0.02)
+        process.kill()
+        process.wait()
+        process = start()
+        tiny.await_line(process, "ready")
+    thread.join(300)
+    process.kill()
+    process.wait()
+    assert ended.is_set() and answers == expected
+    written = sorted((tmp_path / "whole").rglob("*.safetensors"))
+    assert len(written) == 7  # six that were saved and the snapshot
+    for file in written:
+        if file.name == "state.safetensors":  # which is of another time
+            shape = learner.shape_of(SHAPE, bodies.Lora(rank=2))
+            base = actor().params
+            assert learner.read_snapshot(file, SHAPE, base, shape).seq == 23
+        else:
+            other = tmp_path / "killed" / file.relative_to(tmp_path / "whole")
+            assert file.read_bytes() == other.read_bytes(), file
+
+
+def altered(field, value):
+    return lambda message: setattr(message, field, value)
+
+
+def image(message):
+    message.data[0].model_input.add().image = b"x"
+
+
+def sparse(message):
+    message.data[0].loss_fn_inputs[0].value.sparse_csr.values = b"1234"
+
+
+def unknown(message):
+    message.MergeFromString(b"\x9a\x06\x01a")
+
+
+def text(message):
+    message.loss_fn_config_v2.add(key="kl").value.text = "a"
+
+
+def setting(message):
+    message.loss_fn_config.add(key="kl_coeff", value=1.0)
+
+
+def provenance(message):
+    message.data[0].model_input_spans.append(b"a")
+
+
+BATCHES = {
+    "dro": (altered("loss_fn", "dro"), "loss_fn='dro' is not supported"),
+    "no data": (lambda m: m.ClearField("data"), "data: it is empty"),
+    "image": (image, "data[0].model_input[1].image is not supported"),
+    "sparse": (sparse, "only dense tensors"),
+    "unknown field": (unknown, "field 99 is not supported"),
+    "text": (text, "send a number"),
+    "setting": (setting, "'kl_coeff'] is no setting of cross_entropy"),
+    "spans": (provenance, "model_input_spans (provenance) is not supported"),
+    "model": (altered("model_id", "m"), "model_id='m' is not known"),
+}
+
+
+@pytest.fixture(scope="module")
+def model(server):
+    return create(server)
+
+
+@pytest.mark.parametrize("case", BATCHES)
+def test_a_batch_that_is_not_served_is_refused_by_name(server, model, case):
+    change, message = BATCHES[case]
+    raw = batch(model, 90, [1, 2, 3, 4, 5], change=change)
+    status, answer = send(server, "forward_backward", raw=raw)
+    assert 400 <= status < 500 and message in json.loads(answer)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "inputs, tokens, message",
+    [
+        ({"weights": [1.0] * 3}, [1, 2, 3, 4, 5], "has 3 entries, model_input 4 tokens"),
+        ({"weights": [np.nan] * 4}, [1, 2, 3, 4, 5], "nan or infinite"),
+        ({"mask": [1.0] * 4}, [1, 2, 3, 4, 5], "cross_entropy takes target_tokens, weights"),
+        ({"weights": [1.0] * 4}, [1, 2, 3, 4, 2**31], "entries that are no tokens"),
+        ({"weights": [1.0] * 4}, [1, 2, 3, 4, 99], "the model's tokens are 0 to 31"),
+        ({"weights": [1.0] * 64}, [1] * 66, "has 65 tokens, more than 64"),
+        ({"weights": []}, [1], "it is empty"),
+    ],
+)
+def test_data_that_is_wrong_is_refused(server, model, inputs, tokens, message):
+    if len(tokens) == 66:
+        inputs = {"weights": [1.0] * 65}
+    raw = batch(model, 91, tokens, **inputs)
+    status, answer = send(server, "forward_backward", raw=raw)
+    assert status == 400 and message in json.loads(answer)["error"]["message"]
+
+
+def test_noise_is_refused(server):
+    rng = np.random.default_rng(0)
+    whole = batch("session-0:train:0", 92, [1, 2, 3, 4, 5])
+    for _ in range(40):
+        raw = bytearray(whole)
+        for _ in range(3):
+            raw[rng.integers(len(raw))] = rng.integers(256)
+        cut = bytes(raw[: rng.integers(1, len(raw))])
+        assert send(server, "forward_backward", raw=cut)[0] in (400, 404)
+    deep = b"{" * 50_000
+    assert send(server, "asample", raw=deep, Content_Type="application/json")[0] == 400
+
+
+@pytest.mark.parametrize(
+    "name, body, message",
+    [
+        ("create_model", {"lora_config": None}, "training of all weights is not supported"),
+        ("create_model", {"lora_config": {"rank": 0}}, "lora_config.rank"),
+        ("create_model", {"base_model": "x"}, "base_model='x' is not served"),
+        ("create_model", {"optimizer_config": {"type": "dimuon"}}, "optimizer_config.type"),
+        ("create_model", {"alpha": 1}, "body.alpha"),
+        ("asample", {"sampling_params": {"top_k": 5}}, "top_k=5 is not supported"),
+        ("asample", {"sampling_params": {"top_p": 0.9}}, "top_p=0.9 is not supported"),
+        ("asample", {"sampling_params": {"temperature": -1}}, "temperature"),
+        ("asample", {"topk_prompt_logprobs": 2}, "topk_prompt_logprobs=2 is not supported"),
+        ("asample", {"sampling_params": {"max_tokens": 64}}, "more than 64"),
+        ("asample", {"prompt": {"chunks": []}}, "prompt: it is empty"),
+        ("optim_step", {}, "there is no gradient"),
+        ("optim_step", {"optimizer_params": {"type": "dimuon"}}, "optimizer_params"),
+        ("optim_step", {"adam_params": {"beta1": 1.5}}, "adam_params.beta1"),
+        ("save_weights", {"path": "../../x"}, "body.path"),
+        ("save_weights_for_sampler", {"path": "a", "kind": "inflight"}, "body.kind"),
+        ("load_weights", {"path": "tinker://x/weights/y", "optimizer": True}, "is not known here"),
+        ("create_custom_loss", {}, "there are GET healthz"),
+    ],
+)
+def test_a_body_that_is_not_served_is_refused_by_name(server, model, name, body, message):
+    sampler = f"{model.partition(':')[0]}:sample:0"
+    start = {"session_id": model.partition(":")[0], "sampling_session_seq_id": 0}
+    ask(server, "create_sampling_session", {**start, "base_model": MODEL})
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1]}]}
+    bodies_served = {
+        "create_model": {
+            "session_id": start["session_id"], "model_seq_id": 1, "base_model": MODEL,
+            "lora_config": {"rank": 2},
+        },
+        "asample": {
+            "sampling_session_id": sampler, "seq_id": 5, "prompt": prompt, "sampling_params": {},
+        },
+        "optim_step": {"model_id": model, "seq_id": 93, "adam_params": {}},
+    }  # fmt: skip
+    whole = bodies_served.get(name, {"model_id": model, "seq_id": 94}) | body
+    status, answer = send(server, name, whole)
+    assert 400 <= status < 500 and message in json.loads(answer)["error"]["message"], answer
+
+
+def test_keys_hosts_sizes_and_kinds(server, monkeypatch):
+    assert send(server, "healthz", method="GET", X_API_Key="no")[0] == 200
+    assert send(server, "get_server_capabilities", method="GET", X_API_Key="no")[0] == 401
+    assert send(server, "create_session", {}, Host="evil.example")[0] == 403
+    assert send(server, "create_session", {}, Content_Type="text/plain")[0] == 415
+    assert send(server, "forward_backward", raw=b"x", Content_Encoding="zstd")[0] == 415
+    assert send(server, "create_session", {}, Content_Length=str(1 << 35))[0] == 413
+    assert send(server, "retrieve_future", {"request_id": "x"})[0] == 404
+    monkeypatch.delenv(command.KEY_VARIABLE, raising=False)
+    with pytest.raises(ValueError, match="JAXRL_TINKER_KEY must be set"):
+        command.key_of("0.0.0.0")
+    monkeypatch.setenv(command.KEY_VARIABLE, "tml-mine")
+    assert command.key_of("0.0.0.0") == command.key_of("localhost") == "tml-mine"
+
+
+def test_saved_weights_expire_and_names_are_taken_once():
+    book = ledger.Ledger(MODEL, SHAPE, 64)
+
+    def do(kind, time=0.0, **fields):
+        raw = json.dumps(fields).encode()
+        operation = ledger.prepare(book, kind, ledger.KINDS[kind](raw), "k", time)
+        ledger.enter(book, operation, "k", ledger.digest(raw))
+        return operation
+
+    do("create_session")
+    fields = {"session_id": "session-0", "base_model": MODEL, "lora_config": {"rank": 2}}
+    name = do("create_model", model_seq_id=0, **fields).owner
+    do("save_weights", model_id=name, seq_id=1, path="a", ttl_seconds=60)
+    path = f"tinker://{name}/weights/a"
+    do("load_weights", 60.0, model_id=name, seq_id=3, path=path, optimizer=True)
+    for message, when, kind, more in (
+        ("has expired", 61.0, "load_weights", {"path": path, "optimizer": True}),
+        ("'a' is taken", 0.0, "save_weights", {"path": "a"}),
+    ):
+        with pytest.raises(Refused, match=message):
+            do(kind, when, model_id=name, seq_id=4, **more)
+    with pytest.raises(Refused, match="in order"):
+        do("save_weights", model_id=name, seq_id=2, path="b")
+    saved = do("save_weights", 5.0, model_id=name, seq_id=4, path="a", overwrite=True).saved
+    assert saved.file.endswith("/4.safetensors") and saved.expires is None
+
+
+if __name__ == "__main__":
+    served = make(sys.argv[1], int(sys.argv[2]), snapshot_every=3)
+    print("ready", flush=True)
+    served.serve_forever()
