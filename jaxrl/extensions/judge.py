@@ -145,12 +145,12 @@ def judge(settings: JudgeConfig) -> Extension:
     return Extension(check=check, reward=reward, measure=measure)
 
 
-def marked(config: Config, by: Opened, rubric: Rubric, experience: Experience) -> list[Score]:
+def marked(config: Config, opened: Opened, rubric: Rubric, experience: Experience) -> list[Score]:
     """Scores by a rubric: each mark is the probability of `Yes`.
 
     Args:
       config: of the run.
-      by: the judge.
+      opened: the judge.
       rubric: what it judges by.
       experience: N completions.
 
@@ -166,7 +166,7 @@ def marked(config: Config, by: Opened, rubric: Rubric, experience: Experience) -
         if not isinstance(criteria, Score)
         for criterion in criteria.values()
     ]
-    probabilities = iter(preferences(config, by, questions, ("Yes", "No")))
+    probabilities = iter(preferences(config, opened, questions, ("Yes", "No")))
 
     def score_of(criteria: dict[str, Criterion] | Score) -> Score:
         if isinstance(criteria, Score):
@@ -180,13 +180,13 @@ def marked(config: Config, by: Opened, rubric: Rubric, experience: Experience) -
 
 
 def compared(
-    config: Config, by: Opened, rubric: Rubric | None, experience: Experience, opponents: int
+    config: Config, opened: Opened, rubric: Rubric | None, experience: Experience, opponents: int
 ) -> list[Score]:
     """Scores by comparisons within a group, each made in both orders.
 
     Args:
       config: of the run.
-      by: the judge.
+      opened: the judge.
       rubric: its criteria say what a good answer is; None: the judge has learned it.
       experience: N completions, in groups of G.
       opponents: answer i of a group meets answers i + 1, ..., i + opponents (modulo G).
@@ -205,7 +205,7 @@ def compared(
         for step in range(1, opponents + 1)
     ]
     opponent_texts = [(n, texts[opponent]) for n, opponent in pairs]
-    wins = _wins(config, by, experience, row_criteria, opponent_texts, _mark(config, texts))
+    wins = _wins(config, opened, experience, row_criteria, opponent_texts, _mark(config, texts))
     won: list[list[float]] = [[] for _ in texts]
     for (n, opponent), win in zip(pairs, wins, strict=True):
         if not np.isnan(win):  # one that cannot be read says nothing of the other either
@@ -220,7 +220,7 @@ def compared(
 
 def anchored(
     config: Config,
-    by: Opened,
+    opened: Opened,
     rubric: Rubric | None,
     experience: Experience,
     answers: Sequence[str | None],
@@ -229,7 +229,7 @@ def anchored(
 
     Args:
       config: of the run.
-      by: the judge.
+      opened: the judge.
       rubric: its criteria say what a good answer is; None: the judge has learned it.
       experience: N completions, in groups of G.
       answers: N / G anchors, one of each problem; None where there is none.
@@ -249,7 +249,7 @@ def anchored(
         if not isinstance(criteria, Score)
     ]
     mark = _mark(config, [*texts, *(anchor for _, anchor in anchors)])
-    wins = iter(_wins(config, by, experience, row_criteria, anchors, mark))
+    wins = iter(_wins(config, opened, experience, row_criteria, anchors, mark))
 
     def score_of(criteria: dict[str, Criterion] | Score) -> Score:
         if isinstance(criteria, Score):
@@ -262,7 +262,7 @@ def anchored(
 
 def _wins(
     config: Config,
-    by: Opened,
+    opened: Opened,
     experience: Experience,
     row_criteria: Sequence[dict[str, Criterion] | Score],
     pairs: Sequence[tuple[int, str]],
@@ -277,18 +277,18 @@ def _wins(
         for n, answer in pairs
         for order in ((texts[n], answer), (answer, texts[n]))
     ]
-    first = preferences(config, by, questions, comparisons.LETTERS).reshape(-1, 2)
+    first = preferences(config, opened, questions, comparisons.LETTERS).reshape(-1, 2)
     return group.either_order(first[:, 0], first[:, 1])
 
 
 def preferences(
-    config: Config, by: Opened, questions: Sequence[str], answers: tuple[str, str]
+    config: Config, opened: Opened, questions: Sequence[str], answers: tuple[str, str]
 ) -> np.ndarray:
     """[N] probability of the first of two answers against the second, as the next token.
 
     Args:
       config: of the run, for packing.
-      by: who is asked.
+      opened: the judge.
       questions: N texts, asked as a user's message where the model has a chat template.
       answers: two texts whose first tokens differ.
 
@@ -298,9 +298,9 @@ def preferences(
     Raises:
       ValueError: the answers begin with the same token, or cannot be encoded.
     """
-    first, second = comparisons.first_tokens(by.tokenizer, answers)
+    first, second = comparisons.first_tokens(opened.tokenizer, answers)
     probabilities = np.full(len(questions), np.nan, np.float32)
-    prompts = {n: ids for n, q in enumerate(questions) if (ids := _encoded(by, q)) is not None}
+    prompts = {n: ids for n, q in enumerate(questions) if (ids := _encoded(opened, q)) is not None}
     if not prompts:
         return probabilities
     completions = [
@@ -311,7 +311,7 @@ def preferences(
     length = round_up(max(len(c.request.prompt) + 1 for c in completions), config.packing.bucket)
     groups = [n // 2 for n in range(len(completions))]
     batch = packing.trajectory(completions, [0.0] * len(completions), groups, length=length)
-    logp = mesh.fetch(by.score(by.params, placement.pack_scored(batch, config)))
+    logp = mesh.fetch(opened.score(opened.params, placement.pack_scored(batch, config)))
     logp = np.sum(np.where(batch.action_mask, logp, 0.0), axis=1).reshape(-1, 2)
     probabilities[list(prompts)] = 1 / (1 + np.exp(logp[:, 1] - logp[:, 0]))
     return probabilities
@@ -344,12 +344,12 @@ def _criteria(rubric: Rubric | None, problem: Problem) -> dict[str, Criterion] |
         return Score(None, error=f"gold: {error}")
 
 
-def _encoded(by: Opened, text: str) -> Sequence[int] | None:
+def _encoded(opened: Opened, text: str) -> Sequence[int] | None:
     try:
-        ids = comparisons.encode_question(by.tokenizer, text)
+        ids = comparisons.encode_question(opened.tokenizer, text)
     except ValueError:  # characters outside an alphabet
         return None
-    return ids if len(ids) < by.longest else None
+    return ids if len(ids) < opened.longest else None
 
 
 def _open(ctx: Context, model: str, state: TrainState) -> Opened:

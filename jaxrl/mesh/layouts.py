@@ -39,7 +39,7 @@ def layout(model: DecoderConfig) -> decoder.Layout:
             path = (*prefix, *(getattr(step, "key", "") for step in path))
             if path not in axes:  # codes of quantised weights and adapters keep their sharding
                 return x
-            where = param_spec(model, path, axes[path][stacked:], x.shape, mesh, whole=batch)
+            where = param_spec(model, path, axes[path][stacked:], x.shape, mesh, unsplit=batch)
             return jax.lax.with_sharding_constraint(x, where)
 
         return jax.tree_util.tree_map_with_path(gather, decoder.cast(params, model.dtype))

@@ -151,7 +151,7 @@ def spec(
     shape: Sequence[int],
     mesh: Mesh | AbstractMesh,
     *,
-    whole: Sequence[str] = (),
+    unsplit: Sequence[str] = (),
     rules: Rules = (),
 ) -> P:
     """The partition spec of an array with these logical axes; indivisible dimensions stay whole.
@@ -160,10 +160,10 @@ def spec(
       axes: a logical axis for each dimension; None for one that is never split.
       shape: of the array.
       mesh: the mesh.
-      whole: mesh axes over which nothing is split.
+      unsplit: mesh axes over which nothing is split.
       rules: exceptions to `RULES`.
     """
-    return _fit([axes_of(axis, rules) if axis else () for axis in axes], shape, mesh, whole)
+    return _fit([axes_of(axis, rules) if axis else () for axis in axes], shape, mesh, unsplit)
 
 
 def axes_of(axis: str, rules: Rules) -> tuple[str, ...]:
@@ -194,7 +194,7 @@ def param_spec(
     shape: Sequence[int],
     mesh: Mesh | AbstractMesh,
     *,
-    whole: Sequence[str] = (),
+    unsplit: Sequence[str] = (),
 ) -> P:
     """The partition spec of a parameter, or one layer of it, by its path or its logical axes.
 
@@ -204,12 +204,12 @@ def param_spec(
       axes: a logical axis for each dimension.
       shape: of the parameter, or of one layer of it.
       mesh: the mesh.
-      whole: mesh axes over which nothing is split.
+      unsplit: mesh axes over which nothing is split.
     """
     for pattern, value in model.rules:
         if pattern not in RULES and fnmatch.fnmatchcase("/".join(path), pattern):
-            return _fit(_entries(value)[-len(shape) :], shape, mesh, whole)
-    return spec(axes, shape, mesh, whole=whole, rules=model.rules)
+            return _fit(_entries(value)[-len(shape) :], shape, mesh, unsplit)
+    return spec(axes, shape, mesh, unsplit=unsplit, rules=model.rules)
 
 
 def param_shardings(config: DecoderConfig, mesh: Mesh) -> Any:

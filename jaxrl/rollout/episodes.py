@@ -226,8 +226,8 @@ def _following(
             record.agent, record.read = opening.agent, _digest(last.opening.messages)
         return dataclasses.replace(contexts.request(request), prefix=None, stop=opening.stop)
     last_token = int(completion.tokens[-1])
-    joint = dialogue_of(ctx).joint(last_token, last.messages, contexts.conversation[1])
-    segments = [forced(joint.close), forced(joint.more, Source.OBSERVATION)]
+    boundary = dialogue_of(ctx).joint(last_token, last.messages, contexts.conversation[1])
+    segments = [forced(boundary.close), forced(boundary.more, Source.OBSERVATION)]
     if contexts.length + sum(len(segment.tokens) for segment in segments) >= request.max_new_tokens:
         return None
     for segment in segments:

@@ -32,7 +32,7 @@ from jaxrl.run.extension import (
     Context,
     Extension,
     check_extensions,
-    completion,
+    extension_state,
     open_extensions,
     provider,
     providers,
@@ -134,7 +134,7 @@ def machine(run: RunContext) -> Machine:
             renew_reference=lambda state, step: the_reference.renew(like, state, step),
         )
 
-    complete = completion(context(0), run.extensions)
+    complete = extension_state(context(0), run.extensions)
     like = placement.abstract_state(
         model, optimize, config.lora, part, complete, offload=config.optimizer.offload
     )

@@ -103,7 +103,7 @@ def context(
     return ctx
 
 
-def completion(ctx: Context, extensions: Mapping[str, Extension]) -> Complete:
+def extension_state(ctx: Context, extensions: Mapping[str, Extension]) -> Complete:
     """Adds the state of all extensions to a train state at step 0."""
 
     def complete(state: TrainState) -> TrainState:

@@ -20,6 +20,7 @@ from jaxrl.rollout import policy
 from jaxrl.rollout.direct import Offer, Receiver, Sender
 from jaxrl.rollout.engine import Local, Open
 from jaxrl.rollout.generators import Fleet, Generator, Gone, Handle
+from jaxrl.run import signals
 from jaxrl.run.context import RunContext
 from jaxrl.types import Params
 
@@ -75,7 +76,8 @@ def _start_ray(ray: Any, **options: Any) -> None:
     """
     for remaining in reversed(range(_STARTS)):
         try:
-            ray.init(**options)
+            with signals.keep_handlers():  # ray ends the process at SIGTERM
+                ray.init(**options)
             return
         except Exception as error:  # ray has no class of its own for this
             if "timed out during startup" not in str(error):

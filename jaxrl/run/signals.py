@@ -121,3 +121,18 @@ def stoppable(grace_s: float, note: Callable[[str], None]) -> Iterator[Gate]:
         timer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)  # None: one set outside Python
+
+
+@contextmanager
+def keep_handlers() -> Iterator[None]:
+    """Set the handlers again after the body, which starts a library that sets its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {s: signal.getsignal(s) for s in STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if handler is not None:  # None: one set outside Python
+                signal.signal(number, handler)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import gc
+import importlib.util
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -140,6 +141,47 @@ def test_rendering_equals_transformers(template):
             )
             got = render(messages, add_generation_prompt=ask, **variables)
             assert got.text == expected, name
+
+
+OF_PARTS = ("idefics3", "llava_next", "smolvlm")
+"""Templates that take contents as parts alone."""
+
+
+def _real_templates():
+    """The templates of model families that TRL ships, by name; TRL is not imported."""
+    spec = importlib.util.find_spec("trl")
+    files = Path(spec.submodule_search_locations[0]).glob("chat_templates/*.jinja") if spec else ()
+    return {file.stem: file for file in sorted(files) if not file.stem.endswith("_training")}
+
+
+@pytest.mark.exact("templates of real families are rendered as by transformers, or refused alike")
+@pytest.mark.parity
+@pytest.mark.parametrize("name", _real_templates())
+def test_templates_of_real_families_equal_transformers(name):
+    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    text = _real_templates()[name].read_text("utf-8")
+    render = chat.compile_template(text, SPECIAL)
+    rendered = 0
+    for case in ("one", "multi-turn", "tools", "no thinking"):
+        messages, variables = CONVERSATIONS[case]
+        if name in OF_PARTS:
+            messages = [
+                {**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages
+            ]
+        settings = {"tools": None, **variables, "add_generation_prompt": True}
+        try:
+            (expected,), _ = utils.render_jinja_template(
+                [messages], chat_template=text, **settings, **SPECIAL
+            )
+        except jinja2.TemplateError:
+            with pytest.raises((jinja2.TemplateError, ValueError)):
+                render(messages, **settings)
+            continue
+        except TypeError:  # it takes arguments of calls as texts alone, and we give it texts
+            continue
+        rendered += 1
+        assert render(messages, **settings).text == expected, case
+    assert rendered
 
 
 @pytest.mark.exact("marks of the assistant's turns equal those of transformers")

@@ -25,7 +25,7 @@ from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig, Experts
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import placement
-from jaxrl.run.extension import completion, context, open_extensions
+from jaxrl.run.extension import context, extension_state, open_extensions
 from jaxrl.training import optimizer, trainable, validate
 from jaxrl.training.objective import ObjectiveConfig, whole_batch
 from tests.jaxrl import tiny
@@ -79,7 +79,7 @@ def test_what_a_run_holds_is_counted_to_the_byte(changes):
         params = trainable.in_compute_dtype(model, params, part)
         optimize = optimizer.make(config.optimizer, 10, model)
         ctx = context(config, Policy(model, {}, None), part, extensions)
-        complete = completion(ctx, extensions)
+        complete = extension_state(ctx, extensions)
         state = placement.fresh_state(params, optimize, like, part, complete)
         reference = trainable.in_compute_dtype(model, params)
         found = command.totals(config, model, like, extensions)

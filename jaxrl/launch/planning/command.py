@@ -34,8 +34,8 @@ from jaxrl.run import placement, reference, stage
 from jaxrl.run.extension import (
     Context,
     Extension,
-    completion,
     context,
+    extension_state,
     open_extensions,
     provider,
 )
@@ -199,7 +199,7 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
 def state_of(config: Config, model: DecoderConfig, extensions: Extensions) -> TrainState:
     """Sharded shapes of all that a run carries on the mesh in use, moments on the devices."""
     ctx = _context(config, model, extensions)
-    complete = completion(ctx, extensions)
+    complete = extension_state(ctx, extensions)
     optimize = _optimizer(config, model)
     return placement.abstract_state(model, optimize, config.lora, ctx.part, complete)
 

@@ -122,7 +122,7 @@ def test_a_dimension_is_split_over_the_axes_of_its_rule_where_it_divides():
     )
     assert mesh.spec(("embed", "kv_heads", "head_dim"), (64, 1, 16), table) == P("fsdp", None, None)
     assert mesh.spec(("vocab", "embed"), (33, 64), table) == P(None, "fsdp")
-    assert mesh.spec(("vocab", "embed"), (32, 64), table, whole=("fsdp",)) == P("tensor", None)
+    assert mesh.spec(("vocab", "embed"), (32, 64), table, unsplit=("fsdp",)) == P("tensor", None)
     assert mesh.spec(("batch", "sequence", None), (8, 3, 5), table) == P(
         ("data", "fsdp"), "context", None
     )
@@ -140,9 +140,9 @@ def test_rules_by_name_and_by_path():
         )
 
     assert where("embed") == P(("fsdp", "tensor"), None)
-    assert where("embed", whole=("data", "fsdp")) == P("tensor", None)
+    assert where("embed", unsplit=("data", "fsdp")) == P("tensor", None)
     assert where("layers/mlp/up") == P(None, "tensor", "fsdp")
-    assert where("layers/mlp/up", whole=("data", "fsdp")) == P(None, "tensor", None)
+    assert where("layers/mlp/up", unsplit=("data", "fsdp")) == P(None, "tensor", None)
     assert where("layers/attention/q") == P(None, None, None, None)
     assert where("layers/attention/k") == P(None, "fsdp", "tensor", None)
     assert mesh.spec(("vocab",), (4,), table, rules=rules) == P(None)  # 8 do not divide 4

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from jaxrl.record import checkpoint, jsonl, metrics
-from jaxrl.run import assemble, generators, loop
+from jaxrl.run import assemble, generators, loop, signals
 from tests.jaxrl import tiny
 
 SHORT = {
@@ -77,3 +77,17 @@ def test_ray_must_be_there(tmp_path, monkeypatch):
         generators.check(tiny.config(tmp_path, generators=1))
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     generators.check(tiny.config(tmp_path))
+
+
+@pytest.mark.extra
+@pytest.mark.broad
+def test_sigterm_saves_a_run_with_generators(tmp_path):
+    """Ray takes the signal for itself as it starts."""
+    pytest.importorskip("ray")
+    changes = SHORT | {"generators": 1, "steps": 3, "checkpoint.every": 100}
+    process = tiny.start(tmp_path, **changes)
+    tiny.await_line(process, "train 1")
+    process.terminate()
+    output, error = process.communicate(timeout=300)
+    assert process.returncode == signals.SAVED, error[-2000:]
+    assert "note SIGTERM: saving and stopping" in output
