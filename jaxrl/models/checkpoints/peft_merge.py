@@ -111,7 +111,7 @@ def check(directory: Path, raw: Mapping[str, Any]) -> None:
 def _is_finite(value: Any) -> bool:
     """Whether a value of JSON is a number that 32 bits hold, in which changes are computed."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and abs(value) <= np.finfo(np.float32).max
+    return is_number and abs(value) <= float(np.finfo(np.float32).max)
 
 
 def _check_patterns(directory: Path, key: str, patterns: Mapping[str, Any]) -> None:
