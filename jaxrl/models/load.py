@@ -63,9 +63,10 @@ def load(
     if path.is_dir():
         merged = [peft_merge.read(folder) for folder in adapters]
         try:
-            return huggingface.load(
-                path, shardings=shardings, dtype=dtype, quantized=quantized, adapters=merged
-            )
+            with _told(adapters[-1]) if adapters else contextlib.nullcontext():
+                return huggingface.load(
+                    path, shardings=shardings, dtype=dtype, quantized=quantized, adapters=merged
+                )
         except safetensors.SafetensorError as error:
             raise ValueError(f"model {name_or_path!r} cannot be read: {error}") from error
     if adapters and quantized:
@@ -105,7 +106,10 @@ def _told(path: Path) -> Iterator[None]:
         if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
             raise ValueError(f"model {str(path)!r} cannot be read: {error}") from error
         raise
-    except (TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+    except (
+        TypeError, AttributeError, LookupError, ArithmeticError, RecursionError,
+        safetensors.SafetensorError,
+    ) as error:  # fmt: skip
         kind = type(error).__name__
         raise ValueError(f"model {str(path)!r} cannot be read: {kind}: {error}") from error
 

@@ -288,6 +288,16 @@ def test_adapters_of_any_value_are_read_or_refused(base, tmp_path):
     for pattern in PATTERNS:
         for field in ("alpha_pattern", "trainable_token_indices"):
             assert "adapter_config.json has " + field in answer({field: {pattern: 3}}), pattern
+    file = folder / "adapter_model.safetensors"
+    tensors = file.read_bytes()
+    for content in (b"", b"\xff" * 8 + b"{}", struct.pack("<Q", 10) + b"x", tensors[:-1]):
+        file.write_bytes(content)
+        assert "cannot be read" in answer({})
+    for shape in ((0, 0), (3,), (2, 2, 2)):
+        odd = {key: np.ones(shape, np.float32) for key in safetensors.numpy.load(tensors)}
+        safetensors.numpy.save_file(odd, file)
+        assert str(folder) in answer({})
+    file.write_bytes(tensors)
     assert "alpha_pattern" in answer({"alpha_pattern": {f"a{i}": 1 for i in range(2000)}})
     for value in VALUES:
         for field in ("lora_alpha", "alpha_pattern", "rank_pattern", "use_rslora", "use_dora"):
