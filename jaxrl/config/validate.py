@@ -129,7 +129,8 @@ def _check_support(config: Config) -> None:
             "token is left out, so that it has no effect; set one of them, or leave it out"
         )
     policy = functions.lookup(config.objective.policy)
-    if not all(functions.takes(policy, name) for name in ("proximal_logp", "behavior_logp")):
+    takes_both = all(functions.takes(policy, name) for name in ("proximal_logp", "behavior_logp"))
+    if not takes_both or policy is functions.lookup("remix"):  # whose ratio is PPO's
         raise ValueError(
             f"rollout.support='full' with objective.policy={config.objective.policy!r}: tokens "
             "would be sampled from a truncated distribution and trained under the whole one, and "

@@ -170,7 +170,7 @@ def with_last_states(batch: Trajectory) -> Trajectory:
     """The batch as [N, T + 1], with one action more behind each response that its budget cut off.
 
     That makes the state after the last token one that an action is chosen in, so that packing keeps
-    it and `make_values` gives its value.
+    it and `make_values` gives its value. Values are of no token, so that no support is needed.
     """
     tokens, mask = (np.pad(a, ((0, 0), (0, 1))) for a in (batch.tokens, batch.action_mask))
     cut, after = _cut(batch)
@@ -179,7 +179,7 @@ def with_last_states(batch: Trajectory) -> Trajectory:
     if "parent" in extra:
         last = np.full((len(tokens), 1), tokens.shape[1] - 2, np.int32)
         extra["parent"] = np.concatenate([extra["parent"], last], axis=1)
-    return batch.replace(tokens=tokens, action_mask=mask, extra=extra)
+    return batch.replace(tokens=tokens, action_mask=mask, support=None, extra=extra)
 
 
 def last_values(batch: Trajectory, values: np.ndarray) -> np.ndarray:

@@ -187,7 +187,11 @@ def joined(
     count, group_count = len(batch.tokens), len(batch.tokens) // size
     length = max([batch.tokens.shape[1], *(g["tokens"].shape[1] for g in groups)])
     fields: dict[str, np.ndarray] = {}
-    for name, array in (batch.named() | {"trained": batch.learned}).items():
+    arrays = batch.named() | {"trained": batch.learned}
+    truncated = next((g["support"] for g in groups if "support" in g), None)
+    if truncated is not None and "support" not in arrays:  # drawn by a run that is forked
+        arrays["support"] = np.zeros((*batch.tokens.shape, truncated.shape[-1]), np.uint32)
+    for name, array in arrays.items():
         shape = (count + wanted * size, *array.shape[1:])
         if array.shape[:2] == batch.tokens.shape:
             shape = (shape[0], length, *array.shape[2:])

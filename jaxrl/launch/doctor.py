@@ -72,7 +72,8 @@ class DoctorConfig:
 _CUT = re.compile(
     r"""(?ix)
     (?P<name> [\w.-]* (?P<kind> top[_-]k | top[_-]p | min[_-]p)) \b
-    ["']? \s* [:=\s] \s* ["']? (?P<value> -?\d+ (?: \.\d+ )?)
+    ["']? (?: \s* : \s* (?: int | float ) )? \s* [:=\s] \s*
+    ["']? (?P<value> -? (?: \d+ \.? \d* | \.\d+ ) (?: e[-+]?\d+ )? )
     """
 )
 _ROUTING = re.compile(r"(?i)expert|rout|moe|gate")

@@ -7,6 +7,7 @@ one object that each node fetches once.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 from concurrent.futures import Future
@@ -75,6 +76,7 @@ def _start_ray(ray: Any, **options: Any) -> None:
       RuntimeError: its processes did not start in time, several times.
     """
     for remaining in reversed(range(_STARTS)):
+        before = _ray_processes()
         try:
             with signals.keep_handlers():  # ray ends the process at SIGTERM
                 ray.init(**options)
@@ -83,12 +85,26 @@ def _start_ray(ray: Any, **options: Any) -> None:
             if "timed out during startup" not in str(error):
                 raise
             ray.shutdown()
+            for process in _ray_processes() - before:  # ray forgets those that were late
+                process.kill()
             if not remaining:
                 raise RuntimeError(
                     f"generators: ray did not start within 30 seconds, {_STARTS} times, as this "
                     "machine is busy; run the same command again, which continues, or name a "
                     "cluster with RAY_ADDRESS"
                 ) from error
+
+
+def _ray_processes() -> set[Any]:
+    """The processes of ray that this one has started."""
+    import psutil  # ray brings it
+
+    started = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if any("/ray/" in word for word in process.cmdline()):
+                started.add(process)
+    return started
 
 
 def open_fleet(run: RunContext, config: Config) -> Fleet:

@@ -172,9 +172,9 @@ def with_fixed_layout(update: Callable[..., Any], like: TrainState) -> Callable[
     away = any(leaf.sharding.memory_kind == _HOST for leaf in jax.tree.leaves(like.opt_state))
 
     def settle(state: TrainState, *args: Any) -> tuple[TrainState, Any]:
-        batch, *rest = args
-        batch = batch.replace(support=None)  # the packed input has it
-        args = (mesh.put(batch, of_batch(batch)), *rest)
+        if args:
+            batch = args[0].replace(support=None)  # the packed input has it
+            args = (mesh.put(batch, of_batch(batch)), *args[1:])
         if away:
             device_shardings = shardings(_in_memory("device", like.opt_state))
             state = state.replace(opt_state=jax.device_put(state.opt_state, device_shardings))

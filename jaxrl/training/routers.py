@@ -8,7 +8,7 @@ sequences are packed. Sequences that the loss leaves out count nothing here eith
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxrl.losses import router
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.layers import Routing
+from jaxrl.models.mixers import pattern
 from jaxrl.types import Packed, Params
 
 
@@ -171,6 +172,12 @@ def steered(params: Params, load: jax.Array, speed: float) -> Params:
       load: [L, E] of the whole batch.
       speed: see `Terms.bias_speed`.
     """
-    layers, mlp = params["layers"], params["layers"]["mlp"]
-    moved = mlp["correction"] + router.bias_step(load, speed=speed)
-    return params | {"layers": layers | {"mlp": mlp | {"correction": moved}}}
+    steps = router.bias_step(load, speed=speed)
+    ordered = sorted(filter(pattern.is_stack, params), key=lambda name: (len(name), name))
+    names = [name for name in ordered if "correction" in params[name]["mlp"]]
+    stacks = dict[str, Any]()
+    for i, name in enumerate(names):  # a stack has every len(names)-th of the routed layers
+        mlp = params[name]["mlp"]
+        correction = mlp["correction"] + steps[i :: len(names)]
+        stacks[name] = params[name] | {"mlp": mlp | {"correction": correction}}
+    return params | stacks

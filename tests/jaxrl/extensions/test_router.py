@@ -16,6 +16,7 @@ from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import Experts, Latent
 from jaxrl.record import checkpoint, metrics
 from jaxrl.run import assemble
+from jaxrl.training import routers
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig, pack
 from jaxrl.training.routers import Terms
@@ -202,3 +203,22 @@ def test_refusals_name_the_field(directories, tmp_path):
     skipping = {"objective.skip_zero_advantages": True, "model": str(directories["softmax"])}
     with pytest.raises(ValueError, match="set it to False"):
         assemble.assemble(tiny.config(tmp_path, router={"z": 0.1}, **skipping))
+
+
+def test_biases_of_routers_move_in_every_layer_of_a_hybrid():
+    """Layers that do not repeat are in stacks of their own, the dense one at the bottom as well."""
+    experts = Experts(
+        num_experts=4, per_token=2, size=16, dense_layers=1, scoring="sigmoid", correction_bias=True
+    )
+    model = dataclasses.replace(
+        MODEL, num_layers=4, convolution=3, recurrent_layers=(True, False, True, True),
+        experts=experts,
+    )  # fmt: skip
+    params = decoder.init(model, jax.random.key(0))
+    load = jnp.asarray([[8.0, 0.0, 4.0, 4.0], [0.0, 8.0, 4.0, 4.0], [4.0, 4.0, 0.0, 8.0]])
+    moved = routers.steered(params, load, 0.5)
+    for layer in range(1, 4):
+        stack, row = model.place(layer)
+        before, after = (p[stack]["mlp"]["correction"][row] for p in (params, moved))
+        np.testing.assert_allclose(after - before, 0.5 * np.sign(4 - load[layer - 1]), atol=1e-6)
+    assert "correction" not in moved[model.place(0)[0]]["mlp"]

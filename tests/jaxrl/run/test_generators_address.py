@@ -38,9 +38,21 @@ class SlowRay:
 
     def __init__(self, starts_at: int, reason: str = "The current node timed out during startup."):
         self.starts_at, self.reason, self.calls = starts_at, reason, list[str]()
+        self.running = set[SlowRay.Process]()
+
+    class Process:
+        """One that shutdown forgets."""
+
+        def __init__(self, ray):
+            self.ray = ray
+
+        def kill(self):
+            self.ray.calls.append("kill")
+            self.ray.running.remove(self)
 
     def init(self, **options):
         self.calls.append("init")
+        self.running.add(self.Process(self))
         if self.calls.count("init") < self.starts_at:
             raise Exception(self.reason)
 
@@ -48,10 +60,13 @@ class SlowRay:
         self.calls.append("shutdown")
 
 
-def test_a_busy_machine_gets_more_than_one_attempt_to_start_ray():
+def test_a_busy_machine_gets_more_than_one_attempt_to_start_ray(monkeypatch):
     slow = SlowRay(3)
+    monkeypatch.setattr(generators, "_ray_processes", slow.running.copy)
     generators._start_ray(slow, address=None)
-    assert slow.calls == ["init", "shutdown", "init", "shutdown", "init"]
+    late = ["init", "shutdown", "kill"]
+    assert slow.calls == [*late, *late, "init"] and len(slow.running) == 1
+    monkeypatch.setattr(generators, "_ray_processes", set)
     with pytest.raises(RuntimeError, match=r"did not start within 30 seconds, 3 times.*RAY_ADDR"):
         generators._start_ray(SlowRay(4), address=None)
     other = SlowRay(2, "no such address")

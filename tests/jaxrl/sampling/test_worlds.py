@@ -42,6 +42,8 @@ OF_NO_EPISODE = {"chunks"}
 """Fields that no task with turns goes with."""
 OF_TEMPLATES = {"template_args"}
 """Fields of the chat template; such an episode has none, as `chat` is refused."""
+OF_SUPPORT = {"top_k", "top_p", "min_p", "support"}
+"""Fields of truncation, which tests/jaxrl/run/test_truncation.py holds for such episodes."""
 
 
 def test_arrays_are_the_environment():
@@ -184,7 +186,8 @@ def test_an_opening_that_asks_for_what_the_decode_loop_does_not_do_voids_the_epi
 def test_every_field_is_obeyed_within_the_decode_loop_or_refused():
     """A field that is new must be put into one of the sets, with what holds it to its place."""
     names = {field.name for field in dataclasses.fields(RolloutConfig)} - {"on_device"}
-    assert names == OTHERWISE.keys() | REFUSED.keys() | OF_GROUPS | OF_NO_EPISODE | OF_TEMPLATES
+    held = OTHERWISE.keys() | REFUSED.keys() | OF_GROUPS | OF_NO_EPISODE
+    assert names == held | OF_TEMPLATES | OF_SUPPORT
     assert all(getattr(ROLLOUT, name) != value for name, value in OTHERWISE.items())
     inside = dataclasses.replace(ROLLOUT, on_device=True)
     assert rollout_tasks.arrays(TASK, TOKENIZER, inside) is not None
