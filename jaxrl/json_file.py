@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ DEEPEST = 100
 """Lists and objects within each other in a file, which are read recursively."""
 LARGEST = 1 << 28
 """Bytes of a file, which is in memory as a whole."""
+_PIECE = 1 << 20  # bytes; a reader makes room for all that it is asked for
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -23,10 +25,10 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is damaged: it is no regular file; restore it from a copy")
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise ValueError(f"it has more than {LARGEST} bytes")
-        value = json.loads(content.decode("utf-8"))
+            pieces = list(itertools.islice(iter(lambda: file.read(_PIECE), b""), LARGEST // _PIECE))
+            if file.read(1):
+                raise ValueError(f"it has more than {LARGEST} bytes")
+        value = json.loads(b"".join(pieces).decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}; restore it from a copy") from error
     if not isinstance(value, dict):

@@ -207,4 +207,7 @@ def _check_text(name: str, text: str, *, short: bool) -> None:
 
 def _is_name(name: str) -> bool:
     """Whether a field holds a name or a path, and no text to read."""
-    return name not in ("rollout.system", "judge.rubric", "latents.line")
+    return name not in (
+        "rollout.system", "judge.rubric", "latents.line", "guidance.shown", "policy_reward.marker",
+        "corrector.end",
+    )  # fmt: skip

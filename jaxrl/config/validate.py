@@ -60,7 +60,7 @@ def check(config: Config) -> None:
             "quantisation of the base weights, or sampling.weights=trained"
         )
     chunks = config.rollout.chunks
-    if chunks.carry >= max(1, chunks.size):
+    if chunks.size and chunks.carry >= chunks.size:
         raise ValueError(
             f"rollout.chunks.size={chunks.size}, carry={chunks.carry}: carry must be from 0 to "
             "below size"

@@ -186,17 +186,18 @@ def test_a_refusal_says_what_may_be(changes, says):
     assert says in str(error.value)
 
 
-def doubled(levels):
-    """YAML whose aliases stand for ten values each, and those for ten each."""
+def doubled(levels, width=10):
+    """YAML whose aliases stand for `width` values each, and those for as many each."""
     lines = ["a0: &a0 [x]"]
     for level in range(1, levels):
-        lines.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]")
+        lines.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]")
     return "\n".join(lines)
 
 
 CONTENTS = {
     "x.yaml": (
-        "[" * 2000, "a: " * 5000, doubled(7), "seed: &a [*a]", "task: 2020-01-01", "steps: 0x_",
+        "[" * 2000, "a: " * 5000, doubled(7), doubled(4, 3000), "seed: &a [*a]",
+        "task: 2020-01-01", "steps: 0x_",
         "recipe: quickstart\nstages: {1: {task: 2020-01-01}}", "steps: !!binary aGk=",
         "steps: !!python/object/apply:os.system [id]", "steps: " + "9" * 5000, "\x1b[2J: 1", "a\0b",
         "steps: !!set {a}", "- a", "", "null", "task_args: {a: !!binary aGk=}", "steps: 2020-99-99",

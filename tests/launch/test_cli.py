@@ -283,6 +283,9 @@ def test_the_doctor_warns_of_sampling_that_training_does_not_follow(tmp_path, ca
         "GRPOConfig(min_p=0.1, top_p=1.0)\n"
         "--rollout-top-k 20\n"
         "moe_router_top_k: 8\n"
+        "top_p: .9\n"
+        "min_p=5e-2\n"
+        "    top_k: int = 50\n"
     )
     assert cli.main(["doctor", "--recipe", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -291,6 +294,9 @@ def test_the_doctor_warns_of_sampling_that_training_does_not_follow(tmp_path, ca
         "line 3: top_p=0.95",
         "line 4: min_p=0.1",
         "line 5: rollout-top-k=20",
+        "line 7: top_p=.9",
+        "line 8: min_p=5e-2",
+        "line 9: top_k=50",
     ]
     assert "--rollout.top-k 50" in lines[0]
     assert cli.main(["doctor", "--recipe", str(tmp_path / "missing")]) == 2

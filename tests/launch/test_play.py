@@ -7,13 +7,14 @@ import re
 import numpy as np
 import pytest
 
+from jaxrl.config import Config, RolloutConfig
 from jaxrl.data.environments import Environment, Opening, Reply
 from jaxrl.data.sources import generate
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.launch import cli
 from jaxrl.launch.inspect import play
 from jaxrl.launch.inspect.sample import SampleConfig
-from jaxrl.record import jsonl
+from jaxrl.record import account, jsonl
 from jaxrl.rollout import policy
 from jaxrl.run import loop
 from tests.jaxrl import tiny
@@ -145,6 +146,14 @@ def test_a_run_plays_as_it_was_trained(trained, capsys):
     assert cli.main([*given, "--env-args.turns", "1", "--json"]) == 0
     shorter = json.loads(capsys.readouterr().out)["episodes"]
     assert max(len(each["token_ids"]) for each in shorter) <= 2
+
+
+def test_a_run_plays_with_its_truncation_unless_a_flag_says_otherwise(monkeypatch):
+    rollout = RolloutConfig(top_k=3, top_p=0.9)
+    monkeypatch.setattr(policy, "is_run", lambda name: True)
+    monkeypatch.setattr(account, "config", lambda *_: Config(rollout=rollout))
+    played = play.resolve("run", SampleConfig(env="keydoor", top_p=1.0)).rollout
+    assert played.truncated == {"top_k": 3} and not played.records_support
 
 
 @pytest.mark.parametrize(

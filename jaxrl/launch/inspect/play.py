@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from jaxrl.config import Config, RolloutConfig
 from jaxrl.data import tasks
 from jaxrl.data.environments import Opening, Reply, Turn
 from jaxrl.data.scoring.pool import Pool, open_pool
-from jaxrl.data.types import Problem, Task
+from jaxrl.data.types import Task
 from jaxrl.launch.console import PlainConsole, as_text
 from jaxrl.launch.inspect.sample import DEFAULT_TOKENS, SampleConfig
 from jaxrl.launch.streams import say
@@ -25,11 +25,9 @@ from jaxrl.rollout import collect, driver, episodes, policy, rollout_log
 from jaxrl.rollout.driver import OpenGroups
 from jaxrl.rollout.engine import Local
 from jaxrl.rollout.policy import Policy
-from jaxrl.rollout.programs import Context, Row, Sample, Wanted, with_samples
+from jaxrl.rollout.programs import Row
 from jaxrl.rollout.selection import Drawn
 from jaxrl.run import evaluate
-from jaxrl.sampling.requests import features_of
-from jaxrl.types import Completion, Request
 
 _LONGEST_OPENING = 2048  # tokens
 
@@ -50,10 +48,13 @@ def resolve(name: str, config: SampleConfig) -> Config:
     args = config.env_args
     if run_config.task == config.env:
         args = run_config.task_args | args
-    fields = ("temperature", "max_new_tokens", "turn_tokens", "chat", "system")
+    fields = (
+        "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "turn_tokens", "chat", "system",
+    )  # fmt: skip
     overrides = {field: getattr(config, field) for field in fields}
     overrides = {field: value for field, value in overrides.items() if value is not None}
-    rollout = dataclasses.replace(run_config.rollout, group_size=1, on_device=False, **overrides)
+    overrides |= {"group_size": 1, "on_device": False, "support": "full"}  # nothing is trained
+    rollout = dataclasses.replace(run_config.rollout, **overrides)
     return dataclasses.replace(
         run_config, task=config.env, task_args=args, domains={}, rollout=rollout
     )
@@ -111,20 +112,10 @@ def play(actor: Policy, config: SampleConfig, played: Config) -> list[Row]:
     setup = collect.sampler_setup(
         actor, rollout, Config().sampler, jax.random.key(config.seed), turns=True
     )
-    limits = {"top_k": config.top_k, "top_p": config.top_p, "min_p": config.min_p}
-    sample_request = Request(id=0, prompt=(), max_new_tokens=1, **limits)
-    setup = setup._replace(features=features_of([sample_request]))
-
-    def limited(request: Request) -> Generator[Wanted, Any, Completion]:
-        return (yield Sample(dataclasses.replace(request, **limits)))
-
-    def program(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
-        return (yield from with_samples(episodes.group(ctx, problem, first_id), limited))
-
     params = policy.sampling_params(actor.params, "float32")
     with _pool(config, task, played) as pool:
         driver.advance(
-            open_groups, program, ctx, Local(setup, params), pool,
+            open_groups, episodes.group, ctx, Local(setup, params), pool,
             enough=len(problems), version=0, timer=Timer(), log=lambda done: None,
         )  # fmt: skip
     return [row for group in open_groups.groups for row in group.rows]

@@ -40,12 +40,15 @@ class SampleConfig:
     """Number of completions."""
     temperature: float | None = None
     """Sampling temperature; 0 is greedy. None: 1, or with `env` that of the run."""
-    top_k: int = 0
-    """Keep the k most likely tokens; 0 keeps all."""
-    top_p: float = 1.0
-    """Keep the smallest set of most likely tokens whose mass reaches p."""
-    min_p: float = 0.0
-    """Drop tokens less likely than min_p times the most likely one."""
+    top_k: int | None = None
+    """Sample among the k most likely tokens; 0: among all. None: 0, or with `env` that of the run.
+    """
+    top_p: float | None = None
+    """Sample among the fewest most likely tokens whose probabilities sum to p or more; 1: among
+    all. None: 1, or with `env` that of the run."""
+    min_p: float | None = None
+    """Sample among the tokens at least min_p times as likely as the likeliest; 0: among all. None:
+    0, or with `env` that of the run."""
     max_new_tokens: int | None = None
     """Longest completion, in tokens; of an episode, the budget of all turns and of what is read
     between them. None: 128, or with `env` that of the run."""
@@ -237,9 +240,9 @@ def requests(tokenizer: Tokenizer, config: SampleConfig, prompt: str) -> list[Re
             if config.max_new_tokens is None
             else config.max_new_tokens,
             temperature=1.0 if config.temperature is None else config.temperature,
-            top_k=config.top_k,
-            top_p=config.top_p,
-            min_p=config.min_p,
+            top_k=config.top_k or 0,
+            top_p=1.0 if config.top_p is None else config.top_p,
+            min_p=config.min_p or 0.0,
         )
         for i in range(config.n)
     ]

@@ -163,6 +163,8 @@ def _check_plain(values: dict[Any, Any], path: Path) -> None:
     for _ in range(json_file.DEEPEST):
         inner = list[tuple[str, Any]]()
         for name, value in level:
+            if isinstance(value, dict | list) and (count := count + len(value)) > MOST_VALUES:
+                raise ValueError(f"{path}: holds over {MOST_VALUES} values; leave some out")
             if isinstance(value, dict):
                 inner += ((f"{name}.{key}".removeprefix("."), v) for key, v in value.items())
             elif isinstance(value, list):
@@ -170,8 +172,6 @@ def _check_plain(values: dict[Any, Any], path: Path) -> None:
             elif not isinstance(value, str | int | float | None):
                 kind = type(value).__name__
                 raise ValueError(f"{path}: {name}={value!r:.200} is a {kind}; write it in quotes")
-            if (count := count + 1) > MOST_VALUES:
-                raise ValueError(f"{path}: holds over {MOST_VALUES} values; leave some out")
         level = inner
     if level:
         raise ValueError(

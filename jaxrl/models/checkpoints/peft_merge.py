@@ -277,5 +277,5 @@ def _matching(patterns: Mapping[str, Any], module: str) -> str:
     """The first pattern that the end of a module's name matches, as PEFT has it."""
     try:
         return next((p for p in patterns if re.match(rf"(.*\.)?({p})$", module)), module)
-    except re.error as error:
+    except (re.error, OverflowError) as error:
         raise ValueError(f"adapter_config.json has a pattern that is none: {error}") from error

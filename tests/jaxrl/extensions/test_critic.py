@@ -126,7 +126,9 @@ def test_a_cut_response_is_bootstrapped_by_hand():
         rewards=np.full(3, 2.0, np.float32),
         stopped=np.array([True, False, False]),
     )
-    longer = critic.with_last_states(data)
+    support = np.ones((*mask.shape, 1), np.uint32)  # of a run that truncates; values need none
+    longer = critic.with_last_states(data.replace(support=support))
+    assert longer.support is None
     assert longer.action_mask.shape == (3, mask.shape[1] + 1)
     assert np.argwhere(longer.action_mask[:, 5:]).tolist() == [[1, 0]]
     np.testing.assert_array_equal(longer.action_mask[:, :5], mask[:, :5])
