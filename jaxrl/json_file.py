@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,12 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is damaged: it is no regular file; restore it from a copy")
     try:
         with path.open("rb") as file:
-            pieces = list(itertools.islice(iter(lambda: file.read(_PIECE), b""), LARGEST // _PIECE))
-            if file.read(1):
-                raise ValueError(f"it has more than {LARGEST} bytes")
-        value = json.loads(b"".join(pieces).decode("utf-8"))
+            content = bytearray()
+            while len(content) <= LARGEST and (piece := file.read(_PIECE)):
+                content += piece
+        if len(content) > LARGEST:
+            raise ValueError(f"it has more than {LARGEST} bytes")
+        value = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}; restore it from a copy") from error
     if not isinstance(value, dict):

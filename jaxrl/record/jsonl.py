@@ -59,7 +59,10 @@ def _bounded(file: Any) -> Iterator[bytes]:
 
 
 def numbers(path: Path, note: Note = warnings.warn) -> Iterator[dict[str, Any]]:
-    """The numbers of the rows of `read` that are of a step; a file of others may hold anything."""
+    """The numbers of the rows of `read` that are of a step; a file of others may hold anything.
+
+    None stands for what is not finite.
+    """
     for json_object in read(path, note):
         row = {name: value for name, value in json_object.items() if _is_number(value)}
         if type(row.get("step")) is int:
@@ -68,7 +71,9 @@ def numbers(path: Path, note: Note = warnings.warn) -> Iterator[dict[str, Any]]:
 
 def _is_number(value: Any) -> bool:
     """Whether a value of JSON is a number that a float holds, nan and infinities among them."""
-    return isinstance(value, float) or (isinstance(value, int) and abs(value) < sys.float_info.max)
+    if isinstance(value, int):
+        return abs(value) < sys.float_info.max
+    return value is None or isinstance(value, float)
 
 
 def read_whole(path: Path) -> list[dict[str, Any]]:

@@ -54,13 +54,14 @@ def load_run(directory: str | Path, *, texts: bool = True) -> Run:
     """
     directory = storage.locate(directory)
     saved = _saved(directory)
+    rows = jsonl.numbers(directory / "metrics.jsonl")
     summary = directory / "summary.json"
     return Run(
         directory=directory,
         config=saved.pop("config"),
         environment=saved,
         summary=_summary(summary) if summary.exists() else {},
-        metrics=table(jsonl.numbers(directory / "metrics.jsonl")),
+        metrics=table({k: v for k, v in row.items() if v is not None} for row in rows),
         evals=table(completions(directory, "evals")) if texts else {},
         rollouts=table(completions(directory, "rollouts")) if texts else {},
     )
