@@ -18,9 +18,7 @@ _NUMERAL = re.compile(
     r"(?:([1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]*|0)(?:\.([0-9]+))?|(?<!\.)\.([0-9]+))"
     r"(?![0-9])(?!\.[0-9])(?!/[0-9])(?![eE][-+]?[0-9])"
 )
-_REST = re.compile(
-    r"(?<![0-9A-Za-z)\]])-(?=\.?[0-9]|\\)|(?<=[0-9][eE])-(?=[0-9])|[0-9]+"
-)
+_REST = re.compile(r"(?<![0-9A-Za-z)\]])-(?=\.?[0-9]|\\)|(?<=[0-9][eE])-(?=[0-9])|[0-9]+")
 """Signs and digits of what is no numeral: fractions, exponents and numerals with leading zeros."""
 _AROUND = " \t\r\n*_$`'\"()[]{}"
 
