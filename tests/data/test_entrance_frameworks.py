@@ -45,6 +45,7 @@ def blocks(*parts):
 USED = ("tool_use", {"id": "t1", "name": "weather", "input": {"city": "Oslo"}})
 GAVE = ("tool_result", {"tool_use_id": "t1", "content": "21"})
 RANKED = [{"rank": 1, "completion": [B]}, {"rank": 0, "completion": [A]}]
+DEEP = "[" * 100_000
 PAIR = [{"prompt": [U], "chosen": [A], "rejected": [B]}]
 CASES = {
     "NeMo RL: ranks": ({"context": [U], "completions": RANKED, "task_name": "t"}, PAIR),
@@ -81,6 +82,26 @@ CASES = {
             "conversation": [{"human": "q", "assistant": "a"}, {"human": "q2", "assistant": "a2"}],
         },
         [{"messages": [S, U, A, U2, A2]}],
+    ),
+    "pairs of turns in the order of the alphabet": (
+        {"conversation": [{"assistant": "a", "human": "q", "system": "S"}]},
+        [{"messages": [S, U, A]}],
+    ),
+    "pairs of turns: a result before an answer": (
+        {"conversation": [{"human": "q"}, {"observation": "21", "assistant": "a"}]},
+        [{"messages": [U, result("21"), A]}],
+    ),
+    "a greeting first, in both conversations": (
+        {"messages": [A2, U, A], "rejected_messages": [A2, U, B]},
+        [{"prompt": [A2, U], "chosen": [A], "rejected": [B]}],
+    ),
+    "a greeting first, and one turn rejected": (
+        {"messages": [A2, U, A], "rejected_response": "a2"},
+        [{"prompt": [A2, U], "chosen": [A], "rejected": [A2]}],
+    ),
+    "no question": (
+        {"messages": [S, A], "rejected_response": "b"},
+        [{"prompt": [S], "chosen": [A], "rejected": [B]}],
     ),
     "Capybara": (
         {"conversation": [{"input": "q", "output": "a"}, {"input": "q2", "output": "a2"}]},
@@ -216,6 +237,15 @@ def test_parts_that_are_not_learned_are_refused_and_thoughts_may_be_parts(field,
     [
         ({"messages": [U, {**A, "loss_scale": 2.0}]}, r"loss_scale=2\.0 must be 0 or 1"),
         ({"messages": [U, A, {**swift_call("Oslo"), "loss": False}]}, "a call is switched off"),
+        ({"messages": [U, {**A, "loss": 0}, swift_call("Oslo")]}, "belongs to is switched off"),
+        *(
+            ({"messages": [U, A, {"role": "function_call", "content": none}]}, "holds no call")
+            for none in ("[]", "{}", "null")
+        ),
+        ({"messages": [U, {**A, "content": blocks(("tool_use", {"input": {}}))}]}, "is no call"),
+        ({"messages": [U, {"role": "tool_call", "content": DEEP}]}, "must be JSON"),
+        ({"messages": [U, A], "tools": DEEP}, "'tools' is .* must be JSON"),
+        ({"messages": DEEP}, "neither a text nor a list of messages"),
         ({"messages": [U, {**A, "content": blocks(USED, ("text", {"text": "a"}))}]}, "'tool_use'"),
         (
             {"context": [U], "response1": "a", "response2": "b", "overall_preference": 0},
@@ -237,6 +267,8 @@ def test_an_empty_answer_and_an_unknown_variable_are_refused(tmp_path):
             encoded(tokenizer, path)
     path = saved(tmp_path, {"messages": [U, {**A, "content": "", "weight": 0}, U2, A2]})
     assert "[[a2" in encoded(tokenizer, path)[0]
+    row = {"messages": [U, A], "chat_template_kwargs": {"documents": [], "date": "", "x": None}}
+    assert encoded(tokenizer, saved(tmp_path, row))
     row = {"messages": [U, A], "chat_template_kwargs": {"enable_thinking": False}}
     with pytest.raises(ValueError, match=r"rows\.jsonl:1: .*has no variable 'enable_thinking'"):
         encoded(tokenizer, saved(tmp_path, row))
@@ -258,6 +290,67 @@ def test_an_empty_answer_and_an_unknown_variable_are_refused(tmp_path):
 def test_columns_of_known_meaning_are_named_where_they_are_left_out(column, tmp_path):
     layout = rows.read(saved(tmp_path, {"text": "q", column: True})).layout
     assert layout.unused == (column,) and repr(column) in layout.warnings("f")[0]
+
+
+HH = "\n\nHuman: q\n\nAssistant:"
+
+
+@pytest.mark.parametrize(
+    ("record", "kind", "used"),
+    [
+        ({"text": "t", "context": "c", "response": "r"}, "text", {"text"}),
+        ({"text": "t", "prompt": "p", "generation": "g"}, "text", {"text"}),
+        ({"text": "t", "context": "c", "generation": "g"}, "text", {"text"}),
+        ({"text": "t", "prompt": "p", "completion": "c"}, "completion", {"prompt", "completion"}),
+        ({"text": None, "context": "c", "response": "r"}, "completion", {"context", "response"}),
+        ({"chosen": [U, A], "rejected": [U, B], "context": "c"}, "preference", None),
+        ({"chosen": [U, A], "rejected": [U, B], "context": ""}, "preference", None),
+        ({"chosen": HH + " a", "rejected": HH + " b", "context": "c"}, "preference", None),
+        ({"chosen": "q a", "rejected": "q b", "context": ""}, "preference", None),
+        (
+            {"chosen": "a", "rejected": "b", "context": "q", "text": "t"},
+            "preference",
+            {"chosen", "rejected", "context"},
+        ),
+        (
+            {"chosen": [A, U2, A2], "rejected": [B], "context": [U]},
+            "preference",
+            {"chosen", "rejected", "context"},
+        ),
+        ({"prompt": "p", "completion": "c", "Weight": 0.5}, "completion", {"prompt", "completion"}),
+        ({"prompt": "p", "completion": "c", "Label": "x"}, "completion", {"prompt", "completion"}),
+        ({"Prompt": "p", "COMPLETION": "c", "System": "S"}, "completion", None),
+    ],
+)
+def test_a_name_of_several_meanings_takes_nothing_from_other_columns(record, kind, used, tmp_path):
+    read = rows.read(saved(tmp_path, record))
+    assert read.layout.kind == kind and len(read) == 1
+    expected = used or ({*record} if "System" in record else {"chosen", "rejected"})
+    assert {*read.layout.used} == expected
+
+
+def test_rankings_that_rank_nothing_do_not_change_the_kind_of_the_others(tmp_path):
+    pair, single = ({"prompt": "q", "ranking": r} for r in (["a", "b"], ["a"]))
+    for bad in (single, {"prompt": "q", "ranking": None}, {"prompt": "q", "ranking": []}):
+        read = rows.read(saved(tmp_path, bad, pair), bad="skip")
+        assert (read.layout.kind, len(read)) == ("preference", 1)
+    path = saved(tmp_path, pair, {"prompt": "q", "ranking": ["a", "b", "c"]})
+    assert rows.read(path).layout.kind == "ranking"
+    steps = {"prompt": "q", "completions": ["a"], "labels": [True]}
+    read = rows.read(saved(tmp_path, {**steps, "completions": [], "labels": []}, steps), bad="skip")
+    assert (read.layout.kind, len(read)) == ("stepwise", 1)
+
+
+@pytest.mark.parametrize("name", ["expected_answer", "final_answer", "answers", "answerKey"])
+def test_rows_of_several_kinds_need_no_answer_that_another_has(name, tmp_path):
+    records = ({"question": "q", name: "4"}, {"question": "r", "tests": "assert f() == 4"})
+    mixed = task(tmp_path, *records)
+    assert [mixed.problem("train", 0, at).answer for at in range(2)] == ["4", None]
+    assert mixed.gold is None and task(tmp_path, records[0]).gold is not None
+    with pytest.raises(ValueError, match=f":2: no column '{name}'"):
+        task(tmp_path, *records, answer_column=name)
+    with pytest.raises(ValueError, match=":2: no column 'answer'"):
+        task(tmp_path, {"question": "q", "answer": "4"}, records[1])
 
 
 @pytest.mark.parametrize(

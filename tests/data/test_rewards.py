@@ -336,6 +336,12 @@ def test_math_equivalence(gold, same, different):
     assert reward(problem, "\\boxed{" + "(" * 5000 + "}").value == 0.0
 
 
+@pytest.mark.parametrize("make", [math_rewards.near, math_rewards.equivalent])
+def test_a_large_number_of_a_table_is_a_reference(make):
+    form = "\\boxed{1" + "0" * 16 + "}"
+    assert make()(Problem("p", "q", 1e16), form).value == 1.0
+
+
 def math_task() -> Task:
     return Task("m", lambda s, k, i: P, math_rewards.equivalent())
 

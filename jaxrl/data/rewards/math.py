@@ -33,7 +33,7 @@ def equivalent(answer_format: str = "boxed") -> Reward:
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of the limits left to us
 
     def reward(problem: Problem, completion: str) -> Score:
-        gold = _parse(str(problem.answer))
+        gold = _parse(references.text(problem.answer))
         if not gold:
             return Score(None, error=f"gold: math-verify cannot parse {problem.answer!r}")
         answer = find(completion)
@@ -74,7 +74,7 @@ def near() -> Reward:
 
     def reward(problem: Problem, completion: str) -> Score:
         stated = read_number(extract.last_number(completion) or "")
-        expected = read_number(str(problem.answer).rpartition("####")[2])
+        expected = read_number(references.text(problem.answer).rpartition("####")[2])
         if expected is None:
             return Score(None, error=f"gold: the answer {problem.answer!r:.80} is not a number")
         value = 0.0 if stated is None else nearness(stated, expected)

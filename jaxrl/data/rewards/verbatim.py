@@ -1,29 +1,37 @@
 """Whether a text is an answer, or contains it, as it is written: its numbers and words whole.
 
 Numbers are compared by value: 4, 4.0 and +4 are equal, and neither 14 nor -4 nor 4.5 is any of
-them. Numerals with leading zeros, such as `007`, and fractions are texts.
+them. Numerals with leading zeros, such as `007`, fractions and exponents are texts, whose digits
+and signs are compared.
 """
 
 from __future__ import annotations
 
 import re
+import string
 
-from jaxrl.data.rewards.text import exact_match
+from jaxrl.data.rewards.text import exact_match, normalise
 
 _NUMERAL = re.compile(
-    r"(?:(?<![0-9A-Za-z_)\]])([-+\u2212]))?(?<![0-9.A-Za-z_])(?<![0-9]/)"
-    r"(?:([1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]*|0)(?:\.([0-9]+))?|\.([0-9]+))"
+    r"(?:(?<![0-9A-Za-z)\]])(?<![0-9A-Za-z]_)([-+\u2212]))?"
+    r"(?<![0-9A-Za-z])(?<![0-9A-Za-z]_)(?<![0-9]\.)(?<![0-9]/)"
+    r"(?:([1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]*|0)(?:\.([0-9]+))?|(?<!\.)\.([0-9]+))"
     r"(?![0-9])(?!\.[0-9])(?!/[0-9])(?![eE][-+]?[0-9])"
 )
+_REST = re.compile(r"(?<![0-9A-Za-z)\]])-(?=\.?[0-9]|\\)|(?<=[0-9][eE])-(?=[0-9])|[0-9]+")
+"""Signs and digits of what is no numeral: fractions, exponents and numerals with leading zeros."""
 _AROUND = " \t\r\n*_$`'\"()[]{}"
 
 
 def is_answer(text: str, reference: str) -> bool:
     """Whether the texts are equal but for case, punctuation, articles and white space.
 
-    The numbers in them must be equal: punctuation is a part of `-4`, `3.14` and `1/2`.
+    The numbers in them must be equal: punctuation is a part of `-4`, `3.14` and `1/2`. A reference
+    of punctuation or an article alone, such as `<` or `A`, is compared as it is written.
     """
-    if _numbers(text) != _numbers(reference):
+    if not normalise(reference):
+        return _bare(text) == _bare(reference)
+    if _numbers(text) != _numbers(reference) or _rest(text) != _rest(reference):
         return False
     number = _number(text)
     return exact_match(text, reference) == 1 or (
@@ -64,6 +72,17 @@ def _is_cut(left: str, right: str) -> bool:
 def _numbers(text: str) -> list[str]:
     """The values of the numbers in a text, each written in one way."""
     return [_value(match) for match in _NUMERAL.finditer(text)]
+
+
+def _rest(text: str) -> list[str]:
+    """The signs and digits in a text that belong to no number of `_numbers`."""
+    return _REST.findall(_NUMERAL.sub("0", text).replace("\u2212", "-"))
+
+
+def _bare(text: str) -> str:
+    """A text in lower case without the punctuation around it, as far as that is not all of it."""
+    spare = string.punctuation + string.whitespace
+    return (text.strip(spare) or text.strip(_AROUND) or text.strip()).casefold()
 
 
 def _number(text: str) -> str | None:

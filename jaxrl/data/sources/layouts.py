@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from jaxrl.data.sources import records as sources
+from jaxrl.data.text import prompts as dialogues
 
 Kind = Literal[
     "messages", "completion", "preference", "ranking", "label", "stepwise", "referenced", "text",
@@ -74,6 +75,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 _NEEDED = ("messages", "prompt", "completion", "chosen", "rejected", "text")
 """Columns that are looked for even where they are null in all rows, so that the rows are bad: what
 is rejected, only beside what is chosen."""
+_SHARED = {"prompt": ("context_messages", "context"), "completion": ("generation",)}
+"""Names that mean something else in many files, so that other columns decide."""
 _IDS = ("input_ids", "prompt_ids", "completion_ids")
 """Columns of files that another framework has encoded."""
 _CONVERSATION = ("system", "history", "tools", "variables")
@@ -159,7 +162,7 @@ def recognise(
     for column in COLUMNS:
         if column in columns:
             continue
-        free = [n for n in spelled(COLUMNS[column], present) if n not in names.values()]
+        free = [n for n in names_of(column, present) if n not in names.values()]
         if column == "ranking":
             free = [
                 n
@@ -170,6 +173,8 @@ def recognise(
         needed = column != "rejected" or present.get(names.get("chosen", ""), False)
         if full or (free and needed and column in _NEEDED):
             names[column] = (full or free)[0]
+    for column in _taken(names, present, records) - columns.keys():
+        del names[column]
     if "input" not in columns:
         names |= input_of(names.get("prompt", ""), present)
     for kind, choices in KINDS.items():
@@ -207,6 +212,32 @@ def recognise(
         "its columns, as in --data.columns.prompt NAME --data.columns.completion NAME"
         f"{alone if 'prompt' in names else ''}"
     )
+
+
+def names_of(column: str, present: Collection[str]) -> list[str]:
+    """The columns of a file that one of `COLUMNS` is recognised by, the first first.
+
+    Letters of any case are for what is learned and what belongs to its prompt. A column such as
+    `Label` or `Weight` may hold anything.
+    """
+    if column in _NEEDED or column in _CONVERSATION or column in MEDIA:
+        return spelled(COLUMNS[column], present)
+    return [name for name in COLUMNS[column] if name in present]
+
+
+def _taken(
+    names: Mapping[str, str], present: Mapping[str, bool], records: Sequence[Mapping[str, Any]]
+) -> set[str]:
+    """The columns of `_SHARED` whose names mean something else in a file, as its others show."""
+    shared = {c for c, others in _SHARED.items() if names.get(c, "").lower() in others}
+    if "chosen" in names:
+        is_blank = not any(
+            str(value(records[index], names["prompt"]) or "").strip()
+            for index in range(len(records) if "prompt" in shared else 0)
+        )
+        return shared if is_blank or _has_dialogues(records, names["chosen"]) else set()
+    has_text = present.get(names.get("text", ""), False)
+    return shared if has_text and not names.keys() & {"ranking", "first"} else set()
 
 
 def spelled(names: Sequence[str], present: Collection[str]) -> list[str]:
@@ -273,7 +304,7 @@ def value(record: Mapping[str, Any], name: str) -> Any:
     inner: Any = record
     for key in name.split("."):
         if isinstance(inner, str) and inner.lstrip()[:1] == "{":  # as a table of texts holds it
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 inner = json.loads(inner)
         if not isinstance(inner, Mapping) or key not in inner:
             return None
@@ -298,25 +329,38 @@ def _has_conversations(records: Sequence[Mapping[str, Any]], name: str) -> bool:
     return isinstance(first_cell, list | tuple) and len(first_cell) > 1
 
 
+def _has_dialogues(records: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Whether a column holds answers after the prompts that they answer."""
+    first_cell = parsed(first(records, name))
+    if isinstance(first_cell, str):
+        return dialogues.has_question(first_cell)
+    turn = first_cell[0] if isinstance(first_cell, list | tuple) and len(first_cell) > 1 else None
+    role = (turn.get("role") or turn.get("from")) if isinstance(turn, Mapping) else None
+    return str(role).lower() in ("system", "user", "human")
+
+
 def _has_ranks(records: Sequence[Mapping[str, Any]], name: str) -> bool:
     """Whether a column holds answers with their ranks, and not the answers to a question."""
     first_cell = parsed(first(records, name))
-    return isinstance(first_cell, list | tuple) and all(
-        isinstance(answer, Mapping) and "rank" in answer for answer in first_cell
+    return (
+        isinstance(first_cell, list | tuple)
+        and bool(first_cell)
+        and all(isinstance(answer, Mapping) and "rank" in answer for answer in first_cell)
     )
 
 
 def _has_pairs(records: Sequence[Mapping[str, Any]], name: str) -> bool:
-    """Whether all rankings are of two answers."""
+    """Whether all rankings are of two answers; a cell that ranks nothing is a bad row of these."""
     cells = (parsed(value(records[index], name)) for index in range(len(records)))
-    return all(isinstance(cell, list | tuple) and len(cell) == 2 for cell in cells)
+    lengths = {len(cell) for cell in cells if isinstance(cell, list | tuple)}
+    return lengths - {0, 1} == {2}
 
 
 def parsed(cell: Any) -> Any:
     """What a text of JSON stands for, as a table of texts holds it; any other value as it is."""
     try:
         return json.loads(cell) if isinstance(cell, str) else cell
-    except ValueError:
+    except (ValueError, RecursionError):
         return cell
 
 

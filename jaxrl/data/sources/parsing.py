@@ -236,9 +236,10 @@ def _preference(record: _Record, tools: Any, variables: Mapping[str, Any]) -> Ro
         messages.require_answer(turns, record.where)
         if isinstance(worse, str):
             worse = ({"role": "assistant", "content": worse},)
-        if worse[0]["role"] not in ("system", "user"):
+        repeats = len(worse) > 1 and worse[0] == turns[0]
+        if not repeats and worse[0]["role"] not in ("system", "user"):
             users = [n for n, turn in enumerate(turns) if turn["role"] == "user"]
-            worse = (*turns[: users[-1] + 1 if users else 0], *worse)
+            worse = (*turns[: users[-1] + 1 if users else len(turns) - 1], *worse)
         pair = (turns, worse)
     if "prompt" in record.columns:
         prompt = _prompt(record)

@@ -32,6 +32,9 @@ _ANSWERS = (
     "reward_model.ground_truth", "extra_info.answer", "final_answer", "expected_answer",
     "golden_answers", "answers.text", "answers", "answerKey",
 )  # fmt: skip
+_MANDATORY = _ANSWERS[:8]
+"""Names of answers that every row has where one has them: rows may be of several kinds, and only
+some be compared with an `expected_answer`."""
 _BESIDE = ("system", "history", "tools", "variables", "weight", *sorted(layouts.MEDIA))
 """Columns of `jaxrl.data.sources.layouts` that a prompt may have besides, and `input` after
 instruction."""
@@ -85,7 +88,7 @@ def task(
     """
     if bad_rows not in ("error", "skip"):
         raise ValueError(f"bad_rows={bad_rows!r} must be error or skip")
-    beside = _Beside(solution_column, domain_column, domain, columns)
+    beside = _Beside(solution_column, domain_column, domain, columns, answer_column)
     rows = _rows(path, prompt_column, answer_column, bad_rows, beside, _stamp(path))
     split_rows = {"train": rows}
     if test_path:
@@ -161,6 +164,7 @@ class _Beside(NamedTuple):
     domain_column: str
     domain: str
     columns: str
+    answer: str
 
 
 class _Rows:
@@ -184,6 +188,9 @@ class _Rows:
                 "with --prompt-column NAME"
             )
         self.solution = beside.solution or (self.answer if self._is_text(self.answer) else "")
+        self._needed = {"prompt": self.prompt, "solution": beside.solution}
+        if beside.answer or self.answer in _MANDATORY:
+            self._needed["answer"] = self.answer
         self.beside = self._context()
         self.characters: set[str] = set()
         self.keys: list[bytes] = []
@@ -200,6 +207,10 @@ class _Rows:
                 self.bad.append(Bad(where, str(error).removeprefix(f"{where}: ")))
                 continue
             self._places.append(place)
+        if "answer" not in self._needed and any(
+            layouts.value(self._all[place], self.answer) is None for place in self._places
+        ):  # not every row has one that could be imitated
+            self.solution = beside.solution
         if not self.keys:
             why = self.bad[0].why if self.bad else f"none is of domain {beside.domain!r}"
             raise ValueError(f"{path} has no row that can be used: {why}")
@@ -219,7 +230,7 @@ class _Rows:
         return bool(name) and isinstance(layouts.first(self._all, name), str)
 
     def _is_of_domain(self, place: int) -> bool:
-        _, column, domain, _ = self._columns
+        domain, column = self._columns.domain, self._columns.domain_column
         return not domain or str(layouts.value(self._all[place], column)) == domain
 
     def _context(self) -> dict[str, str]:
@@ -229,7 +240,7 @@ class _Rows:
         names = {
             column: name
             for column in _BESIDE
-            for name in reversed(layouts.spelled(layouts.COLUMNS[column], self._names))
+            for name in reversed(layouts.names_of(column, self._names))
             if self._names[name] and name != self.prompt and column not in chosen
         }
         names |= {column: name for column, name in chosen.items() if name}
@@ -282,8 +293,7 @@ class _Rows:
     def _key(self, place: int) -> bytes:
         """A hash of the prompt, after checks of the row."""
         record = self._all[place]
-        needed = {"prompt": self.prompt, "answer": self.answer, "solution": self.solution}
-        for flag, name in needed.items():
+        for flag, name in self._needed.items():
             if name and name not in record and not self._is_null(record, name):
                 raise ValueError(
                     f"{self._where(place)}: no column {name!r}; it has {', '.join(record)}; name "

@@ -288,7 +288,9 @@ def _check_words(answer: Sequence[Message]) -> None:
 
 def _check_variables(tokenizer: Tokenizer, row: Row) -> None:
     """Refuse variables that the template does not have: it would ignore them."""
-    for name in row.variables:
+    for name, value in row.variables.items():
+        if value in ("", None, [], {}):  # which changes no prompt
+            continue
         if not re.search(rf"\b{re.escape(name)}\b", tokenizer.template or ""):
             raise ValueError(
                 f"the chat template has no variable {name!r}; take it out of the row, or ignore "

@@ -55,6 +55,8 @@ _TURN_KEYS = {
     **dict.fromkeys(("output", "response", "answer"), "assistant"),
 }
 """Keys of a pair of turns, and the role of each."""
+_FIRST = {"system": 0, "user": 1}
+"""Roles that begin such a pair, in whatever order its keys are written."""
 
 
 class NotText(ValueError):
@@ -91,7 +93,10 @@ def normal(message: Any, where: str = "", *, strict: bool = True) -> Message:
     content, thought = _content(fields.pop("content", None), where)
     calls = fields.pop("tool_calls", None) or _legacy(fields.pop("function_call", None))
     if role in _CALLS:
-        calls, content = _json(content, f"{where}: its content"), ""
+        calls = _json(content, f"{where}: its content")
+        if strict and not calls:
+            raise ValueError(f"{where}: its content is {content!r:.60}, which holds no call")
+        content = ""
     thoughts = [_thought(fields.pop(name), where) for name in _THOUGHTS if name in fields]
     thought = next(filter(None, thoughts), thought)
     out: Message = {"role": ROLES.get(role, role), "content": content or ""}
@@ -140,7 +145,9 @@ def _apart(turn: Any) -> Iterator[Any]:
     fields = {k: v for k, v in turn.items() if v is not None} if isinstance(turn, Mapping) else {}
     content = fields.get("content")
     if fields and all(str(k) in _TURN_KEYS and isinstance(v, str) for k, v in fields.items()):
-        yield from ({"role": _TURN_KEYS[str(k)], "content": v} for k, v in fields.items())
+        pairs = [(_TURN_KEYS[str(k)], v) for k, v in fields.items()]
+        pairs.sort(key=lambda pair: _FIRST.get(ROLES.get(pair[0], pair[0]), len(_FIRST)))
+        yield from ({"role": role, "content": v} for role, v in pairs)
     elif isinstance(content, list | tuple) and any(_kind(part) in _BLOCKS for part in content):
         yield from _of_blocks(fields, content)
     else:
@@ -152,7 +159,7 @@ def _of_blocks(fields: Mapping[str, Any], content: Sequence[Any]) -> Iterator[di
     calls = [part for part in content if _kind(part) == "tool_use"]
     others = [part for part in content if _kind(part) != "tool_use"]
     if calls and [*others, *calls] == list(content):
-        functions = [{"name": part["name"], "arguments": part.get("input")} for part in calls]
+        functions = [{"name": part.get("name"), "arguments": part.get("input")} for part in calls]
         pairs = zip(calls, functions, strict=True)
         tool_calls = [{"id": part.get("id"), "function": function} for part, function in pairs]
         yield {**fields, "content": others, "tool_calls": tool_calls}
@@ -179,10 +186,12 @@ def _is_call(turn: Mapping[str, Any]) -> bool:
 
 def _with_calls(message: Message, call: Message, where: str) -> Message:
     """A message of the assistant with the calls that follow it: they are one turn."""
-    if call.get("weight", 1) < message.get("weight", 1):
+    off, other = call.get("weight", 1), message.get("weight", 1)
+    if off != other:
+        first, second = ("a call", "the turn that it belongs to")[:: 1 if off < other else -1]
         raise ValueError(
-            f"{where}: a call is switched off, and the turn that it belongs to is not; a turn is "
-            "learned whole or not at all"
+            f"{where}: {first} is switched off, and {second} is not; a turn is learned whole or "
+            "not at all"
         )
     return {**message, "tool_calls": [*message.get("tool_calls", ()), *call["tool_calls"]]}
 
@@ -390,7 +399,7 @@ def _arguments(value: Any, where: str, *, strict: bool) -> Any:
         return without_nulls(value)
     try:
         parsed = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = value
     if isinstance(parsed, dict):
         return parsed
@@ -404,7 +413,7 @@ def _arguments(value: Any, where: str, *, strict: bool) -> Any:
 def _json(text: Any, what: str) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{what} is {text!r:.60}, and must be JSON: {error}") from error
 
 

@@ -78,6 +78,12 @@ def _holds(texts: list[str], run: list[str]) -> bool:
     return any(texts[at : at + len(run)] == run for at in range(len(texts)))
 
 
+def has_question(text: str) -> bool:
+    """Whether a text is a dialogue that begins with its question, as in HH-RLHF."""
+    turn = _OTHER.match("\n" + text.lstrip())
+    return turn is not None and _TURN.search(text) is not None
+
+
 _TURN = re.compile(r"(?:^|\n)(?:Assistant|ASSISTANT|assistant|AI|Bot):")
 _OTHER = re.compile(r"\n(?:Human|HUMAN|human|User|USER|user):")
 
