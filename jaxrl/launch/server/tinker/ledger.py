@@ -182,7 +182,7 @@ def _of_model(ledger: Ledger, kind: str, body: Any, time: float) -> Operation:
 
 def _check_free(ledger: Ledger, sampler: str | None) -> None:
     """Refuse to begin a sampling session in the place of another."""
-    if sampler in ledger.samplers:
+    if sampler is not None and sampler in ledger.samplers:
         raise Refused(
             400,
             f"sampling_session_seq_id={sampler.rpartition(':')[2]} is taken in this session; send "
