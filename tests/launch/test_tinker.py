@@ -56,10 +56,12 @@ def serving(run_dir, **changes) -> Iterator[Server]:
     server = make(run_dir, **changes)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 KEY = "tml-local"
@@ -338,7 +340,7 @@ def test_samples_of_one_seed_take_turns():
         body = {"sampling_session_id": "s", "seq_id": seq, "prompt": prompt}
         return bodies.Sample.model_validate({**body, "sampling_params": {"seed": seed}})
 
-    jobs = [job(0, 7), job(1, 8), job(2, 7), job(3, None), job(4, 7 + 2**31)]
+    jobs = [job(0, 7), job(1, 8), job(2, 7), job(10**18, None), job(4, 7 + 2**31)]
     assert work.together(jobs) == [[0, 1, 3], [2], [4]]
 
 
@@ -395,6 +397,79 @@ def test_a_request_is_served_once_however_often_it_is_sent(tmp_path):
             TinkerConfig(run_dir=str(tmp_path), port=0, max_context_tokens=64),
             "other",
         )
+
+
+def test_a_snapshot_for_sampling_that_is_sent_again(server):
+    """Clients take another sampling session for each attempt at the same request."""
+    model = create(server)
+    body = {"model_id": model, "seq_id": 1, "sampling_session_seq_id": 0}
+    first = json.loads(result(server, "save_weights_for_sampler", body))
+    again = json.loads(
+        result(server, "save_weights_for_sampler", {**body, "sampling_session_seq_id": 1})
+    )
+    assert first == again and first["sampling_session_id"] == f"{model.partition(':')[0]}:sample:0"
+    status, answer = send(server, "save_weights_for_sampler", {**body, "seq_id": 2})
+    assert status == 400 and b"sampling_session_seq_id=0 is taken" in answer
+    taken = {"session_id": model.partition(":")[0], "sampling_session_seq_id": 0}
+    taken["base_model"] = MODEL
+    status, answer = send(server, "create_sampling_session", taken)
+    assert status == 400 and b"sampling_session_seq_id=0 is taken" in answer
+    body = {"model_id": model, "seq_id": 2, "path": "a"}
+    result(server, "save_weights", body)
+    status, answer = send(server, "save_weights_for_sampler", body)
+    assert status == 400 and b"was another request" in answer
+
+
+def test_a_step_that_is_not_finite_is_skipped(server):
+    """Its metrics are numbers that JSON has, and the model stays as it was."""
+    model, losses = create(server), set()
+    settings = [{"eps": 0.0}, {"beta1": 1 - 1e-12}, {"learning_rate": 1e39}, {}]
+    for n, adam in enumerate(settings):
+        weights = [1.0 if adam else 3e38] * 4
+        raw = batch(model, 2 * n + 1, [1, 2, 3, 4, 5], weights=weights)
+        output = wire._CLASSES["ForwardBackwardOutput"].FromString(
+            result(server, "forward_backward", raw=raw)
+        )
+        losses |= {metric.value for metric in output.metrics} if adam else set()
+        body = {"model_id": model, "seq_id": 2 * n + 2, "adam_params": adam}
+        metrics = json.loads(result(server, "optim_step", body))["metrics"]
+        assert metrics["skipped"] == 1 and ("grad_norm" in metrics) == bool(adam), adam
+    assert len(losses) == 1 and np.isfinite(list(losses)).all()
+
+
+def test_an_answer_waits_for_room_on_the_disk(server, monkeypatch):
+    append, refusals = service.append, [1, 2]
+
+    def full(journal, row, **more):
+        if "ended" in row and refusals:
+            refusals.pop()
+            raise OSError(28, "No space left on device")
+        return append(journal, row, **more)
+
+    monkeypatch.setattr(service, "append", full)
+    assert create(server) and not refusals
+
+
+def test_a_model_that_cannot_be_computed_again_says_so(tmp_path):
+    with serving(tmp_path, snapshot_every=2) as server:
+        kept = create(server)
+        result(server, "save_weights", {"model_id": kept, "seq_id": 1, "path": "a"})
+        load = {"session_id": kept.partition(":")[0], "model_seq_id": 1, "optimizer": True}
+        load["path"] = f"tinker://{kept}/weights/a"
+        answer = result(server, "load_weights", load)
+        lost = json.loads(answer)["model_id"]
+        server.RequestHandlerClass.args[0].journal.file.close()
+    (tmp_path / "models" / kept.replace(":", "-") / "1.safetensors").unlink()
+    with serving(tmp_path, snapshot_every=2) as server:
+        assert result(server, "load_weights", load) == answer
+        result(server, "save_weights", {"model_id": kept, "seq_id": 2, "path": "b"})
+        raw = batch(lost, 1, [1, 2, 3, 4, 5])
+        status, answer = send(server, "forward_backward", raw=raw)
+        assert status == 400 and b"load_weights" in answer and b"1.safetensors" in answer
+        other = {"model_id": lost, "seq_id": 1, "optimizer": True}
+        other["path"] = f"tinker://{kept}/weights/b"
+        result(server, "load_weights", other)
+        result(server, "forward_backward", raw=batch(lost, 2, [1, 2, 3, 4, 5]))
 
 
 def script(model):
@@ -608,12 +683,18 @@ def test_keys_hosts_sizes_and_kinds(server, monkeypatch):
     assert send(server, "create_session", {}, Content_Type="text/plain")[0] == 415
     assert send(server, "forward_backward", raw=b"x", Content_Encoding="zstd")[0] == 415
     assert send(server, "create_session", {}, Content_Length=str(1 << 35))[0] == 413
-    assert send(server, "retrieve_future", {"request_id": "x"})[0] == 404
+    future = {"request_id": "x"}
+    assert send(server, "retrieve_future", future)[0] == 404
+    future = {"request_id": session(server)}
+    assert send(server, "retrieve_future", future)[0] == 404
     monkeypatch.delenv(command.KEY_VARIABLE, raising=False)
     with pytest.raises(ValueError, match="JAXRL_TINKER_KEY must be set"):
         command.key_of("0.0.0.0")
     monkeypatch.setenv(command.KEY_VARIABLE, "tml-mine")
     assert command.key_of("0.0.0.0") == command.key_of("localhost") == "tml-mine"
+    monkeypatch.setenv(command.KEY_VARIABLE, "mine")
+    with pytest.raises(ValueError, match="must begin with tml-"):
+        command.key_of("localhost")
 
 
 def test_saved_weights_expire_and_names_are_taken_once():
@@ -622,7 +703,7 @@ def test_saved_weights_expire_and_names_are_taken_once():
     def do(kind, time=0.0, **fields):
         raw = json.dumps(fields).encode()
         operation = ledger.prepare(book, kind, ledger.KINDS[kind](raw), "k", time)
-        ledger.enter(book, operation, "k", ledger.digest(raw))
+        ledger.enter(book, operation, "k", ledger.digest(kind, raw))
         return operation
 
     do("create_session")
@@ -637,10 +718,17 @@ def test_saved_weights_expire_and_names_are_taken_once():
     ):
         with pytest.raises(Refused, match=message):
             do(kind, when, model_id=name, seq_id=4, **more)
+    do("save_weights_for_sampler", model_id=name, seq_id=4, path="c", ttl_seconds=60)
+    sampler = {"session_id": "session-0", "sampling_session_seq_id": 0}
+    sampler["model_path"] = f"tinker://{name}/sampler_weights/c"
+    do("create_sampling_session", 60.0, **sampler)
+    do("create_sampling_session", 61.0, **sampler)  # sent again
+    with pytest.raises(Refused, match="has expired"):
+        do("create_sampling_session", 61.0, **sampler | {"sampling_session_seq_id": 1})
     with pytest.raises(Refused, match="in order"):
         do("save_weights", model_id=name, seq_id=2, path="b")
-    saved = do("save_weights", 5.0, model_id=name, seq_id=4, path="a", overwrite=True).saved
-    assert saved.file.endswith("/4.safetensors") and saved.expires is None
+    saved = do("save_weights", 5.0, model_id=name, seq_id=5, path="a", overwrite=True).saved
+    assert saved.file.endswith("/5.safetensors") and saved.expires is None
 
 
 if __name__ == "__main__":

@@ -169,8 +169,9 @@ _NAMES = {"retrieve_future", *_REPLIES, *ledger.KINDS}
 
 
 KEY_VARIABLE = "JAXRL_TINKER_KEY"
-_LOOPBACK_KEY = "tml-local"
-"""Clients refuse to start without a key of this form."""
+_PREFIX = "tml-"
+"""Clients refuse to start with a key that begins otherwise."""
+_LOOPBACK_KEY = f"{_PREFIX}local"
 
 
 def main(argv: list[str]) -> int:
@@ -204,13 +205,18 @@ def key_of(host: str) -> str:
     """The key that callers must send.
 
     Raises:
-      ValueError: others than this machine can call, and no key is set.
+      ValueError: others than this machine can call, and no key is set; or clients cannot send it.
     """
     key = os.environ.get(KEY_VARIABLE, "")
     if not key and not is_loopback(host):
         raise ValueError(
             f"host={host!r} can be reached by others, so {KEY_VARIABLE} must be set to a key; "
             "clients send it as TINKER_API_KEY"
+        )
+    if key and not key.startswith(_PREFIX):
+        raise ValueError(
+            f"{KEY_VARIABLE} must begin with {_PREFIX}, as clients send no other key; put "
+            f"{_PREFIX} before it, here and in the clients' TINKER_API_KEY"
         )
     return key or _LOOPBACK_KEY
 

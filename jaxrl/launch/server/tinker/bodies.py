@@ -15,6 +15,8 @@ from jaxrl.launch.server import openai
 
 _Id = Annotated[str, Field(min_length=1, max_length=200)]
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
+_WideCount = Annotated[int, Field(ge=0, lt=2**63)]
+"""Clients that another process copied begin to count at a number up to 1e18."""
 _Number = Annotated[int, Field(ge=1, lt=2**53)]
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
 _Token = Annotated[int, Field(ge=0, lt=2**31)]
@@ -244,7 +246,7 @@ class Sample(Body):
     """POST asample."""
 
     sampling_session_id: _Id
-    seq_id: _Count
+    seq_id: _WideCount
     prompt: ModelInput
     sampling_params: Sampling
     num_samples: int = Field(1, ge=1, le=openai.CHOICES)

@@ -241,16 +241,18 @@ def optim_step(
 ) -> tuple[Learner, dict[str, float]]:
     """One step of AdamW by the gradient that has been summed, which is then gone.
 
-    Weight decay is on matrices alone, as in `jaxrl train`. Where the gradient is not finite the
-    step is skipped, and the metric `skipped` is 1.
+    Weight decay is on matrices alone, as in `jaxrl train`. Where the gradient or the update
+    is not finite the step is skipped, and the metric `skipped` is 1.
 
     Returns:
-      The model, and the metrics `grad_norm`, before clipping, and `skipped`.
+      The model, and the metrics `grad_norm`, before clipping, and `skipped`; without those that are
+      not finite, which JSON has no numbers for.
     """
     if learner.gradient is None:
         raise ValueError("there is no gradient; send a forward_backward first")
     adapters, moments, metrics = _step(model, *learner, _numbers(config))
-    return Learner(adapters, moments), {k: float(v) for k, v in metrics.items()}
+    values = {name: float(value) for name, value in metrics.items()}
+    return Learner(adapters, moments), {k: v for k, v in values.items() if math.isfinite(v)}
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -262,8 +264,8 @@ def _step(
     settings: Mapping[str, jax.Array],
 ) -> tuple[Params, Any, dict[str, jax.Array]]:
     norm = optax.global_norm(gradient)
-    finite = jnp.isfinite(norm)
     updates, next_moments = _adamw(model, settings).update(gradient, moments, adapters)
+    finite = jnp.isfinite(norm) & jnp.isfinite(optax.global_norm(updates))
     proposed, before = (optax.apply_updates(adapters, updates), next_moments), (adapters, moments)
     after = jax.tree.map(lambda new, old: jnp.where(finite, new, old), proposed, before)
     return *after, {"grad_norm": norm, "skipped": 1.0 - finite}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -83,7 +84,7 @@ class Ledger:
     """By path, `tinker://...`."""
     samplers: dict[str, Sampler] = dataclasses.field(default_factory=dict)
     digests: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Of the bodies of requests, by id."""
+    """Of requests, by id."""
 
 
 KINDS: dict[str, Callable[[bytes], Any]] = {
@@ -100,9 +101,21 @@ KINDS: dict[str, Callable[[bytes], Any]] = {
 """What reads the body of each kind of request."""
 
 
-def digest(raw: bytes) -> str:
-    """Tells bodies apart."""
-    return hashlib.sha256(raw).hexdigest()
+def digest(kind: str, raw: bytes) -> str:
+    """Tells requests apart, and is the same for each attempt at one.
+
+    Clients take another `sampling_session_seq_id` each time that they send the same
+    `save_weights_for_sampler`; the session of the first attempt is the answer to all of them.
+
+    Args:
+      kind: one of `KINDS`.
+      raw: a body that was read.
+    """
+    if kind == "save_weights_for_sampler":
+        fields = json.loads(raw)
+        fields.pop("sampling_session_seq_id", None)
+        raw = json.dumps(fields, sort_keys=True).encode()
+    return hashlib.sha256(kind.encode() + b"\n" + raw).hexdigest()
 
 
 def prepare(ledger: Ledger, kind: str, body: Any, key: str, time: float) -> Operation:
@@ -125,7 +138,11 @@ def prepare(ledger: Ledger, kind: str, body: Any, key: str, time: float) -> Oper
         case "create_sampling_session":
             _find(ledger.sessions, body.session_id, "session_id")
             name = f"{body.session_id}:sample:{body.sampling_session_seq_id}"
-            return Operation(kind, name, name, 0, body, _sampled(ledger, body, time))
+            operation = Operation(kind, name, name, 0, body)
+            if name in ledger.digests:
+                return operation
+            _check_free(ledger, name)
+            return operation._replace(saved=_sampled(ledger, body, time))
         case "create_model":
             _find(ledger.sessions, body.session_id, "session_id")
             _check_base(ledger, body.base_model)
@@ -158,8 +175,19 @@ def _of_model(ledger: Ledger, kind: str, body: Any, time: float) -> Operation:
                     400, "optim_step: there is no gradient; send a forward_backward first"
                 )
         case "save_weights" | "save_weights_for_sampler":
+            _check_free(ledger, sampler_of(operation))
             return operation._replace(saved=_save(ledger, kind, body, model, time))
     return operation
+
+
+def _check_free(ledger: Ledger, sampler: str | None) -> None:
+    """Refuse to begin a sampling session in the place of another."""
+    if sampler is not None and sampler in ledger.samplers:
+        raise Refused(
+            400,
+            f"sampling_session_seq_id={sampler.rpartition(':')[2]} is taken in this session; send "
+            "another",
+        )
 
 
 def _check_order(model: Model, seq: int) -> None:

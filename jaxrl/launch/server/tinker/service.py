@@ -16,6 +16,7 @@ import os
 import secrets
 import threading
 import time
+import traceback
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,13 +46,13 @@ def open_journal(directory: Path, header: dict[str, Any]) -> Journal:
     """Open the journal of a run directory, or begin it.
 
     Args:
-      directory: made where it is missing.
+      directory: made where it is missing, for this account alone.
       header: what must be the same as long as the journal is continued.
 
     Raises:
       ValueError: it is of another header, damaged, or in use.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / JOURNAL
     file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
     try:
@@ -195,6 +196,8 @@ class Service:
     places: dict[str, int] = dataclasses.field(default_factory=dict)
     """Where in the journal an answer is, by id."""
     queue: deque[Operation] = dataclasses.field(default_factory=deque)
+    lost: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Why a model that was there before a restart is not, by name."""
     learners: dict[str, Learner] = dataclasses.field(default_factory=dict)
     """Of the thread alone, as is what follows."""
     since: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -256,7 +259,7 @@ def _continue(service: Service) -> None:
                 f"the journal in {service.directory} holds a request that these settings "
                 f"refuse: {error}; start with those that it was begun with"
             ) from error
-        ledger.enter(service.ledger, operation, row["key"], ledger.digest(raw))
+        ledger.enter(service.ledger, operation, row["key"], ledger.digest(row["kind"], raw))
         name = operation.owner
         if name in service.ledger.models and name not in done:
             done[name] = _restore(service, name)
@@ -299,7 +302,7 @@ def accept(service: Service, kind: str, raw: bytes, key: str = "") -> Operation:
     """
     body = ledger.with_value_errors(lambda: ledger.KINDS[kind](raw))
     key = key or secrets.token_hex(8)
-    digest = ledger.digest(raw)
+    digest = ledger.digest(kind, raw)
     with service.changed:
         seconds = time.time()
         operation = ledger.prepare(service.ledger, kind, body, key, seconds)
@@ -308,6 +311,8 @@ def accept(service: Service, kind: str, raw: bytes, key: str = "") -> Operation:
             if before != digest:
                 raise Refused(400, f"{operation.id} was another request; send the next seq_id")
             return operation
+        if operation.owner in service.lost and kind != "load_weights":
+            raise Refused(400, service.lost[operation.owner])
         if len(service.queue) >= service.config.waiting:
             raise Refused(429, "too many requests wait; try again later")
         row = {"kind": kind, "id": operation.id, "key": key, "time": seconds}
@@ -323,10 +328,11 @@ def answer(service: Service, name: str, seconds: float) -> Answer | None:
     """The answer to an accepted request; None where there is none after so many seconds.
 
     Raises:
-      Refused: no such request was accepted.
+      Refused: no such request was accepted, or it was answered at once.
     """
     with service.changed:
-        if name not in service.ledger.digests:
+        book = service.ledger
+        if name not in book.digests or name in book.sessions or name in book.samplers:
             raise Refused(404, f"request_id={name[:200]!r} is not known here")
         service.changed.wait_for(lambda: name in service.places, seconds)
         if name not in service.places:
@@ -336,10 +342,19 @@ def answer(service: Service, name: str, seconds: float) -> Answer | None:
 
 
 def end(service: Service, name: str, reply: Answer, *, failed: bool = False) -> None:
-    """Write an answer into the journal and tell who waits; the first answer stays."""
-    with service.changed:
-        if name in service.places:
+    """Write an answer into the journal and tell who waits; the first answer stays.
+
+    What was done cannot be taken back, so while storage fails the answer waits until there is room.
+    That a request failed is synced: after a restart it is not tried again.
+    """
+    row = {"ended": name, "failed": failed, "as": reply.kind, "answer": to_text(reply.raw)}
+    while True:
+        try:
+            with service.changed:
+                if name not in service.places:
+                    service.places[name] = append(service.journal, row, sync=failed)
+                    service.changed.notify_all()
             return
-        row = {"ended": name, "failed": failed, "as": reply.kind, "answer": to_text(reply.raw)}
-        service.places[name] = append(service.journal, row, sync=False)
-        service.changed.notify_all()
+        except OSError:
+            traceback.print_exc()
+        time.sleep(1)

@@ -171,6 +171,7 @@ def _group(service: Service, operation: Operation) -> tuple[Any, ...]:
 def _attempt(service: Service, operations: Sequence[Operation]) -> bool:
     """Work on operations; False if they failed, which is the answer to one that was alone."""
     first = operations[0]
+    again = first.id in service.places  # it was answered before a restart
     try:
         if first.kind == "asample":
             for operation, raw in zip(operations, _sample(service, operations), strict=True):
@@ -181,10 +182,29 @@ def _attempt(service: Service, operations: Sequence[Operation]) -> bool:
     except Exception as error:  # a bug must not leave callers waiting for ever
         traceback.print_exc()
         if len(operations) == 1:
-            problem = {"error": f"{type(error).__name__}: {error}", "category": "server"}
-            end(service, first.id, _json(problem), failed=True)
+            text = f"{type(error).__name__}: {error}"
+            end(service, first.id, _json({"error": text, "category": "server"}), failed=True)
+            if again and first.kind not in _SAVING:
+                _lose(service, first, text)
         return False
     return True
+
+
+_SAVING = ("save_weights", "save_weights_for_sampler")
+"""Kinds of requests that leave a model as it is."""
+
+
+def _lose(service: Service, operation: Operation, problem: str) -> None:
+    """Drop a model whose state cannot be computed again: what follows would build on another."""
+    name = operation.owner
+    service.learners.pop(name, None)
+    with service.changed:
+        service.lost.setdefault(
+            name,
+            f"{name} is lost: its request {operation.kind} ({operation.id}), computed again after "
+            f"a restart, failed: {problem}. Load saved weights into it, or put right what failed "
+            "and start the server again",
+        )
 
 
 def _json(reply: dict[str, Any]) -> Answer:
@@ -192,14 +212,21 @@ def _json(reply: dict[str, Any]) -> Answer:
 
 
 def _count(service: Service, name: str, seq: int) -> None:
-    """Write a snapshot of a model where enough has changed since the last."""
+    """Write a snapshot of a model where enough has changed since the last.
+
+    Where storage fails, the next change tries again.
+    """
     service.since[name] += 1
     if service.since[name] < service.config.snapshot_every:
         return
-    sync(service.journal)  # what the snapshot spares computing must have its answer there
     config = service.ledger.models[name].config
     path = snapshot_path(service, name)
-    learner.write(path, service.learners[name], seq, config, moments=True)
+    try:
+        sync(service.journal)  # what the snapshot spares computing must have its answer there
+        learner.write(path, service.learners[name], seq, config, moments=True)
+    except OSError:
+        traceback.print_exc()
+        return
     service.since[name] = 0
 
 
@@ -221,9 +248,11 @@ def _execute(service: Service, operation: Operation) -> Answer:
             service.learners[name] = learner.read_weights(
                 path, model, base, shape, moments=body.optimizer
             )
+            with service.changed:
+                service.lost.pop(name, None)
             return _json({"type": "load_weights", "path": body.path, "model_id": name})
     if state is None:
-        raise RuntimeError(f"{name} was not created")
+        raise RuntimeError(service.lost.get(name, f"{name} was not created"))
     match operation.kind:
         case "forward_backward":
             state, logprobs, loss = learner.forward_backward(model, base, shape, state, body)
