@@ -506,12 +506,17 @@ def test_a_server_that_is_killed_continues_to_the_last_byte(tmp_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
 
-    def start() -> subprocess.Popen:
-        return tiny.spawn("tests.launch.test_tinker", str(tmp_path / "killed"), str(port))
+    @contextlib.contextmanager
+    def running() -> Iterator[subprocess.Popen]:
+        process = tiny.spawn("tests.launch.test_tinker", str(tmp_path / "killed"), str(port))
+        try:
+            tiny.await_line(process, "ready")
+            assert process.poll() is None, process.stderr.read()[-3000:]
+            yield process
+        finally:
+            process.kill()
+            process.wait()
 
-    process = start()
-    tiny.await_line(process, "ready")
-    assert create(port) == model
     answers, rng = [], random.Random(1)
     ended = threading.Event()
 
@@ -521,18 +526,17 @@ def test_a_server_that_is_killed_continues_to_the_last_byte(tmp_path):
         ended.set()
 
     thread = threading.Thread(target=loop, daemon=True)
-    thread.start()
     for reached in (6, 17):
-        while len(answers) < reached:
-            time.sleep(0.002)
-        time.sleep(rng.random() * 0.02)
-        process.kill()
-        process.wait()
-        process = start()
-        tiny.await_line(process, "ready")
-    thread.join(300)
-    process.kill()
-    process.wait()
+        with running() as process:
+            if not answers:
+                assert create(port) == model
+                thread.start()
+            while len(answers) < reached:
+                assert thread.is_alive() and process.poll() is None
+                time.sleep(0.002)
+            time.sleep(rng.random() * 0.02)
+    with running():
+        thread.join(300)
     assert ended.is_set() and answers == expected
     written = sorted((tmp_path / "whole").rglob("*.safetensors"))
     assert len(written) == 7  # six that were saved and the snapshot
