@@ -70,12 +70,17 @@ ALIKE = frozenset({
 })  # fmt: skip
 """Variants whose layers are of the kinds of another's, or that shorter tests of runs play: these
 tests of them are slow ones."""
+FORMS = (
+    "gemma2", "glm4-moe", "gpt-oss", "mistral", "olmo2", "phi4-longrope", "qwen3-moe", "smollm3",
+)  # fmt: skip
+"""Variants that have templates of their own, and layers that remember as those of others do: where
+templates are not what is tested, they are slow."""
 
 
-def by_cost(ordinary: Iterable[str]) -> list[Any]:
+def by_cost(ordinary: Iterable[str], alike: Iterable[str] = ALIKE) -> list[Any]:
     """The variants of a parametrised test; those that are not named are broad, or slow if alike."""
     return [
-        pytest.param(v, marks=pytest.mark.slow) if v in ALIKE and v not in ordinary
+        pytest.param(v, marks=pytest.mark.slow) if v in alike and v not in ordinary
         else v if v in ordinary
         else pytest.param(v, marks=pytest.mark.broad)
         for v in PAIRS
@@ -169,7 +174,7 @@ def test_episodes_of_every_family_are_trained_as_sampled(variant, tmp_path):
 
 @pytest.mark.exact("every family: each action has the log-prob of the version that sampled it")
 @pytest.mark.parity
-@pytest.mark.parametrize("variant", by_cost(("qwen3",)))
+@pytest.mark.parametrize("variant", by_cost(("qwen3",), (*ALIKE, *FORMS)))
 def test_episodes_of_two_versions_and_contexts_are_as_sampled(variant, tmp_path):
     """With tools, in two contexts, begun under one version and ended under the next."""
     make_model(variant, 2, tmp_path)
