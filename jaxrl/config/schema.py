@@ -115,10 +115,14 @@ class RolloutConfig:
     those that are missing divided by the lowest share of kept groups so far (CodeV-R1)."""
 
     @property
+    def cuts(self) -> dict[str, float]:
+        """The fields that may truncate the distribution, by name."""
+        return {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
+
+    @property
     def truncated(self) -> dict[str, float]:
-        """The fields that truncate the distribution, by name."""
-        cuts: dict[str, float] = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
-        return {name: cut for name, cut in cuts.items() if cut != (1 if name == "top_p" else 0)}
+        """Those of `cuts` that do truncate it."""
+        return {n: cut for n, cut in self.cuts.items() if cut != (1 if n == "top_p" else 0)}
 
     @property
     def records_support(self) -> bool:

@@ -173,8 +173,7 @@ def steered(params: Params, load: jax.Array, speed: float) -> Params:
       speed: see `Terms.bias_speed`.
     """
     steps = router.bias_step(load, speed=speed)
-    ordered = sorted(filter(pattern.is_stack, params), key=lambda name: (len(name), name))
-    names = [name for name in ordered if "correction" in params[name]["mlp"]]
+    names = [name for name in pattern.names(params) if "correction" in params[name]["mlp"]]
     stacks = dict[str, Any]()
     for i, name in enumerate(names):  # a stack has every len(names)-th of the routed layers
         mlp = params[name]["mlp"]

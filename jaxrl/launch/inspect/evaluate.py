@@ -113,7 +113,7 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
     if temperature is None:
         greedy = settings.k == settings.search == 1
         temperature = 0.0 if greedy else config.rollout.temperature
-    fields = ("top_k", "top_p", "min_p")
+    fields = config.rollout.cuts
     cuts = {field: cut for field in fields if (cut := getattr(settings, field)) is not None}
     if cuts and not temperature:
         field, cut = next(iter(cuts.items()))

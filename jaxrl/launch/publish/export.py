@@ -349,9 +349,8 @@ def _generation(source: Source) -> dict[str, Any]:
     fields = {**_token_ids(source), "eos_token_id": list(source.tokenizer.eos_ids)}
     if source.config is not None:
         rollout = source.config.rollout
-        cuts = {name: getattr(rollout, name) for name in ("top_k", "top_p", "min_p")}
         # what is left out has a default of its own there, such as top-k 50
-        fields |= {"do_sample": True, "temperature": rollout.temperature, **cuts}
+        fields |= {"do_sample": True, "temperature": rollout.temperature, **rollout.cuts}
     return fields
 
 

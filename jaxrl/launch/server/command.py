@@ -71,13 +71,7 @@ def main(argv: list[str]) -> int:
         return refused(error)
     host, port = server.server_address[:2]
     print(f"serving {name} at http://{host}:{port}/v1; Ctrl-C ends it", file=sys.stderr)
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        return 0
-    finally:
-        server.server_close()
-    return 0
+    return server.serve()
 
 
 def make_server(actor: Policy, config: ServeConfig, name: str) -> Server:

@@ -42,6 +42,16 @@ class Server(ThreadingHTTPServer):
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
+    def serve(self) -> int:
+        """Answer until Ctrl-C, and close; returns the exit status."""
+        try:
+            self.serve_forever()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self.server_close()
+        return 0
+
 
 _LENGTH = re.compile("[0-9]{1,12}")
 """A Content-Length."""
@@ -59,18 +69,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Limits(Protocol):
-    """Settings that the rules of connections read."""
-
-    host: str
-    max_body_bytes: int
-
-
 class Rules(Protocol):
     """What every connection works with."""
 
     config: Any
-    """`Limits`."""
+    """Settings, `host` and `max_body_bytes` among them."""
     key: str
     """That callers must send; empty: none."""
     answers: Counter[int]

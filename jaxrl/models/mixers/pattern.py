@@ -21,6 +21,12 @@ def is_stack(name: str) -> bool:
     return name in STACKS or name.startswith(CYCLE)
 
 
+def names(stacks: Mapping[str, Any]) -> list[str]:
+    """The keys of stacked layers among those of parameters: of plain stacks from the bottom up,
+    then those of a period in order."""
+    return [name for name in STACKS if name in stacks] + _cycle(stacks)
+
+
 def in_order(stacks: Mapping[str, Sequence[Any]]) -> list[Any]:
     """The layers from the bottom up.
 

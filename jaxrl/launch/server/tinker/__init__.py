@@ -192,13 +192,7 @@ def main(argv: list[str]) -> int:
         "it",
         file=sys.stderr,
     )
-    try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        return 0
-    finally:
-        server.server_close()
-    return 0
+    return server.serve()
 
 
 def key_of(host: str) -> str:
