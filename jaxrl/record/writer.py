@@ -229,6 +229,7 @@ class Writer:
             written_event.set()  # by all processes
             if before is not None:
                 before.join()
+            self._require_place()  # orbax creates the directories above its own that are missing
             if distributed.first():
                 (where / "host.json").write_text(host)
             measurements = manifest.measure(where)

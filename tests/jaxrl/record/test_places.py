@@ -14,7 +14,7 @@ import pytest
 
 from jaxrl.config import CheckpointConfig, CurriculumConfig, Domain
 from jaxrl.launch import train as command
-from jaxrl.record import checkpoint, rundir
+from jaxrl.record import checkpoint, rundir, writer
 from jaxrl.record.writer import Writer
 from jaxrl.run import loop
 from tests.jaxrl import tiny
@@ -211,6 +211,22 @@ def test_a_renamed_run_grows_no_second_directory(tmp_path):
     shutil.move(moved, run)
     loop.train(tiny.config(run, steps=4))
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 4
+
+
+def test_a_run_renamed_while_a_save_begins_grows_no_second_directory(tmp_path, monkeypatch):
+    """Orbax creates the directories above its own that are missing."""
+    run, moved = tmp_path / "run", tmp_path / "moved"
+    clear = writer.clear
+
+    def clear_and_rename(where):
+        clear(where)
+        if where.name == "00000002" and run.exists():
+            run.rename(moved)
+
+    monkeypatch.setattr(writer, "clear", clear_and_rename)
+    with pytest.raises(OSError, match="no longer there; was it renamed or removed"):
+        loop.train(tiny.config(run, steps=4))
+    assert checkpoint.steps(moved) and not checkpoint.steps(run)
 
 
 def test_old_checkpoints_are_removed_at_the_end_of_a_finished_run(tmp_path):
