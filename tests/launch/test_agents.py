@@ -45,6 +45,7 @@ def trained(tmp_path, source, *more):
     return metrics.read(run), [json.loads(line) for line in lines]
 
 
+@pytest.mark.broad
 def test_every_turn_that_a_program_asked_for_is_trained_as_sampled(tmp_path):
     rows, logged = trained(tmp_path, HEAD + textwrap.dedent(TWICE))
     assert len(rows) == 2
@@ -110,6 +111,7 @@ class OpenAI:
 """
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("client", ["stub", pytest.param("openai", marks=pytest.mark.parity)])
 def test_the_documented_agent_calls_its_tool_and_is_trained(client, tmp_path):
     """The policy is a script. Its calls are run by the program, and the sum earns the reward."""

@@ -182,6 +182,7 @@ def test_what_episodes_cannot_have_is_refused(case, tmp_path):
         assemble.assemble(tiny.config(tmp_path, **PLAYED | REFUSED[case]))
 
 
+@pytest.mark.broad
 def test_a_run_plays_episodes_at_the_command_line(run, capsys):
     task = PLAYED["task"]
     asked = ["sample", str(run), "--env", task, "--episodes", "3", "--max-new-tokens", "12"]
@@ -196,6 +197,7 @@ def test_a_run_plays_episodes_at_the_command_line(run, capsys):
     assert "one turn" in capsys.readouterr().err
 
 
+@pytest.mark.broad
 def test_a_run_is_evaluated_on_episodes(run, capsys):
     """Whose openings may be longer than the prompts of their problems."""
     assert cli.main(["eval", str(run), "--problems", "8", "--trust", "--json"]) == 0
@@ -203,6 +205,7 @@ def test_a_run_is_evaluated_on_episodes(run, capsys):
     assert figures["completion_length"] > 0 and figures["errors"] < figures["problems"] == 8
 
 
+@pytest.mark.broad
 def test_a_mixture_has_parts_with_turns_and_without(tmp_path, capsys):
     """Both are in each batch; they are imitated, trained, evaluated and voted on by part."""
     regimes = {"hops": ("hops", 1), "count": ("count", 2)}
@@ -266,6 +269,7 @@ CREDIT = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.broad
 @pytest.mark.parametrize("name", CREDIT)
 def test_credit_goes_to_turns(name, tmp_path):
@@ -298,6 +302,7 @@ def test_a_critic_of_turns_needs_turns(tmp_path):
         assemble.assemble(tiny.config(tmp_path, **given))
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize("seat", [1, 2])
 def test_a_person_plays_against_a_policy(seat, capsys, monkeypatch):
     """Through standard input; what is no move is asked for again, and the output stays JSON."""

@@ -69,6 +69,7 @@ SHORT = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(3)
 @pytest.mark.exact("a run killed with episodes in flight, of any environment, is continued exactly")
 @pytest.mark.broad
 @pytest.mark.parametrize("case", CASES)

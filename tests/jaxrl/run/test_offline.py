@@ -111,6 +111,7 @@ def test_eight_devices_learn_the_same(straight, files, tmp_path):
     assert one == pytest.approx(eight, abs=1e-4)
 
 
+@pytest.mark.broad
 def test_a_cached_reference_gives_the_same_run(straight, files, tmp_path):
     """All rows are scored once, and no copy of the policy is kept; packing rounds otherwise."""
     tiny.run(tmp_path, **changes(files, DPO, **{"data.cache_reference": True}))
@@ -151,6 +152,7 @@ def test_a_fork_may_learn_from_a_file_where_the_other_sampled(to_file, files, tm
     assert name in found["before"] and name in found["after"]
 
 
+@pytest.mark.sample(0, broad=2)
 @pytest.mark.parametrize("objective", ["ppo_clip", "decoupled_ppo"])
 def test_rows_are_taken_as_sampled_by_the_policy_before_the_update(objective, files, tmp_path):
     """So ratios are 1 in the first update, and where held-out rows are measured."""
@@ -283,6 +285,7 @@ def test_mismatched_answers_stand_under_the_next_prompt():
         assert list(np.flatnonzero(got.action_mask[n])) == list(range(len(prompt), len(whole)))
 
 
+@pytest.mark.broad
 def test_exchanged_answers_may_need_longer_rows_than_training(tmp_path):
     """A long answer under a long prompt, where each fits `packing.row_length` by itself."""
     made = [
