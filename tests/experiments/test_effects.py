@@ -53,7 +53,7 @@ GOLD = [name for name in EFFECTS if families.RECIPES[name][0] == "gold solutions
 SEEDS = (0, 1, families.DEVELOPMENT[0])
 
 
-@pytest.mark.sample(6, broad=8)
+@pytest.mark.sample(6, broad=5)
 @pytest.mark.parametrize("task", [t for _, t in TASKS.values()], ids=[n for n, _ in TASKS.values()])
 def test_no_held_out_prompt_is_trained_on(task):
     """Nor demonstrated."""

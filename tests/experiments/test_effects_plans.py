@@ -48,7 +48,7 @@ def planned(tmp_path):
     return json.loads(json.dumps(plans.make(store, "raft", effect))), effect, store
 
 
-@pytest.mark.sample(6, broad=10)
+@pytest.mark.sample(6, broad=6)
 @pytest.mark.parametrize("path", PLANS, ids=lambda p: p.name)
 def test_the_code_still_measures_what_was_planned(path):
     """A result whose plan the code no longer matches cannot be run again: measure it anew."""

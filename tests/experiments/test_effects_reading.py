@@ -197,7 +197,7 @@ def test_few_of_the_effects_that_are_called_are_false():
     assert np.mean(power) > statistics.POWER
 
 
-@pytest.mark.sample(0, broad=2)
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize("looks", [[12], [6, 12]])
 @pytest.mark.parametrize("bimodal", [False, True])
 def test_a_set_of_nulls_seldom_has_an_effect(looks, bimodal):

@@ -62,7 +62,7 @@ def rewards(answers, completions, task=TASK):
     return np.asarray(jax.vmap(task.reward)(answers, completions))
 
 
-@pytest.mark.sample(0, broad=2)
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize(
     "task", [TASK, lab.cipher(partial=True), lab.cipher(modes=2, accepted=(0.7, 0.3)), lab.lookup()]
 )
@@ -640,7 +640,7 @@ def test_no_part_gives_the_figures_of_the_whole_method():
     assert idle == []
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_dph_rl_has_something_to_rehearse():
     """The policy that its experiment begins from answers a part of the prompts right 8 times of 8,
     and on the neutral task none."""

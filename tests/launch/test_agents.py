@@ -60,7 +60,7 @@ def test_every_turn_that_a_program_asked_for_is_trained_as_sampled(tmp_path):
 
 
 @pytest.mark.parity
-@pytest.mark.broad
+@pytest.mark.slow
 def test_the_documented_agent_is_trained_with_openais_client(tmp_path):
     pytest.importorskip("openai")
     rows, _ = trained(tmp_path, documented())

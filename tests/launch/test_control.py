@@ -60,7 +60,7 @@ def where(module):
     return environments.get("cartpole" if discrete else "point_mass", horizon=10)
 
 
-@pytest.mark.sample(6, broad=8)
+@pytest.mark.sample(6, broad=5)
 @pytest.mark.parametrize("name", algorithms.names())
 def test_an_algorithm_says_what_it_is_and_keeps_its_shapes(name, data):
     module = algorithms.load(name)

@@ -37,7 +37,7 @@ def batch_of(algorithm, data, key=KEY):
     return jax.vmap(draw)(keys) if algorithm.minibatches else draw(key)
 
 
-@pytest.mark.sample(0, broad=2)
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize("name,share", [("sac", 1.0), ("rlpd", 0.5), ("redq", 0.5), ("droq", 0.5)])
 def test_the_temperature_holds_the_authors_entropy(name, share, data):
     """ikostrikov/rlpd has `target_entropy = -action_dim / 2`, Haarnoja et al. `-action_dim`."""
@@ -89,7 +89,7 @@ def test_layer_norm_stands_after_the_activation_where_the_authors_have_it():
         assert "after_scale" in first and "scale" not in first
 
 
-@pytest.mark.sample(0, broad=2)
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize("aggregation,normalise", [("mean", True), ("min", False)])
 def test_fqls_choices_are_fields(aggregation, normalise, data):
     config = fql.Config(hidden=(8,), batch_size=16)

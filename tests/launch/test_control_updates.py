@@ -141,7 +141,7 @@ def test_an_update_does_not_depend_on_the_order_of_rows(name, data, monkeypatch)
         assert any(np.any(a != b) for a, b in pair)
 
 
-@pytest.mark.sample(6, broad=8)
+@pytest.mark.sample(6, broad=5)
 @pytest.mark.exact("the next observation of a terminal row of a data set changes no batch")
 @pytest.mark.parametrize("name", algorithms.names())
 def test_what_follows_a_terminal_is_never_read(name, data):

@@ -73,7 +73,7 @@ def test_no_method_is_the_base_algorithm(name):
     }  # fmt: skip
 
 
-@pytest.mark.sample(20, broad=20)
+@pytest.mark.sample(20, broad=10)
 @pytest.mark.parametrize("name", METHODS)
 def test_what_is_missing_is_refused_with_its_flag(name, rows):
     own = recipes.module(name).METHOD
@@ -158,7 +158,7 @@ def test_stages_keep_their_share_of_the_run(steps, rows):
 STAGED = [name for name in METHODS if recipes.method_in(recipes.module(name)).stages]
 
 
-@pytest.mark.sample(6, broad=8)
+@pytest.mark.sample(6, broad=5)
 @pytest.mark.parametrize("model", ["smollm2-135m", ""])
 @pytest.mark.parametrize("name", STAGED)
 def test_stages_are_in_the_same_place_whoever_sets_the_steps(name, model, tmp_path):
@@ -502,7 +502,7 @@ def gives(need, name, folder):
     return flags.get(need, ("--task" if need == "task" else "--env", example))
 
 
-@pytest.mark.sample(20, broad=20)
+@pytest.mark.sample(20, broad=10)
 @pytest.mark.parametrize("name", METHODS)
 def test_the_flag_of_a_refusal_makes_it_go_away(name, odd_rows):
     data = ("--data", f"{odd_rows}/rows-*.jsonl", *ODD, "--reward", f"{odd_rows}/mine.py:score")

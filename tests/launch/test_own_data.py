@@ -187,7 +187,7 @@ def test_another_task_starts_from_its_own_parameters():
     assert kept.task_args == {"digits": 3, "operators": "+", "slips": 0.65}
 
 
-@pytest.mark.sample(24, broad=24)
+@pytest.mark.sample(24, broad=12)
 @pytest.mark.parametrize("name", [*recipes.names(), *algorithms.names()])
 def test_every_recipe_is_read_back_from_its_yaml(name, tmp_path):
     config = recipes.load(name)
@@ -346,7 +346,7 @@ def test_a_method_is_put_on_another_model_by_a_flag_and_in_a_file(tmp_path, monk
     assert files.resolve(["quickstart", "--steps", "3"])[0].rollout.max_new_tokens == 8
 
 
-@pytest.mark.sample(5, broad=6)
+@pytest.mark.sample(5, broad=4)
 @pytest.mark.parametrize("name", algorithms.names())
 def test_an_algorithm_passes_the_checks_of_a_run_and_is_in_the_readme(name):
     config, _ = files.resolve([name, *command()[2:]])

@@ -193,7 +193,7 @@ def test_too_many_completions_are_left_out_by_groups(tmp_path, monkeypatch):
     assert all(steps.count(step) == 4 for step in steps) and {1, 20} <= set(steps)
 
 
-@pytest.mark.sample(0, broad=2)
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize("field", ["prompt", "completion", "answer", "error", "problem"])
 def test_a_report_is_of_bounded_size_whatever_is_long(field, tmp_path, monkeypatch):
     """And so is the memory it takes: the files here are thirty times what is kept."""

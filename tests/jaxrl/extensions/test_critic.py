@@ -96,7 +96,7 @@ def test_advantages_by_hand():
     np.testing.assert_allclose(punished.returns[0, 4], 2.0 - 0.1 * 2.0, rtol=1e-6)
 
 
-@pytest.mark.sample(0, broad=2)
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize("credit", ["gae", "turn_gae", "bilevel_gae"])
 def test_a_critic_learns_from_shaped_rewards(credit):
     """Others of the batch stay as they are, so that nothing is shaped twice."""

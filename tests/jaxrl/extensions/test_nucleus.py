@@ -79,7 +79,7 @@ def test_log_probabilities_are_those_among_the_likely(world, shape):
     assert np.abs(score(own, packed) - expected).max() > 0.5
 
 
-@pytest.mark.sample(0, broad=2)
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.exact("an update in a nucleus equals the plain gradient to 1e-5")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_update_is_the_gradient_among_the_likely(world, shape):

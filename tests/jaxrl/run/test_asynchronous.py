@@ -91,7 +91,7 @@ def test_a_stale_run_whose_objective_alternates_resumes_exactly(tmp_path):
     assert prompts[: len(prompts) // 2] == prompts[len(prompts) // 2 :]
 
 
-@pytest.mark.sample(0, broad=2)
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.exact("a live run that replaces groups of equal rewards is repeated by its replay")
 @pytest.mark.parametrize("staleness", [0, 1])
 def test_groups_of_equal_rewards_are_replaced_within_the_budget(staleness, tmp_path):
@@ -290,8 +290,7 @@ def test_a_replay_on_two_meshes_is_the_live_run(tmp_path):
 )
 def test_a_killed_lockstep_run_continues_exactly(run, tmp_path):
     killed, changes = tmp_path / "killed", SHORT | KINDS["lockstep"]
-    for line in ("train 1", "train 2"):
-        assert tiny.kill_at(tiny.start(killed, **changes), line), f"over before {line!r}"
+    assert tiny.kill_at(tiny.start(killed, **changes), "train 2")
     tiny.finish(tiny.start(killed, **changes))
     straight = run("lockstep")
     assert trained(killed) == trained(straight) and schedule(killed) == schedule(straight)

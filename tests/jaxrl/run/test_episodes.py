@@ -269,7 +269,7 @@ CREDIT = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.broad
 @pytest.mark.parametrize("name", CREDIT)
 def test_credit_goes_to_turns(name, tmp_path):

@@ -152,7 +152,7 @@ def test_a_fork_may_learn_from_a_file_where_the_other_sampled(to_file, files, tm
     assert name in found["before"] and name in found["after"]
 
 
-@pytest.mark.sample(0, broad=2)
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize("objective", ["ppo_clip", "decoupled_ppo"])
 def test_rows_are_taken_as_sampled_by_the_policy_before_the_update(objective, files, tmp_path):
     """So ratios are 1 in the first update, and where held-out rows are measured."""

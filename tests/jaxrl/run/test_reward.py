@@ -166,7 +166,7 @@ def test_a_run_with_its_reward(trained, tmp_path):
     assert {"reward", "reward_model"} <= found["after"].keys()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.broad
 @pytest.mark.parametrize(
     "name", ["ppo", "online-dpo", "iterated-dpo", "rejection-sampling", "best-of-n"]

@@ -254,7 +254,7 @@ def _named(function: str) -> tuple[object, str]:
 CONFIGS = configs_by_advantage()
 
 
-@pytest.mark.sample(8, broad=8)
+@pytest.mark.sample(8, broad=5)
 @pytest.mark.parametrize("plain", CONFIGS.values(), ids=CONFIGS)
 def test_shaping_moves_each_advantage_or_is_refused(plain):
     shaped = dataclasses.replace(plain, shaping=f"{__name__}:fined")

@@ -120,7 +120,7 @@ KINDS = {
 works as one, of bool."""
 
 
-@pytest.mark.sample(10, broad=12)
+@pytest.mark.sample(10, broad=7)
 @pytest.mark.parametrize("advantage", ADVANTAGES)
 def test_an_advantage_that_is_not_refused_is_finite_and_of_a_kind(advantage):
     if not is_refused("ppo_clip", advantage):
@@ -177,7 +177,7 @@ def arguments(kinds: tuple[type, ...]) -> list[tuple[str, str, str]]:
     ]
 
 
-@pytest.mark.sample(5, broad=6)
+@pytest.mark.sample(5, broad=4)
 @pytest.mark.parametrize(("slot", "name", "argument"), arguments((str,)))
 def test_a_misspelled_choice_is_refused(slot, name, argument):
     """By the name of its field, with what may be chosen."""
