@@ -61,6 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     for cases in tests.values():
         mark = cases[0].get_closest_marker("sample")
         (ordinary,), broad = mark.args, mark.kwargs.get("broad", 0)
+        assert ordinary + broad, f"{cases[0].nodeid}: no case is left for CI"
         for place, item in enumerate(_sampled_first(cases)):
             if place >= ordinary:
                 item.add_marker("broad" if place < ordinary + broad else "slow")

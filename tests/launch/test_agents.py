@@ -112,7 +112,13 @@ class OpenAI:
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("client", ["stub", pytest.param("openai", marks=pytest.mark.parity)])
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param("stub", marks=pytest.mark.slow),
+        pytest.param("openai", marks=pytest.mark.parity),
+    ],
+)
 def test_the_documented_agent_calls_its_tool_and_is_trained(client, tmp_path):
     """The policy is a script. Its calls are run by the program, and the sum earns the reward."""
     if client == "openai":

@@ -173,7 +173,6 @@ def test_hindsight_goals_lie_ahead_in_the_same_trajectory(data):
     np.testing.assert_array_equal(episode[here], episode[goal])
 
 
-@pytest.mark.broad
 @pytest.mark.exact("a control run that is stopped continues exactly")
 def test_a_run_leaves_what_reports_read_and_continues_exactly(tmp_path, capsys):
     def run(where, points):

@@ -145,7 +145,7 @@ def test_cached_decoding(tiny_model, variant):
         np.testing.assert_allclose(got, np.stack(expected), atol=1e-4, rtol=0)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(4)
 @pytest.mark.exact("gradients of every family equal those of transformers")
 @pytest.mark.parametrize(
     "variant",

@@ -275,7 +275,7 @@ def test_episodes_in_asynchronous_runs(tmp_path):
 @pytest.mark.broad
 @pytest.mark.exact("an asynchronous run on two meshes is repeated by its replay, bit for bit")
 def test_a_replay_on_two_meshes_is_the_live_run(tmp_path):
-    changes = SHORT | {"sampling.devices": 1, "asynchronous.staleness": 2}
+    changes = SHORT | {"steps": 2, "sampling.devices": 1, "asynchronous.staleness": 2}
     live, again = tmp_path / "live", tmp_path / "again"
     tiny.finish(tiny.start(live, devices=2, **changes))
     recorded = {"asynchronous.schedule": f"recorded:{live}"}

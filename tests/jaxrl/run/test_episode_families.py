@@ -211,7 +211,7 @@ def test_episodes_of_two_versions_and_contexts_are_as_sampled(variant, tmp_path)
     assert next(iter(metrics.read(tmp_path / "run")))["logp_gap_max"] < 1e-4
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.exact("templates that rewrite turns: the log-prob as sampled is that trained on")
 @pytest.mark.parity
 @pytest.mark.parametrize("name", broad_except(("no thinking",), REWRITING))

@@ -182,7 +182,6 @@ def test_what_episodes_cannot_have_is_refused(case, tmp_path):
         assemble.assemble(tiny.config(tmp_path, **PLAYED | REFUSED[case]))
 
 
-@pytest.mark.broad
 def test_a_run_plays_episodes_at_the_command_line(run, capsys):
     task = PLAYED["task"]
     asked = ["sample", str(run), "--env", task, "--episodes", "3", "--max-new-tokens", "12"]
@@ -197,7 +196,6 @@ def test_a_run_plays_episodes_at_the_command_line(run, capsys):
     assert "one turn" in capsys.readouterr().err
 
 
-@pytest.mark.broad
 def test_a_run_is_evaluated_on_episodes(run, capsys):
     """Whose openings may be longer than the prompts of their problems."""
     assert cli.main(["eval", str(run), "--problems", "8", "--trust", "--json"]) == 0

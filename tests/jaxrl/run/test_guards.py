@@ -260,7 +260,6 @@ def test_rollback_to_the_start_empties_what_extensions_keep(tmp_path, monkeypatc
     assert len(host["extensions"]["replay"]) == 2 * 4  # steps of 4 groups
 
 
-@pytest.mark.broad
 @pytest.mark.exact("a replayed step gives the recorded figures to the last bit")
 def test_replay_recomputes_a_step_exactly(tmp_path):
     summary, _ = run(tmp_path, **{"guard.zero_signal": "skip"})

@@ -111,7 +111,6 @@ def test_eight_devices_learn_the_same(straight, files, tmp_path):
     assert one == pytest.approx(eight, abs=1e-4)
 
 
-@pytest.mark.broad
 def test_a_cached_reference_gives_the_same_run(straight, files, tmp_path):
     """All rows are scored once, and no copy of the policy is kept; packing rounds otherwise."""
     tiny.run(tmp_path, **changes(files, DPO, **{"data.cache_reference": True}))

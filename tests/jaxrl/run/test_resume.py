@@ -84,7 +84,7 @@ def in_flight(tmp_path_factory):
 FLIGHT = {"steps": 3, "checkpoint.every": 1, "warm_start.steps": 0, "eval.every": 0}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.broad
 @pytest.mark.parametrize(
     "changes",
