@@ -167,7 +167,7 @@ def test_a_directory_that_is_not_empty(run, tmp_path, capsys):
     assert "--out DIR" in capsys.readouterr().err
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(5)
 @pytest.mark.exact("exported adapters and merged weights of every family give transformers' logits")
 @pytest.mark.parity
 @pytest.mark.parametrize("variant", tiny.VARIANTS)

@@ -85,7 +85,7 @@ def test_logits(tiny_model, variant):
     )
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(6)
 @pytest.mark.exact("parameters cast for sampling give the states of those in fp32, bit for bit")
 @pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_parameters_cast_for_sampling(tiny_model, variant):
@@ -102,7 +102,7 @@ def test_parameters_cast_for_sampling(tiny_model, variant):
     assert jnp.array_equal(states(cast), states(params))
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(9)
 @pytest.mark.exact(
     "log-probs of cached decoding of every family equal those of transformers to 1e-4"
 )

@@ -91,7 +91,7 @@ def test_logits(model_of, variant):
     np.testing.assert_allclose(_ours(config, params, rows)[real], expected[real], atol=1e-4)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.exact("a model that reads pictures is exported with its tower, bit for bit")
 @pytest.mark.parametrize("variant", wrapped_tiny.VARIANTS)
 def test_export_keeps_the_tower(model_of, variant, tmp_path):
@@ -123,7 +123,7 @@ def test_export_keeps_the_tower(model_of, variant, tmp_path):
     np.testing.assert_allclose(_ours(*read, rows)[rows["real"]], expected[rows["real"]], atol=1e-4)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.exact("adapters of a model that reads pictures give PEFT's logits")
 @pytest.mark.parametrize(
     "variant",

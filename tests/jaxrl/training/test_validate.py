@@ -152,7 +152,7 @@ def test_most_are_not_refused():
         assert not is_refused("ppo_clip", advantage), advantage
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(12)
 @pytest.mark.broad
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_is_not_refused_is_finite(policy):
