@@ -204,7 +204,7 @@ def of_train(loss):
     return learner.to_arrays(part.split(state.params)[0]), metrics
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(3)
 @pytest.mark.extra
 @pytest.mark.parametrize("loss", LOSSES)
 def test_an_update_is_that_of_train(server, client, loss):
