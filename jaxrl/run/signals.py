@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -112,6 +113,13 @@ def stoppable(grace_s: float, note: Callable[[str], None]) -> Iterator[Gate]:
             timer.start()
             gate.ask(name)
 
+    def report(lost: sys.UnraisableHookArgs) -> None:
+        """Say nothing of a `Stop` that broke into a destructor, where Python drops it:
+        `Gate.check` raises it again."""
+        if not isinstance(lost.exc_value, Stop):
+            told(lost)
+
+    told, sys.unraisablehook = sys.unraisablehook, report
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     chosen = [s for s in STOPPING if not (s == signal.SIGHUP and ignored)]
     before = {s: signal.signal(s, handle) for s in chosen}
@@ -119,6 +127,7 @@ def stoppable(grace_s: float, note: Callable[[str], None]) -> Iterator[Gate]:
         yield gate
     finally:
         timer.cancel()
+        sys.unraisablehook = told
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)  # None: one set outside Python
 

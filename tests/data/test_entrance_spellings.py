@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,15 @@ def test_broken_files_are_refused_with_the_place(name, content, says, bad, tmp_p
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=says):
         rows.read(str(tmp_path / name), bad=bad)
+
+
+def test_a_table_of_many_columns_is_refused_in_time_and_in_short(tmp_path):
+    names = ",".join(["prompt", *(f"c{n}" for n in range(60_000))])
+    (tmp_path / "a.csv").write_text(f"{names}\na,b\n")
+    start = time.process_time()
+    with pytest.raises(ValueError, match=r"a\.csv, line 2: 2 values for 60001 columns") as error:
+        rows.read(str(tmp_path / "a.csv"))
+    assert time.process_time() - start < 10 and len(str(error.value)) < 1000
 
 
 def test_names_of_columns_have_no_space_around_them(tmp_path):

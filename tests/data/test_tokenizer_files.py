@@ -85,6 +85,39 @@ def test_ids_are_kept(make, tmp_path):
     }
 
 
+KIND = gguf.GGUFValueType
+HOSTILE = (
+    (-1, KIND.INT32, None), (10**9, KIND.UINT32, None), (2**63, KIND.UINT64, None),
+    (float("nan"), KIND.FLOAT32, None), ("x", KIND.STRING, None), ("\x1b[2J", KIND.STRING, None),
+    (True, KIND.BOOL, None), ([1, 2], KIND.ARRAY, KIND.INT32), ([0.5], KIND.ARRAY, KIND.FLOAT32),
+    (["a", "b"], KIND.ARRAY, KIND.STRING), ([""] * 1000, KIND.ARRAY, KIND.STRING),
+    ([float("nan")] * 5, KIND.ARRAY, KIND.FLOAT32),
+)  # fmt: skip
+READ = (
+    "model", "pre", "tokens", "token_type", "merges", "scores", "eos_token_id", "bos_token_id",
+    "unknown_token_id", "add_bos_token", "add_space_prefix",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [_bytes, _spaced])
+def test_metadata_of_any_value_is_read_or_refused_by_its_name(make, tmp_path):
+    size = make(tmp_path)
+    fields, refused = gguf_fields.read(tmp_path, size + 3), 0
+    names = [*(f"tokenizer.ggml.{name}" for name in READ), "tokenizer.chat_template"]
+    for name in names:
+        others = [field for field in fields if field.key != name]
+        changes = [[], *([type(fields[0])(name, *value)] for value in HOSTILE)]
+        for change in changes:
+            path = _gguf([*others, *change], tmp_path / "a.gguf")
+            try:
+                tokenizers.load(path).encode("hello world")
+            except ValueError as error:
+                assert str(path) in str(error)
+                assert name in str(error) or "no tokenizer can be read" in str(error)
+                refused += 1
+    assert refused > 80
+
+
 def test_a_tokenizer_of_characters(tmp_path):
     tokenizer_files.from_alphabet("0+ \n<", tmp_path)
     ours, theirs = tokenizers.characters("0+ \n<"), tokenizers.load(tmp_path)

@@ -1,5 +1,6 @@
 """Directories of models whose files hold anything: each is read, or refused in a line, in time."""
 
+import base64
 import contextlib
 import json
 import os
@@ -168,6 +169,75 @@ TOKENIZERS = (
     {"model": {"type": "Unigram", "vocab": [], "unk_id": 7}},
     {"model": {"type": "Unigram", "vocab": [["a", 1e308]], "unk_id": 2**60}},
 )  # fmt: skip
+
+
+def precompiled(text, times):
+    """Normalizers that write `text` for each `a`, in the form of sentencepiece."""
+    units = [0] * 768
+    units[0], units[256 ^ 97], units[512] = 256 << 10, (256 ^ 97 ^ 512) << 10 | 97 | 0x100, 1 << 31
+    tree = struct.pack("<768I", *units)
+    charsmap = struct.pack("<I", len(tree)) + tree + text.encode() + b"\0"
+    step = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(charsmap).decode()}
+    return {"normalizer": {"type": "Sequence", "normalizers": [step] * times}}
+
+
+def template(pieces, ids=1):
+    sequence = {"Sequence": {"id": "A", "type_id": 0}}
+    special = {"S": {"id": "S", "ids": [0] * ids, "tokens": ["S"] * ids}}
+    return {"post_processor": {"type": "TemplateProcessing", "single": [sequence] * pieces,
+            "pair": [sequence, sequence], "special_tokens": special}}  # fmt: skip
+
+
+def steps(part, key, step, times):
+    return {part: {"type": "Sequence", key: [step] * times}}
+
+
+WORDS = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+LONG = (
+    precompiled("a" * 200, 2), template(30_000), template(1, 100_000),
+    steps("normalizer", "normalizers", {"type": "ByteLevel"}, 14),
+    steps("pre_tokenizer", "pretokenizers", WORDS, 14),
+    steps("normalizer", "normalizers", {"type": "NFKD"}, 1000),
+    steps("normalizer", "normalizers", {"type": "Prepend", "prepend": "a" * 999}, 2),
+    {"added_tokens": [{"id": 14, "content": "a" * 3_000_000, "special": True, "lstrip": False,
+                       "rstrip": False, "single_word": False, "normalized": False}]},
+)  # fmt: skip
+"""Steps that make much of a text."""
+
+
+def test_tokenizers_whose_steps_grow_are_refused(base, trials):
+    fields = json.loads((base / "tokenizer.json").read_text())
+    for change in LONG:
+        trials.put("tokenizer.json", fields | change, tokenizer, refused=True)
+    trials.put("tokenizer.json", fields | precompiled("a" * 20, 2) | template(3), tokenizer)
+    trials.put("tokenizer_config.json", {"eos_token": "<gone>"}, tokenizer, refused=True)
+
+
+@pytest.mark.parametrize("part", ["normalizer", "pre_tokenizer", "decoder"])
+def test_a_pattern_that_takes_a_lifetime_is_an_error_of_the_text(part, base, tmp_path):
+    pattern = {"Regex": "(a+)+$"}
+    step = {"type": "Replace", "pattern": pattern, "content": "b"}
+    change = split(pattern) if part == "pre_tokenizer" else {part: step}
+    fields = json.loads((base / "tokenizer.json").read_text()) | change
+    fields["model"]["vocab"]["a" * 40 + "!"] = 14
+    shutil.copytree(base, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_text(json.dumps(fields))
+    made = tokenizers.load(tmp_path / "model")
+    assert made.decode(made.encode("one")) == "one"
+    with pytest.raises(ValueError, match=r"tokenizer\.json cannot be used for a text of"):
+        made.decode(made.encode("a" * 40 + "!"))
+
+
+def test_the_tokens_of_a_text_are_the_same_each_time(base, tmp_path):
+    """A model.dropout, which is of training a tokenizer, is said and set to 0."""
+    vocab = {"<end>": 0, "a": 1, "aa": 2}
+    model = {"type": "BPE", "vocab": vocab, "merges": [["a", "a"]], "dropout": 0.5}
+    fields = json.loads((base / "tokenizer.json").read_text())
+    shutil.copytree(base, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_text(json.dumps(fields | {"model": model}))
+    with pytest.warns(UserWarning, match=r"model\.dropout=0\.5"):
+        made = tokenizers.load(tmp_path / "model")
+    assert made.encode("a" * 40) == made.plain("a" * 40) == [2] * 20
 
 
 def test_tokenizers_that_ask_for_much(base, trials):

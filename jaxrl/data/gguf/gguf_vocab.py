@@ -68,10 +68,47 @@ def read(meta: dict[str, Any]) -> Backend:
     )
 
 
+_LISTS: dict[str, tuple[type, ...]] = {
+    "tokens": (str,), "merges": (str,), "scores": (float, int), "token_type": (int,),
+}  # fmt: skip
+_NEEDED = {"gpt2": ("merges", "pre", "token_type"), "llama": ("scores", "token_type")}
+"""Fields that are read, by the kind of tokenizer, beside those that all have."""
+
+
 def metadata(fields: dict[str, Any]) -> dict[str, Any]:
-    """The `tokenizer.ggml` fields of `gguf_file.header`, by what follows that prefix."""
+    """The `tokenizer.ggml` fields of `gguf_file.header`, by what follows that prefix.
+
+    Raises:
+      ValueError: one that is read is missing, is of another type, or is the id of no token.
+    """
     prefix = "tokenizer.ggml."
-    return {k.removeprefix(prefix): v for k, v in fields.items() if k.startswith(prefix)}
+    meta = {k.removeprefix(prefix): v for k, v in fields.items() if k.startswith(prefix)}
+    needed = ("model", "tokens", "eos_token_id", *_NEEDED.get(str(meta.get("model")), ()))
+    if missing := [name for name in needed if name not in meta]:
+        raise ValueError(f"{prefix}{missing[0]} is missing; take the model of another source")
+    for name, kinds in _LISTS.items():
+        value = meta.get(name, [])
+        if not (isinstance(value, list) and all(type(entry) in kinds for entry in value)):
+            raise ValueError(
+                f"{prefix}{name}={value!r:.60} is no list of {kinds[0].__name__} values; take the "
+                "model of another source"
+            )
+        if name != "merges" and name in meta and len(value) != len(meta["tokens"]):
+            raise ValueError(
+                f"{prefix}{name} has {len(value)} entries for {len(meta['tokens'])} tokens; take "
+                "the model of another source"
+            )
+    for name in ("model", "pre"):
+        if not isinstance(meta.get(name, ""), str):
+            raise ValueError(f"{prefix}{name}={meta[name]!r:.60} is no text")
+    for name in ("bos_token_id", "eos_token_id", "unknown_token_id"):
+        token = meta.get(name, 0)
+        if type(token) is not int or not 0 <= token < len(meta["tokens"]):
+            raise ValueError(
+                f"{prefix}{name}={token!r:.60} is the id of none of its {len(meta['tokens'])} "
+                "tokens; take the model of another source"
+            )
+    return meta
 
 
 def byte_level(meta: dict[str, Any]) -> tokenizers.Tokenizer:
@@ -79,6 +116,8 @@ def byte_level(meta: dict[str, Any]) -> tokenizers.Tokenizer:
     pieces = meta["tokens"]
     ids = {piece: i for i, piece in enumerate(pieces)}
     merges = [tuple(merge.split(" ")) for merge in meta["merges"]]
+    if faults := [merge for merge in merges if len(merge) != 2]:
+        raise ValueError(f"tokenizer.ggml.merges has {' '.join(faults[0])!r:.60}, which is no pair")
     whole_words = meta["pre"] == "llama-bpe"  # which takes a word of the vocabulary unmerged
     model = models.BPE(vocab=ids, merges=merges, ignore_merges=whole_words)
     tokenizer = tokenizers.Tokenizer(model)

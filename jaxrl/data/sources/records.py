@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import bisect
+import collections
 import contextlib
 import csv
 import io
@@ -298,7 +299,8 @@ def delimited(path: Path) -> Records:
         try:
             with _long_cells():
                 names = [name.strip() for name in next(reader, [])]
-                if twice := [name for name in names if name and names.count(name) > 1]:
+                counts = collections.Counter(filter(None, names))
+                if twice := [name for name, count in counts.items() if count > 1]:
                     raise ValueError(f"{path}: two columns are named {twice[0]!r}; rename one")
                 last = reader.line_num
                 for row in reader:
@@ -308,7 +310,7 @@ def delimited(path: Path) -> Records:
                     if len(row) != len(names):
                         raise ValueError(
                             f"{path}, line {reader.line_num}: {len(row)} values for {len(names)} "
-                            f"columns ({', '.join(names)})"
+                            f"columns ({', '.join(names):.500})"
                         )
                     rows.append(dict(zip(names, row, strict=True)))
                     lines.append(first)

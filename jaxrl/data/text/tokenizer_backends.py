@@ -7,9 +7,10 @@ import functools
 import itertools
 import json
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sentencepiece
 import tokenizers
@@ -24,7 +25,7 @@ class Backend(NamedTuple):
     encode: Callable[[str], tuple[list[int], list[Span]]]
     """Text to ids and the characters each stands for; special tokens are known where they are
     spelled out, and none is added. A ValueError where UTF-8 cannot encode the text, here and in
-    `plain`."""
+    `plain`, or where a pattern of a tokenizer.json takes too long for it."""
     plain: Callable[[str], list[int]]
     """Text from outside to ids: a token that is spelled out is text, be it special or one that was
     added to the vocabulary, as `<tool_call>` may be. Added white space stays a token: models know
@@ -45,9 +46,16 @@ def from_tokenizers(tokenizer: tokenizers.Tokenizer) -> Backend:
     """A backend on Hugging Face's `tokenizers`."""
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    if getattr(tokenizer.model, "dropout", None):
+        warnings.warn(
+            f"tokenizer.json has model.dropout={tokenizer.model.dropout:g}, by which a text has "
+            "other tokens each time; it is set to 0",
+            stacklevel=3,
+        )
+        tokenizer.model.dropout = None
 
     def encode(text: str) -> tuple[list[int], list[Span]]:
-        encoding = tokenizer.encode(_utf8(text), add_special_tokens=False)
+        encoding = _bounded(tokenizer.encode, _utf8(text), add_special_tokens=False)
         return encoding.ids, encoding.offsets
 
     @functools.cache
@@ -61,13 +69,30 @@ def from_tokenizers(tokenizer: tokenizers.Tokenizer) -> Backend:
 
     return Backend(
         encode,
-        plain=lambda text: as_text().encode(_utf8(text), add_special_tokens=False).ids,
-        decode=lambda ids: tokenizer.decode(list(ids), skip_special_tokens=True),
+        plain=lambda text: _bounded(as_text().encode, _utf8(text), add_special_tokens=False).ids,
+        decode=lambda ids: _bounded(tokenizer.decode, list(ids), skip_special_tokens=True),
         size=max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
         ids=tokenizer.token_to_id,
-        spelled=lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False),
+        spelled=lambda ids: _bounded(tokenizer.decode, list(ids), skip_special_tokens=False),
         piece=tokenizer.id_to_token,
     )
+
+
+def _bounded(call: Callable[..., Any], value: Any, **options: Any) -> Any:
+    """What the library makes of a value.
+
+    Raises:
+      ValueError: it gives up, as where a pattern takes too long; it panics there.
+    """
+    try:
+        return call(value, **options)
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(
+            f"tokenizer.json cannot be used for a text of {len(value)}: {error}; take the model of "
+            "another source"
+        ) from error
 
 
 @functools.cache

@@ -7,17 +7,26 @@ empty pattern ends the process.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
+import re
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 _STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _GROWTH = 10_000
-"""Most characters that all replacements together may make of one."""
+"""Most characters that all steps of a part together may make of one."""
 _NESTED = 32
 """Steps within each other."""
+_MOST = 300
+"""Steps of a part."""
+_ENTRIES = 10_000
+"""Values of a part, as the entries of a template."""
+_ADDED = 1 << 21
+"""Characters of all added tokens; those of the largest vocabularies have some 100,000."""
 
 
 def check(file: Path) -> None:
@@ -33,30 +42,66 @@ def check(file: Path) -> None:
     if not isinstance(fields, dict):
         raise ValueError(f"{file}: no tokenizer can be read: it holds no fields")
     for part in _STEPS:
-        growth = 1.0
-        for step in _replacements(fields.get(part), f"{file}: {part}"):
+        values = list(_values(fields.get(part), f"{file}: {part}"))
+        steps = [value for value in values if isinstance(value, dict) and "type" in value]
+        if len(steps) > _MOST or len(values) > _ENTRIES:
+            raise ValueError(
+                f"{file}: {part}: {len(steps)} steps of {len(values)} values are more than {_MOST} "
+                f"and {_ENTRIES}; take the tokenizer of another source"
+            )
+        growth = math.prod(_growth(step, f"{file}: {part}") for step in steps)
+        if growth > _GROWTH or not math.isfinite(growth):
+            raise ValueError(
+                f"{file}: {part}: its steps make {growth:.3g} characters of one, more than "
+                f"{_GROWTH}; take the tokenizer of another source"
+            )
+    added = fields.get("added_tokens")
+    tokens = (
+        [token for token in added if isinstance(token, dict)] if isinstance(added, list) else []
+    )
+    if (length := sum(len(str(token.get("content", ""))) for token in tokens)) > _ADDED:
+        raise ValueError(
+            f"{file}: added_tokens have {length} characters, more than {_ADDED}; take the "
+            "tokenizer of another source"
+        )
+
+
+def _growth(step: dict[str, Any], where: str) -> float:
+    """Most characters that a step makes of one."""
+    match step.get("type"):
+        case "Replace":
             pattern, content = step.get("pattern"), step.get("content", "")
             kind, text = next(iter(pattern.items())) if isinstance(pattern, dict) else ("", pattern)
             if not isinstance(text, str) or not text or not isinstance(content, str):
-                raise ValueError(f"{file}: {part}: a Replace needs a pattern that is not empty")
+                raise ValueError(f"{where}: a Replace needs a pattern that is not empty")
             length = len(text) if kind == "String" else 1
-            growth *= max(1.0, (len(content) + (kind != "String")) / length)
-        if growth > _GROWTH or not math.isfinite(growth):
-            raise ValueError(
-                f"{file}: {part}: its Replace steps make {growth:.3g} characters of one, more than "
-                f"{_GROWTH}; take the tokenizer of another source"
-            )
+            return max(1.0, (len(content) + (kind != "String")) / length)
+        case "Prepend":
+            return 1.0 + len(str(step.get("prepend", "")))
+        case "ByteLevel":  # which writes two bytes for one that is not ASCII
+            return 2.0
+        case "Precompiled":
+            return _longest(step.get("precompiled_charsmap"), where)
+    return 1.0
 
 
-def _replacements(value: Any, where: str, depth: int = 0) -> Iterator[dict[str, Any]]:
-    """The steps that replace text, in whatever they are nested."""
+def _longest(charsmap: Any, where: str) -> float:
+    """Bytes of the longest text that a map of characters, as sentencepiece writes it, has for one:
+    a size, so many bytes that find them, and the texts, each ended by a zero."""
+    try:
+        raw = base64.b64decode(charsmap or b"", validate=True)
+        (size,) = struct.unpack_from("<I", raw) if raw else (0,)
+    except (TypeError, ValueError, struct.error) as error:
+        raise ValueError(f"{where}: precompiled_charsmap cannot be read: {error}") from error
+    texts = re.finditer(rb"[^\0]+", raw[4 + size :])
+    return max((float(text.end() - text.start()) for text in texts), default=1.0)
+
+
+def _values(value: Any, where: str, depth: int = 0) -> Iterator[Any]:
+    """A value and those within it."""
     if depth > _NESTED:
         raise ValueError(f"{where}: its steps are nested more than {_NESTED} deep")
-    if isinstance(value, dict):
-        if value.get("type") == "Replace":
-            yield value
-        for child in value.values():
-            yield from _replacements(child, where, depth + 1)
-    elif isinstance(value, list):
-        for child in value:
-            yield from _replacements(child, where, depth + 1)
+    yield value
+    children = value.values() if isinstance(value, dict) else value
+    for child in children if isinstance(value, dict | list) else ():
+        yield from _values(child, where, depth + 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -136,16 +135,14 @@ def load(path: str | Path) -> Tokenizer:
       ValueError: a GGUF vocabulary we do not rebuild, or another kind of file.
     """
     path = Path(path)
-    if path.suffix == ".gguf":
-        return from_gguf(path)
-    if path.is_dir():
+    is_gguf = path.suffix == ".gguf"
+    if is_gguf or path.is_dir():
         try:
-            tokenizer = from_directory(path)
-            with contextlib.suppress(ValueError):  # of a vocabulary without this letter
-                tokenizer.encode("a")  # which builds what the file describes
+            tokenizer = from_gguf(path) if is_gguf else from_directory(path)
+            tokenizer.encode("a")  # which builds what the file describes
             return tokenizer
         except BaseException as error:
-            if not _of_file(error):
+            if not _of_file(error) or str(path) in str(error):
                 raise
             kind = type(error).__name__
             raise ValueError(f"{path}: no tokenizer can be read: {kind}: {error}") from error
@@ -172,8 +169,8 @@ def _of_file(error: BaseException) -> bool:
 
     The package tokenizers raises bare exceptions, and panics where it has no check.
     """
-    if isinstance(error, ValueError | OSError):
-        return isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
+    if isinstance(error, OSError):
+        return False
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
@@ -218,7 +215,13 @@ def from_directory(directory: Path) -> Tokenizer:
     generation = _read_json(directory / "generation_config.json").get("eos_token_id") or []
     eos = [generation] if isinstance(generation, int) else generation
     if "eos_token" in special:
-        eos = [backend.ids(special["eos_token"]), *eos]
+        end = backend.ids(special["eos_token"])
+        if end is None:
+            raise ValueError(
+                f"{directory}: eos_token={special['eos_token']!r} of its tokenizer_config.json is "
+                "no token of the vocabulary; correct it there"
+            )
+        eos = [end, *eos]
     tokenizer = _assemble(
         backend,
         eos_ids=eos,

@@ -1,5 +1,6 @@
 """Asked to stop, and stuck: what is saved, what is said, and with which code the process ends."""
 
+import gc
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from contextlib import suppress
 
 import pytest
@@ -172,3 +174,29 @@ def test_heartbeat_and_stall(tmp_path):
     stacks = (tmp_path / "stacks.txt").read_text()
     assert "stuck_in_here" in stacks and "heartbeat.py" in stacks  # this thread, and another
     assert len(notes) == 1 and "no progress for 0.3 s" in notes[0]
+
+
+def test_a_signal_that_breaks_into_the_collector_is_not_lost(monkeypatch):
+    """Python drops what is raised there, and shows it as a traceback."""
+    shown: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", shown.append)
+    sent: list[str] = []
+
+    def collected(phase, _):
+        if not sent:
+            sent.append(phase)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    gc.callbacks.append(collected)
+    try:
+        with pytest.raises(Stop), stoppable(60, lambda text: None) as gate:
+            gc.collect()
+            assert sent and not shown
+            gate.check()
+            raise AssertionError("the signal is lost")
+    finally:
+        gc.callbacks.remove(collected)
+    with stoppable(60, lambda text: None):
+        sys.unraisablehook(types.SimpleNamespace(exc_value=ValueError()))
+    assert len(shown) == 1
+    assert sys.unraisablehook == shown.append
