@@ -23,9 +23,8 @@ from jaxrl.data.selection import curriculum, sampling_rounds
 from jaxrl.data.types import Problem, Task
 from jaxrl.random_streams import RunStream
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import driver, episodes, programs, tasks
-from jaxrl.rollout.drive import Chunk
-from jaxrl.rollout.driver import Group, OpenGroups
+from jaxrl.rollout import drive, episodes, programs, tasks
+from jaxrl.rollout.drive import Chunk, Group, OpenGroups
 from jaxrl.rollout.engine import Local, Open
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.flight import Flight, trained
@@ -124,7 +123,7 @@ def open_rollouts(
         biases: list[float] = []
         state = curriculum.quota(prompts, oversampling=settings.oversampling)
         advance = functools.partial(
-            driver.advance, program=program, ctx=ctx, pool=pool,
+            drive.advance, program=program, ctx=ctx, pool=pool,
             version=weights.version, timer=timer, log=chunks.append,
         )  # fmt: skip
         while True:
@@ -210,9 +209,9 @@ def collect(
     rollout = dataclasses.replace(rollout, in_flight=1.0)
     ctx = context(rollout, 0, policy, task)
     open_groups = OpenGroups(waiting=[Drawn(problem) for problem in problems], next_id=first_id)
-    driver.admit(open_groups, len(problems), rollout.group_size)
+    open_groups.admit(len(problems), rollout.group_size)
     setup = sampler_setup(policy, rollout, sampling, key, **turns_of(ctx))
-    driver.advance(
+    drive.advance(
         open_groups, program, ctx,
         Local(setup, params), pool, enough=len(problems), version=version, timer=timer,
         log=lambda done: None,
