@@ -17,12 +17,11 @@ from jaxrl.data.types import Task
 from jaxrl.record import jsonl, storage
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import asynchronous, collect, schedule
-from jaxrl.rollout.asynchronous import Batch, Row, Sampling
+from jaxrl.rollout.asynchronous import Batch, Live, Row, Sampling
 from jaxrl.rollout.collect import Collector, Weights
 from jaxrl.rollout.drive import Drive, Pending, RequestId
 from jaxrl.rollout.engine import Open
 from jaxrl.rollout.experience import Experience
-from jaxrl.rollout.live import Live
 from jaxrl.rollout.programs import Program
 from jaxrl.rollout.selection import Source
 from jaxrl.run.chunk_log import StepLog

@@ -12,8 +12,8 @@ from jax.sharding import Mesh
 from jaxrl.config import Config
 from jaxrl.data.scoring.pool import Pool
 from jaxrl.data.types import Problem, Score, Task
-from jaxrl.record.heartbeat import Heartbeat
 from jaxrl.record.metrics import Timer
+from jaxrl.record.process import Heartbeat
 from jaxrl.record.writer import Writer
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder

@@ -24,9 +24,9 @@ import jax
 
 from jaxrl.config import Config, stages
 from jaxrl.mesh import distributed
-from jaxrl.record import checkpoint, garbage, rundir, trackers, usage
-from jaxrl.record.heartbeat import Heartbeat
+from jaxrl.record import checkpoint, process, rundir, trackers
 from jaxrl.record.metrics import MetricsLog, Timer
+from jaxrl.record.process import Heartbeat
 from jaxrl.record.rundir import best_effort, run_directory
 from jaxrl.record.writer import Writer
 from jaxrl.rollout import experience, reshard
@@ -99,8 +99,8 @@ def _train(
         with (
             Writer(directory, config.checkpoint, callbacks.note) as writer,
             distributed.exit_together(),
-            usage.count_compilations() as used,
-            garbage.exempting() as exempt,
+            process.count_compilations() as used,
+            process.exempting() as exempt,
             contextlib.ExitStack() as closing,
         ):
             run = RunContext(
