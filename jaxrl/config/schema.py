@@ -11,11 +11,11 @@ from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models.config import Kernel
 from jaxrl.models.lora import LoraConfig
 from jaxrl.models.remat import Remat
-from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
 from jaxrl.training.packing import PackingConfig
+from jaxrl.training.tries import WHOLE, Chunks
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,6 @@ from jaxrl.rollout.engine import Open
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.programs import Program
 from jaxrl.rollout.selection import Source
-from jaxrl.run.chunk_log import StepLog
 from jaxrl.run.context import RunContext
 
 FILE = "schedule.jsonl"
@@ -117,7 +116,7 @@ def open_rollouts(
         engine = open_engine(setup, weights.params)
         return Drive(program, ctx, engine, pool, pending_answers)
 
-    record = StepLog(run.directory / FILE, run.callbacks.note)
+    record = jsonl.StepLog(run.directory / FILE, run.callbacks.note)
     together = config.asynchronous.staleness == 0 and config.rollout.replies == "together"
     quota = curriculum.quota(config.rollout.prompts, oversampling=config.rollout.oversampling)
     sampling = Sampling(

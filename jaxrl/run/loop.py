@@ -30,9 +30,9 @@ from jaxrl.record.process import Heartbeat
 from jaxrl.record.rundir import best_effort, run_directory
 from jaxrl.record.writer import Writer
 from jaxrl.rollout import experience, reshard
-from jaxrl.run import assemble, course, guards, signals, stage
+from jaxrl.run import assemble, course, guards, signals
 from jaxrl.run.assemble import Parts
-from jaxrl.run.context import Callbacks, RunContext
+from jaxrl.run.context import Callbacks, RunContext, Stage, open_pools
 from jaxrl.run.guards import Trip
 from jaxrl.run.placement import transfers
 from jaxrl.run.step import step as train_step
@@ -92,7 +92,7 @@ def _train(
         signals.stoppable(config.checkpoint.grace_seconds, callbacks.note) as gate,
         Heartbeat(directory, config.guard.stall_seconds, callbacks.note) as heart,
         jax.set_mesh(training_mesh),
-        stage.open_pools(config, callbacks) as pools,
+        open_pools(config, callbacks) as pools,
     ):
         rundir.save_config(directory, saved_config)
         checkpoint.set_aside(directory, after=checkpoint.newest(directory, callbacks.note))
@@ -124,7 +124,7 @@ def _run(
         set_host_state(run, host)
     version = int(jax.device_get(state.step))
     fork_step = host["lineage"][-1]["step"] if host["lineage"] else 0
-    current: stage.Stage | None = None
+    current: Stage | None = None
     stage_start = -1
     already = host["seconds"]
 

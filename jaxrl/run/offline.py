@@ -23,7 +23,7 @@ from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.written import Group, gathered, groups
-from jaxrl.run import placement, prepare, reference
+from jaxrl.run import extension, placement, reference
 from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
 from jaxrl.run.extension import Context, teach
 from jaxrl.run.reference import Scored, reference_logp
@@ -198,7 +198,7 @@ def figures(
       batch: N sequences on the host.
       measure: from `train_step.make_measure`.
     """
-    batch = prepare.prepared(ctx, run.extensions.values(), state, batch)
+    batch = extension.prepared(ctx, run.extensions.values(), state, batch)
     packed, _ = placement.pack(batch, ctx.config)
     packed = teach(ctx, run.extensions, packed)
     ref_logp = reference_logp(ctx, state, batch, packed)
