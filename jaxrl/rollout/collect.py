@@ -26,7 +26,7 @@ from jaxrl.record.metrics import Timer
 from jaxrl.rollout import drive, episodes, programs, tasks
 from jaxrl.rollout.drive import Chunk, Group, OpenGroups
 from jaxrl.rollout.engine import Local, Open
-from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.experience import Collector, Experience
 from jaxrl.rollout.flight import Flight, trained
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Context, Program
@@ -52,18 +52,6 @@ class Weights(NamedTuple):
     """Steps done, the unit of the schedule."""
 
 
-class Collector(NamedTuple):
-    """Collects the experience of a run, step by step, in turns with training or during it."""
-
-    step: Callable[[Weights, Timer], tuple[Experience, dict[str, float]]]
-    """The experience of `rollout.prompts` groups, and metrics of how it was sampled."""
-    get_state: Callable[[], dict[str, Any]]
-    """The position in the stream of problems and the groups in flight, for a checkpoint."""
-    set_state: Callable[[dict[str, Any]], None]
-    abandon: Callable[[], None]
-    """Discard what has been sampled for later steps, and close its episodes."""
-
-
 def open_rollouts(
     config: Config,
     policy: Policy,
@@ -75,8 +63,10 @@ def open_rollouts(
     room: int = 0,
     open_engine: Open = Local,
     log: Callable[[int, Sequence[Chunk]], None] = lambda step, chunks: None,
-) -> Collector:
+) -> Collector[[Weights, Timer]]:
     """The experience of a run or of a stage of it, from its start, in turns with training.
+
+    A step has `rollout.prompts` groups, sampled with its weights.
 
     Args:
       config: of the stage.

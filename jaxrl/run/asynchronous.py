@@ -18,10 +18,10 @@ from jaxrl.record import jsonl, storage
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import asynchronous, collect, schedule
 from jaxrl.rollout.asynchronous import Batch, Live, Row, Sampling
-from jaxrl.rollout.collect import Collector, Weights
+from jaxrl.rollout.collect import Weights
 from jaxrl.rollout.drive import Drive, Pending, RequestId
 from jaxrl.rollout.engine import Open
-from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.experience import Collector, Experience
 from jaxrl.rollout.programs import Program
 from jaxrl.rollout.selection import Source
 from jaxrl.run.context import RunContext
@@ -98,7 +98,7 @@ def open_rollouts(
     *,
     room: int,
     open_engine: Open,
-) -> Collector:
+) -> Collector[[Weights, Timer]]:
     """The experience of an asynchronous run, or of a stage of it.
 
     Args:

@@ -23,7 +23,7 @@ from jaxrl.record.metrics import Timer
 from jaxrl.record.process import Heartbeat
 from jaxrl.record.writer import Writer
 from jaxrl.rollout import rollout_log, tasks
-from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.experience import Collector, Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import guards, placement
@@ -51,19 +51,8 @@ class Callbacks(NamedTuple):
     """Called with each completion as soon as it is scored, in another thread; not with episodes."""
 
 
-class Batches(NamedTuple):
-    """The experience of a stage, step by step."""
-
-    step: Callable[[TrainState, int, Timer], tuple[Experience, dict[str, float]]]
-    """`(state, its step, timer)`: the experience of the next step, and metrics of how it was
-    sampled or read."""
-    get_state: Callable[[], dict[str, Any]]
-    """The position and what is in flight, for a checkpoint."""
-    set_state: Callable[[dict[str, Any]], None]
-    abandon: Callable[[], None]
-    """Discard what has been sampled for later steps."""
-
-
+StageCollector = Collector[[TrainState, int, Timer]]
+"""A collector whose step is given the train state, its step, and a timer."""
 ToSampler = Callable[[Params], Params]
 """Trained parameters as the sampler reads them, on the devices that sample."""
 
@@ -75,7 +64,7 @@ class Origin(NamedTuple):
     `jaxrl.run.offline`.
     """
 
-    open: Callable[[RunContext, Context, ToSampler, Recorder, int], Batches]
+    open: Callable[[RunContext, Context, ToSampler, Recorder, int], StageCollector]
     """The experience of a stage, from its start; the number is that of the steps done by then."""
     assess: Callable[[RunContext, Context, TrainState, ToSampler, int], dict[str, float]]
     """Held-out figures of a state at a step."""
@@ -114,7 +103,7 @@ class Stage(NamedTuple):
     """What a run works with from one change of its config to the next."""
 
     ctx: Context
-    batches: Batches
+    collector: StageCollector
     update: Update
     record: rollout_log.Record
 
@@ -140,9 +129,9 @@ def open_stage(
       to_sampler: see `reshard.sampler_weights`.
     """
     config = ctx.config
-    batches = run.origin.open(run, ctx, to_sampler, recorder, first)
+    collector = run.origin.open(run, ctx, to_sampler, recorder, first)
     if position is not None:
-        batches.set_state(position)
+        collector.set_state(position)
     record = rollout_log.recorder(
         run.directory,
         config,
@@ -151,7 +140,7 @@ def open_stage(
             state.params, placement.pack(batch, config)[0], ctx.restriction(state)
         ),
     )
-    return Stage(ctx, batches, update, record)
+    return Stage(ctx, collector, update, record)
 
 
 def stage_update(

@@ -166,9 +166,9 @@ def _run(
                         machine.reference.load(machine.like, saved.step)
                     version = int(jax.device_get(saved.state.step))
                     state, rollbacks = saved.state, host["rollbacks"] + 1
-                    current.batches.abandon()
+                    current.collector.abandon()
                     # the position of now, as the prompts after the checkpoint led here
-                    position = current.batches.get_state()
+                    position = current.collector.get_state()
                     host = saved.host | {"rollouts": position, "rollbacks": rollbacks}
                     set_host_state(run, host)
                     log.close()
@@ -184,7 +184,7 @@ def _run(
                 host = host | {
                     "step": step,
                     "tokens": host["tokens"] + metrics["tokens"],
-                    "rollouts": current.batches.get_state(),
+                    "rollouts": current.collector.get_state(),
                     "extensions": {name: e.get_state() for name, e in run.extensions.items()},
                     "seconds": already + perf_counter() - start,
                 }

@@ -20,12 +20,12 @@ from jaxrl.record.rundir import best_effort
 from jaxrl.rollout import collect, episodes, history, policy, programs, selection, tasks
 from jaxrl.rollout.collect import Weights
 from jaxrl.rollout.drive import Chunk
-from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.experience import Collector, Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Program
 from jaxrl.run import asynchronous, evaluate, generators, guards, warm_start
-from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
+from jaxrl.run.context import Origin, RunContext, StageCollector, ToSampler
 from jaxrl.run.extension import Context, Extension, provider, providers
 from jaxrl.training import objective
 from jaxrl.training.logprobs import guide_of
@@ -81,7 +81,7 @@ def origin(config: Config, actor: Policy) -> Origin:
 
 def open_batches(
     run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: Recorder, start: int
-) -> Batches:
+) -> StageCollector:
     """The rollouts of a stage: its collector, given the weights of a train state.
 
     Args:
@@ -132,7 +132,7 @@ def open_batches(
         if "source" in saved:  # else of a run that learned from a file, which this one forked
             collector.set_state(saved)
 
-    return Batches(step, collector.get_state, set_state, collector.abandon)
+    return Collector(step, collector.get_state, set_state, collector.abandon)
 
 
 class ChunkLog:

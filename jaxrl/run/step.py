@@ -59,7 +59,7 @@ def step(
     ctx, config, extensions = stage.ctx, stage.ctx.config, run.extensions.values()
     run.heart.beat("sample", number)
     with transfers():
-        collected, sampling = stage.batches.step(state, version, timer)
+        collected, sampling = stage.collector.step(state, version, timer)
     training.enter_context(run.gate.closed())
     run.heart.beat("train", number)
     with timer("score"), transfers():
