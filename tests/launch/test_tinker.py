@@ -555,8 +555,16 @@ def patient(port, name, more):
             time.sleep(0.1)
 
 
-@pytest.mark.broad
-def test_a_server_that_is_killed_continues_to_the_last_byte(tmp_path):
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param((6, 17), marks=pytest.mark.broad),
+        pytest.param(tuple(range(1, 21)), marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+    ],
+    ids=len,
+)
+def test_a_server_that_is_killed_continues_to_the_last_byte(kills, tmp_path):
+    """By `kill -9`, each after so many answers, and up to 20 ms later."""
     with serving(tmp_path / "whole", snapshot_every=3) as server:
         model = create(server)
         expected = [result(server, name, **more) for name, more in script(model)]
@@ -584,7 +592,7 @@ def test_a_server_that_is_killed_continues_to_the_last_byte(tmp_path):
         ended.set()
 
     thread = threading.Thread(target=loop, daemon=True)
-    for reached in (6, 17):
+    for reached in kills:
         with running() as process:
             if not answers:
                 assert create(port) == model
