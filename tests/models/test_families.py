@@ -85,6 +85,7 @@ def test_logits(tiny_model, variant):
     )
 
 
+@pytest.mark.sample(6)
 @pytest.mark.exact("parameters cast for sampling give the states of those in fp32, bit for bit")
 @pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_parameters_cast_for_sampling(tiny_model, variant):
@@ -101,6 +102,7 @@ def test_parameters_cast_for_sampling(tiny_model, variant):
     assert jnp.array_equal(states(cast), states(params))
 
 
+@pytest.mark.sample(9)
 @pytest.mark.exact(
     "log-probs of cached decoding of every family equal those of transformers to 1e-4"
 )
@@ -143,6 +145,7 @@ def test_cached_decoding(tiny_model, variant):
         np.testing.assert_allclose(got, np.stack(expected), atol=1e-4, rtol=0)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.exact("gradients of every family equal those of transformers")
 @pytest.mark.parametrize(
     "variant",
