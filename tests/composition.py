@@ -20,7 +20,7 @@ import jax
 from jaxrl.config import Config, conflicts
 from jaxrl.record import metrics
 from jaxrl.run import assemble, loop
-from jaxrl.sampling.chunks import Chunks
+from jaxrl.training.tries import Chunks
 from tests import digests
 from tests.jaxrl import tiny
 

@@ -35,7 +35,7 @@ from jaxrl.data.types import Problem, Score, Task
 from jaxrl.launch import algorithms, recipes
 from jaxrl.record import checkpoint, metrics
 from jaxrl.run import loop
-from jaxrl.sampling.chunks import Chunks
+from jaxrl.training.tries import Chunks
 from tests import COMPILED
 from tests.jaxrl.tiny import arrays
 from tests.launch.test_recipes import ASKED, EPISODES, PROGRAMS, tiny

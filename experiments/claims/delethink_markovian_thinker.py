@@ -7,7 +7,7 @@ import dataclasses
 from experiments.lab import Effect, arm
 from experiments.lab.chains import walk
 from jaxrl.launch import recipes
-from jaxrl.sampling.chunks import WHOLE, Chunks
+from jaxrl.training.tries import WHOLE, Chunks
 
 
 def effect() -> Effect:

@@ -28,8 +28,8 @@ from jaxrl.extensions.renormalise import RenormaliseConfig
 from jaxrl.extensions.replay import ReplayConfig
 from jaxrl.extensions.sharpness import SharpnessConfig
 from jaxrl.launch.recipes.demonstrations.sasr import ImitationConfig
-from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.training.objective import ObjectiveConfig
+from jaxrl.training.tries import WHOLE, Chunks
 
 LATER = {"described": "if set"}
 """Metadata of a field of `Arm` that is younger than plans: arms without it are described as before,

@@ -16,7 +16,7 @@ import numpy as np
 from experiments.lab import split
 from experiments.lab.split import HELD_OUT
 from experiments.lab.tasks import ASK, EOS, FILLER, FIRST, PAD, Problems, Splits, Task, as_problems
-from jaxrl.sampling.chunks import Chunks
+from jaxrl.training.tries import Chunks
 
 SYMBOLS = 12
 """Of `phrased` and of `cut_text`."""

@@ -21,7 +21,7 @@ from jaxrl import functions
 from jaxrl.data.selection.guidance import Hint
 from jaxrl.extensions import latents
 from jaxrl.models.config import DecoderConfig
-from jaxrl.sampling.chunks import Chunks
+from jaxrl.training.tries import Chunks
 from jaxrl.types import Params, Trajectory
 
 

@@ -17,8 +17,8 @@ from experiments.lab.tasks import EOS, PAD
 from jaxrl.losses.policy.mixed import nlpo_logits
 from jaxrl.models import decoder, head
 from jaxrl.models.config import DecoderConfig
-from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.training.logprobs import Restriction
+from jaxrl.training.tries import WHOLE, Chunks
 from jaxrl.types import Params
 
 

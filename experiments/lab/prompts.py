@@ -101,7 +101,7 @@ def _angles(
     task: Task, model: DecoderConfig, place: int, params: Params, problems: Sequence[Problem]
 ) -> np.ndarray:
     """Angle signals of problems under one of the policies [S, ...], as in
-    `jaxrl.rollout.angles`."""
+    `jaxrl.rollout.prompt_signals`."""
     rows = of_seed(task.train, place).prompt[[problem.answer for problem in problems]]
     hidden = np.asarray(_hidden(model, params, place, rows), np.float64)
     whole = np.zeros(rows.shape[1], int)  # one segment: nothing is common to all prompts
@@ -112,7 +112,7 @@ def closeness(
     task: Task, model: DecoderConfig, place: int, params: Params, problems: Sequence[Problem]
 ) -> np.ndarray:
     """What solutions are worth under one of the policies [S, ...], as in
-    `jaxrl.rollout.pruning`."""
+    `jaxrl.rollout.prompt_signals`."""
     rows = [problem.answer for problem in problems]
     own = of_seed(task.train, place)
     texts = np.concatenate([own.prompt[rows], own.gold[rows]], axis=1)

@@ -33,7 +33,6 @@ from jaxrl.losses.divergence.kl import forward_kl
 from jaxrl.losses.reduce.aggregate import masked_mean
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import history
-from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.sampling.logits import nucleus_of
 from jaxrl.training import packing
 from jaxrl.training.logprobs import Restriction
@@ -44,6 +43,7 @@ from jaxrl.training.objective import (
     objective,
     whole_batch,
 )
+from jaxrl.training.tries import WHOLE, Chunks
 from jaxrl.types import Params, Trajectory
 
 

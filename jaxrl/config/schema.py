@@ -6,16 +6,15 @@ import dataclasses
 from typing import Any, Literal
 
 from jaxrl.config.prompts import BanditConfig, CurriculumConfig, DataConfig, Domain
-from jaxrl.config.track import TrackConfig
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models.config import Kernel
 from jaxrl.models.lora import LoraConfig
 from jaxrl.models.remat import Remat
-from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
 from jaxrl.training.packing import PackingConfig
+from jaxrl.training.tries import WHOLE, Chunks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,6 +250,22 @@ class SandboxConfig:
     allow_weak: bool = False
     """Where bubblewrap does not work, run programs under resource limits alone; they can then use
     the network and your user's files. False refuses such a run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrackConfig:
+    """How a run appears in the trackers that it reports to, see `jaxrl.record.trackers`."""
+
+    entity: str = ""
+    """Weights & Biases team or user; empty: the default of the account."""
+    name: str = ""
+    """Name of the run; empty: that of its directory."""
+    tags: tuple[str, ...] = ()
+    """Tags of the run."""
+    completions: int = 16
+    """Rows of a table of completions; 0: no table."""
+    every: int = 10
+    """Steps between two tables; the first step has one too."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,7 @@ from jaxrl.config import Config
 from jaxrl.extensions.critic import require_before_critic
 from jaxrl.extensions.replay import empty, joined
 from jaxrl.rollout import tasks
-from jaxrl.run.extension import Context, Extension
-from jaxrl.run.prepare import with_expert_logp
+from jaxrl.run.extension import Context, Extension, with_expert_logp
 from jaxrl.types import TrainState, Trajectory
 
 _GIVEN = {"context", "thought"}

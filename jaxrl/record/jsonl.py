@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxrl import json_file
+from jaxrl.mesh import distributed
 from jaxrl.record import storage
 from jaxrl.record.rundir import best_effort
 
@@ -210,3 +211,24 @@ def _chosen(
 
 def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+class StepLog:
+    """Rows of steps; a step that is done again replaces its rows and those after it."""
+
+    def __init__(self, path: Path, note: Callable[[str], None], *, sync: bool = True) -> None:
+        """Args: the file, a function that is called with failures to write, and see
+        `Log`."""
+        self._path, self._note, self._sync, self._next = path, note, sync, -1
+        self._log: Log | None = None
+
+    def begin(self, step: int) -> None:
+        """Begin a step; rows of it and of later ones are dropped."""
+        if distributed.first() and step != self._next:
+            self._log = Log(self._path, self._note, lambda row: row["step"] < step, sync=self._sync)
+        self._next = step + 1
+
+    def add(self, *rows: dict[str, Any]) -> None:
+        """Append rows."""
+        if self._log is not None:
+            self._log.add(*rows)

@@ -23,11 +23,10 @@ from jaxrl.data.selection import curriculum, sampling_rounds
 from jaxrl.data.types import Problem, Task
 from jaxrl.random_streams import RunStream
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import driver, episodes, programs, tasks
-from jaxrl.rollout.drive import Chunk
-from jaxrl.rollout.driver import Group, OpenGroups
+from jaxrl.rollout import drive, episodes, programs, tasks
+from jaxrl.rollout.drive import Chunk, Group, OpenGroups
 from jaxrl.rollout.engine import Local, Open
-from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.experience import Collector, Experience
 from jaxrl.rollout.flight import Flight, trained
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Context, Program
@@ -53,18 +52,6 @@ class Weights(NamedTuple):
     """Steps done, the unit of the schedule."""
 
 
-class Collector(NamedTuple):
-    """Collects the experience of a run, step by step, in turns with training or during it."""
-
-    step: Callable[[Weights, Timer], tuple[Experience, dict[str, float]]]
-    """The experience of `rollout.prompts` groups, and metrics of how it was sampled."""
-    get_state: Callable[[], dict[str, Any]]
-    """The position in the stream of problems and the groups in flight, for a checkpoint."""
-    set_state: Callable[[dict[str, Any]], None]
-    abandon: Callable[[], None]
-    """Discard what has been sampled for later steps, and close its episodes."""
-
-
 def open_rollouts(
     config: Config,
     policy: Policy,
@@ -76,8 +63,10 @@ def open_rollouts(
     room: int = 0,
     open_engine: Open = Local,
     log: Callable[[int, Sequence[Chunk]], None] = lambda step, chunks: None,
-) -> Collector:
+) -> Collector[[Weights, Timer]]:
     """The experience of a run or of a stage of it, from its start, in turns with training.
+
+    A step has `rollout.prompts` groups, sampled with its weights.
 
     Args:
       config: of the stage.
@@ -124,7 +113,7 @@ def open_rollouts(
         biases: list[float] = []
         state = curriculum.quota(prompts, oversampling=settings.oversampling)
         advance = functools.partial(
-            driver.advance, program=program, ctx=ctx, pool=pool,
+            drive.advance, program=program, ctx=ctx, pool=pool,
             version=weights.version, timer=timer, log=chunks.append,
         )  # fmt: skip
         while True:
@@ -210,9 +199,9 @@ def collect(
     rollout = dataclasses.replace(rollout, in_flight=1.0)
     ctx = context(rollout, 0, policy, task)
     open_groups = OpenGroups(waiting=[Drawn(problem) for problem in problems], next_id=first_id)
-    driver.admit(open_groups, len(problems), rollout.group_size)
+    open_groups.admit(len(problems), rollout.group_size)
     setup = sampler_setup(policy, rollout, sampling, key, **turns_of(ctx))
-    driver.advance(
+    drive.advance(
         open_groups, program, ctx,
         Local(setup, params), pool, enough=len(problems), version=version, timer=timer,
         log=lambda done: None,

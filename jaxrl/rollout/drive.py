@@ -4,6 +4,11 @@ A program first receives the results in its group's log, in order, and then requ
 an environment answers, the sequence keeps its slot, so that its KV cache is used again. If another
 sequence needs the slot, the slot is given up, and the sequence is prefilled again when it
 continues.
+
+A group is one run of a program. Its log holds every result that the program received, by place (the
+path of forks that leads to it) and in order. A sequence that is unfinished when a step has what it
+needs continues in a later step under newer weights; each token keeps the log-probability and the
+policy version that it was sampled with (partial rollouts: Kimi k1.5, 2025; APRIL, 2025).
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from time import perf_counter
 from types import MappingProxyType
@@ -23,6 +28,7 @@ from jaxrl.data.environments import Opening, Reply
 from jaxrl.data.scoring.pool import Pool
 from jaxrl.data.types import Score
 from jaxrl.mesh import distributed
+from jaxrl.record.metrics import Timer
 from jaxrl.rollout.engine import Engine
 from jaxrl.rollout.programs import Act, Context, Fork, Grade, Program, Row, Sample
 from jaxrl.rollout.selection import Drawn
@@ -33,6 +39,8 @@ Place = tuple[int, ...]
 Answer = Score | Opening | Reply
 Pending = Future[Score] | Future[Opening | Reply]
 Result = Completion | Answer
+RequestId = tuple[int, Place, int]
+"""Id of a request: its group, its branch, and the number of results received before it."""
 
 
 @dataclasses.dataclass
@@ -56,15 +64,32 @@ class Group:
         return self.rows
 
 
-def tokens(group: Group) -> int:
-    """Number of tokens of a group's completions; unfinished ones count as of the last pause."""
-    if group.rows is not None:
-        return sum(len(row.completion.tokens) for row in group.rows)
-    longest = {place: len(c.tokens) for place, c in group.partial.items()}
-    for place, results in group.log.items():  # a later turn has those before it
-        lengths = [len(result.tokens) for result in results if isinstance(result, Completion)]
-        longest[place] = max([longest.get(place, 0), *lengths])
-    return sum(longest.values())
+@dataclasses.dataclass
+class OpenGroups:
+    """The groups that are sampled for this step and later ones, oldest first."""
+
+    groups: list[Group] = dataclasses.field(default_factory=list)
+    waiting: list[Drawn] = dataclasses.field(default_factory=list)
+    """Problems that have been drawn but not started."""
+    next_id: int = 0
+    """Id of the next group's first row."""
+    pending: dict[RequestId, Pending | None] = dataclasses.field(
+        default_factory=dict, compare=False
+    )
+    """Answers that were pending when the last step ended. The next one waits for them: an
+    environment that was asked again would take a second step. Not saved, as a restart asks anew."""
+
+    def admit(self, count: int, size: int) -> None:
+        """Start groups of `size` rows for the next `count` of the waiting problems."""
+        for sample in self.waiting[:count]:
+            self.groups.append(Group(sample, self.next_id))
+            self.next_id += size
+        del self.waiting[:count]
+
+    def abandon(self) -> None:
+        """Discard what has been sampled; these problems are the next to be started."""
+        self.waiting = [group.drawn for group in self.groups] + self.waiting
+        self.groups, self.pending = [], {}
 
 
 class Chunk(NamedTuple):
@@ -108,10 +133,6 @@ class _PendingRequest(NamedTuple):
     wanted: Sample | Grade | Act
 
 
-RequestId = tuple[int, Place, int]
-"""Id of a request: its group, its branch, and the number of results received before it."""
-
-
 class Drive:
     """Programs over one sampler, chunk by chunk. All that they received is in their groups."""
 
@@ -123,7 +144,7 @@ class Drive:
         pool: Pool,
         pending: Mapping[RequestId, Pending | None] = MappingProxyType({}),
     ) -> None:
-        """Args: see `driver.advance`. `pending` is that of an earlier drive.
+        """Args: see `advance`. `pending` is that of an earlier drive.
 
         A request whose id is in it is not submitted again.
         """
@@ -326,3 +347,78 @@ def _resume(node: _Node, value: Any) -> list[_PendingRequest]:
             node.received += 1
             continue
         return [_PendingRequest(node, query)]
+
+
+def advance(
+    open_groups: OpenGroups,
+    program: Program,
+    ctx: Context,
+    engine: Engine,
+    pool: Pool,
+    *,
+    enough: int,
+    version: int,
+    timer: Timer,
+    log: Callable[[Chunk], None],
+) -> None:
+    """Sample and score until `enough` open groups are complete; the others are paused.
+
+    Completions take effect in the sampler's order. Scores and replies of environments take effect,
+    by `RolloutConfig.replies`:
+
+    - `together`: once nothing is left to sample, or enough groups wait for nothing else. So what
+      programs receive does not depend on timing.
+    - `together`, of an environment that is computed at once: also before requests that wait would
+      take the slots of its episodes.
+    - `arrival`: as they come, so that slow environments work while others' turns are sampled.
+
+    Args:
+      open_groups: changed in place.
+      program: of all its groups.
+      ctx: given to the program.
+      engine: decodes, under the weights of `version`.
+      pool: scores completions and asks environments; each process does its share for all.
+      enough: groups to wait for, at most those that are open.
+      version: policy version of `params`.
+      timer: given the seconds of `sample`, and of `score`: the time spent waiting for the pool.
+      log: called with each chunk of decoding.
+
+    Raises:
+      ValueError: `rollout.replies` is "arrival" in a run of several processes.
+    """
+    early = ctx.rollout.replies == "arrival"
+    if early and is_distributed():
+        raise ValueError(
+            "rollout.replies='arrival' needs one process, as processes must agree on an order; "
+            "use together"
+        )
+    drive = Drive(program, ctx, engine, pool, open_groups.pending)
+
+    def count_finished() -> int:
+        return sum(group.rows is not None for group in open_groups.groups)
+
+    with timer("sample"):
+        drive.begin(open_groups.groups)
+    while True:
+        with timer("sample"):
+            while (
+                drive.work and (count_finished() if early else drive.count_idle_groups()) < enough
+            ):
+                numbers = list[int]()
+                if early:
+                    numbers = drive.ready()
+                elif engine.crowded:
+                    numbers = drive.immediate()
+                if answers := drive.answers(numbers):
+                    drive.receive(answers)
+                log(drive.chunk(version))
+        with timer("score"):
+            if early and not drive.ready():
+                drive.wait()
+            answers = drive.answers(drive.ready() if early else None)
+        with timer("sample"):
+            drive.receive(answers)
+        if count_finished() >= enough or not (drive.work or drive.pending):
+            break
+    drive.save_partial()
+    open_groups.pending = dict(drive.pending.values())

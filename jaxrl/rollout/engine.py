@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
-from jaxrl.sampling import prefill, sampler, worlds
+from jaxrl.sampling import admission, sampler, worlds
 from jaxrl.sampling.requests import start_of
 from jaxrl.sampling.work import Setup, Work
 from jaxrl.types import Completion, Params, Request
@@ -108,7 +108,7 @@ class Local:
         new = {name: start for name, start in waiting.items() if name in after.keys() - before}
         sampled = [n - before.get(name, len(new.get(name, ()))) for name, n in after.items()]
         read = list(map(len, dict.fromkeys(new.values())))  # the prompt of a group is read once
-        took = prefill.work_of(read, self._setup.rows, self._setup.piece)
+        took = admission.work_of(read, self._setup.rows, self._setup.piece)
         return Decoded(ended, max(sampled, default=0), sum(sampled), sum(read), *took)
 
     def _played(self, version: int) -> Decoded:
@@ -117,7 +117,7 @@ class Local:
         ended = worlds.play(setup, setup.world, self._params, self.work, version=version)
         read = list(map(len, dict.fromkeys(waiting[c.request.id] for c in ended)))
         lengths = [len(c.tokens) for c in ended]
-        took = prefill.work_of(read, setup.rows, setup.piece)
+        took = admission.work_of(read, setup.rows, setup.piece)
         return Decoded(ended, max(lengths), sum(lengths), sum(read), *took)
 
     def unfinished(self) -> list[Completion]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, ParamSpec
 
 import numpy as np
 
@@ -27,6 +27,26 @@ class Experience(NamedTuple):
     scores: list[Score]
     greedy: list[Score]
     """Scores of the greedy answer to each problem, if the objective needs them; else empty."""
+
+
+StepInputs = ParamSpec("StepInputs")
+
+
+class Collector(NamedTuple, Generic[StepInputs]):
+    """The experience of a run or of a stage of it, step by step: sampled, or read from a file.
+
+    A collector of rollouts samples a step with weights, and a stage's takes them from a train
+    state; all else is the same.
+    """
+
+    step: Callable[StepInputs, tuple[Experience, dict[str, float]]]
+    """The experience of the next step, and metrics of how it was sampled or read."""
+    get_state: Callable[[], dict[str, Any]]
+    """The position and what is in flight, for a checkpoint."""
+    set_state: Callable[[dict[str, Any]], None]
+    """Continues from what `get_state` gave."""
+    abandon: Callable[[], None]
+    """Discards what has been sampled for later steps, and closes its episodes."""
 
 
 def as_trajectory(experience: Experience, config: Config) -> Trajectory:

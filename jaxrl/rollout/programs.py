@@ -3,7 +3,7 @@
 A program is a generator. It yields what it needs, `Sample`, `Grade` or `Act`, and receives the
 result; `Fork` runs other programs side by side and gives what each returns. It returns the rows of
 its group.
-`jaxrl.rollout.driver` runs many programs over one sampler, keeps unfinished ones for later steps,
+`jaxrl.rollout.drive` runs many programs over one sampler, keeps unfinished ones for later steps,
 and replays them from their log after a restart. A program may therefore reach the policy and the
 scorers only through what it yields, and take randomness only from `Context.rng`.
 """

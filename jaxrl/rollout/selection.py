@@ -20,7 +20,7 @@ from jaxrl.config import BanditConfig, Config, CurriculumConfig
 from jaxrl.data.selection import bandits, curriculum
 from jaxrl.data.sources import generate, stream
 from jaxrl.data.types import Problem, Task
-from jaxrl.rollout import angles, history, policy, pruning
+from jaxrl.rollout import history, policy, prompt_signals
 from jaxrl.rollout.policy import Policy
 from jaxrl.types import Params
 
@@ -139,9 +139,9 @@ def open_source(config: Config, task: Task, actor: Policy) -> Source:
             arguments = (actor, config.rollout, task)
             return chosen(
                 settings, task, origin, seed=seed, keep=keep,
-                measure=functools.partial(angles.concentrations, *arguments),
-                closeness=functools.partial(pruning.closeness, *arguments),
-                solution_fits=functools.partial(pruning.fits, *arguments),
+                measure=functools.partial(prompt_signals.concentrations, *arguments),
+                closeness=functools.partial(prompt_signals.closeness, *arguments),
+                solution_fits=functools.partial(prompt_signals.fits, *arguments),
             )  # fmt: skip
         return ordered(task, origin, seed=seed, keep=keep)
 

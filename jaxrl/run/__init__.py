@@ -1,7 +1,7 @@
 """A run: how it begins, its loop, its stages, and how it ends.
 
 `loop.train` and `step.step` read top to bottom. `assemble` makes what a run consists of, `begin`
-makes or restores the first state, `placement` puts batches on the mesh, `stage` opens what a stage
-works with, `evaluate` measures held-out problems, `guards` and `signals` stop a run safely, and
-`warm_start` imitates solutions before the RL.
+makes or restores the first state, `placement` puts batches on the mesh, `context` opens what a
+stage works with, `evaluate` measures held-out problems, `guards` and `signals` stop a run safely,
+and `warm_start` imitates solutions before the RL.
 """

@@ -25,9 +25,8 @@ from jaxrl.run import (
     placement,
     reference,
     sampled,
-    stage,
 )
-from jaxrl.run.context import Origin, RunContext
+from jaxrl.run.context import Origin, RunContext, Stage, open_stage, stage_update
 from jaxrl.run.extension import (
     Context,
     Extension,
@@ -40,7 +39,6 @@ from jaxrl.run.extension import (
 from jaxrl.run.extension import context as extension_context
 from jaxrl.run.placement import transfers
 from jaxrl.run.reference import Reference
-from jaxrl.run.stage import Stage
 from jaxrl.training import optimizer, trainable, turns, validate
 from jaxrl.training.train_step import Update
 from jaxrl.types import TrainState
@@ -152,13 +150,13 @@ def machine(run: RunContext) -> Machine:
     @functools.lru_cache(maxsize=_PROGRAMS)
     def program(first: int) -> Update:
         return placement.with_fixed_layout(
-            stage.program(context(first), run.extensions, optimize), like
+            stage_update(context(first), run.extensions, optimize), like
         )
 
-    def open_stage(done: int, position: dict[str, Any] | None) -> Stage:
+    def stage_at(done: int, position: dict[str, Any] | None) -> Stage:
         assert recorder is not None  # `begin` comes first
         first = stages.first(config, done)
-        return stage.open_stage(
+        return open_stage(
             run, context(first), first, position, recorder, program(first), rollout_params
         )
 
@@ -178,7 +176,7 @@ def machine(run: RunContext) -> Machine:
         return saved
 
     learning_rate = optimizer.learning_rate(config.optimizer, updates)
-    return Machine(first_state, like, the_reference, learning_rate, open_stage, assess)
+    return Machine(first_state, like, the_reference, learning_rate, stage_at, assess)
 
 
 def _check_objectives(config: Config, extensions: dict[str, Extension]) -> None:

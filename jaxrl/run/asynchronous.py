@@ -17,15 +17,13 @@ from jaxrl.data.types import Task
 from jaxrl.record import jsonl, storage
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import asynchronous, collect, schedule
-from jaxrl.rollout.asynchronous import Batch, Row, Sampling
-from jaxrl.rollout.collect import Collector, Weights
+from jaxrl.rollout.asynchronous import Batch, Live, Row, Sampling
+from jaxrl.rollout.collect import Weights
 from jaxrl.rollout.drive import Drive, Pending, RequestId
 from jaxrl.rollout.engine import Open
-from jaxrl.rollout.experience import Experience
-from jaxrl.rollout.live import Live
+from jaxrl.rollout.experience import Collector, Experience
 from jaxrl.rollout.programs import Program
 from jaxrl.rollout.selection import Source
-from jaxrl.run.chunk_log import StepLog
 from jaxrl.run.context import RunContext
 
 FILE = "schedule.jsonl"
@@ -100,7 +98,7 @@ def open_rollouts(
     *,
     room: int,
     open_engine: Open,
-) -> Collector:
+) -> Collector[[Weights, Timer]]:
     """The experience of an asynchronous run, or of a stage of it.
 
     Args:
@@ -118,7 +116,7 @@ def open_rollouts(
         engine = open_engine(setup, weights.params)
         return Drive(program, ctx, engine, pool, pending_answers)
 
-    record = StepLog(run.directory / FILE, run.callbacks.note)
+    record = jsonl.StepLog(run.directory / FILE, run.callbacks.note)
     together = config.asynchronous.staleness == 0 and config.rollout.replies == "together"
     quota = curriculum.quota(config.rollout.prompts, oversampling=config.rollout.oversampling)
     sampling = Sampling(

@@ -9,30 +9,35 @@ one of your own, with its settings. The functions run in the order in which exte
 State on the mesh is an entry of `TrainState.extra`, and state on the host comes from `get_state`;
 both are saved, restored, resharded and forked without the loop knowing them. What only few
 extensions give, such as the reference policy, they provide by role; `Provides` lists the roles.
+
+`prepared` computes what a batch needs from the policy before the first update on it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, get_origin, get_type_hints
 
 import jax
+import numpy as np
 
 from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config
+from jaxrl.mesh import mesh
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Program
+from jaxrl.run import placement
 from jaxrl.run.placement import Complete
 from jaxrl.sampling.logits import Guide
-from jaxrl.training import routers
+from jaxrl.training import objective, routers
 from jaxrl.training.logprobs import Reading, Restriction, make_score
 from jaxrl.training.train_step import Update
 from jaxrl.training.trainable import Part
-from jaxrl.types import Packed, Params, TrainState, Trajectory
+from jaxrl.types import Array, Packed, Params, TrainState, Trajectory
 
 
 class Context(NamedTuple):
@@ -254,3 +259,58 @@ def providers(extensions: Mapping[str, Extension], role: str) -> dict[str, Any]:
 def provider(extensions: Mapping[str, Extension], role: str) -> Any:
     """What the one extension with a role of `Single` has in it; None where none has the role."""
     return next(iter(providers(extensions, role).values()), None)
+
+
+def prepared(
+    ctx: Context, extensions: Iterable[Extension], state: TrainState, batch: Trajectory
+) -> Trajectory:
+    """The batch with all that its updates, or a measurement of it, need from before them.
+
+    Args:
+      ctx, state, batch: as in `with_expert_logp`.
+      extensions: of the run, in order.
+    """
+    batch = with_expert_logp(ctx, state, batch)
+    for extension in extensions:
+        batch = extension.prepare(ctx, state, batch)
+    return with_proximal_logp(ctx, state, batch)
+
+
+def with_expert_logp(
+    ctx: Context, state: TrainState, batch: Trajectory, rows: Array | None = None
+) -> Trajectory:
+    """Experts' tokens with the log-probabilities and the version of the policy; others as they are.
+
+    A batch that experts wrote alone has the version alone where the objective does not ask for
+    log-probabilities.
+
+    Args:
+      ctx: of the stage.
+      state: before the updates.
+      batch: N sequences on the host.
+      rows: [N] bool, the experts' sequences; None: `batch.expert`.
+    """
+    rows = batch.expert if rows is None else rows
+    if rows is None or not np.any(rows):
+        return batch
+    wrote = rows[:, None] & batch.action_mask
+    version = np.where(wrote, np.int32(state.step), batch.policy_version)
+    batch = batch.replace(policy_version=version)
+    if np.all(rows) and not objective.needs_behavior(ctx.config.objective):
+        return batch
+    packed, _ = placement.pack(batch, ctx.config, rows)
+    logp = mesh.fetch(ctx.score(state.params, packed, ctx.restriction(state)))
+    return batch.replace(behavior_logp=np.where(rows[:, None], logp, batch.behavior_logp))
+
+
+def with_proximal_logp(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
+    """The batch with the log-probabilities before the updates, where the objective asks for them.
+
+    Args:
+      ctx, state, batch: as in `with_expert_logp`.
+    """
+    if not objective.needs_proximal(ctx.config.objective):
+        return batch
+    packed, _ = placement.pack(batch, ctx.config, batch.trained)
+    logp = ctx.score(state.params, packed, ctx.restriction(state))
+    return batch.replace(proximal_logp=mesh.fetch(logp))

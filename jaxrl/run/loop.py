@@ -24,15 +24,15 @@ import jax
 
 from jaxrl.config import Config, stages
 from jaxrl.mesh import distributed
-from jaxrl.record import checkpoint, garbage, rundir, trackers, usage
-from jaxrl.record.heartbeat import Heartbeat
+from jaxrl.record import checkpoint, process, rundir, trackers
 from jaxrl.record.metrics import MetricsLog, Timer
+from jaxrl.record.process import Heartbeat
 from jaxrl.record.rundir import best_effort, run_directory
 from jaxrl.record.writer import Writer
 from jaxrl.rollout import experience, reshard
-from jaxrl.run import assemble, course, guards, signals, stage
+from jaxrl.run import assemble, course, guards, signals
 from jaxrl.run.assemble import Parts
-from jaxrl.run.context import Callbacks, RunContext
+from jaxrl.run.context import Callbacks, RunContext, Stage, open_pools
 from jaxrl.run.guards import Trip
 from jaxrl.run.placement import transfers
 from jaxrl.run.step import step as train_step
@@ -92,15 +92,15 @@ def _train(
         signals.stoppable(config.checkpoint.grace_seconds, callbacks.note) as gate,
         Heartbeat(directory, config.guard.stall_seconds, callbacks.note) as heart,
         jax.set_mesh(training_mesh),
-        stage.open_pools(config, callbacks) as pools,
+        open_pools(config, callbacks) as pools,
     ):
         rundir.save_config(directory, saved_config)
         checkpoint.set_aside(directory, after=checkpoint.newest(directory, callbacks.note))
         with (
             Writer(directory, config.checkpoint, callbacks.note) as writer,
             distributed.exit_together(),
-            usage.count_compilations() as used,
-            garbage.exempting() as exempt,
+            process.count_compilations() as used,
+            process.exempting() as exempt,
             contextlib.ExitStack() as closing,
         ):
             run = RunContext(
@@ -124,7 +124,7 @@ def _run(
         set_host_state(run, host)
     version = int(jax.device_get(state.step))
     fork_step = host["lineage"][-1]["step"] if host["lineage"] else 0
-    current: stage.Stage | None = None
+    current: Stage | None = None
     stage_start = -1
     already = host["seconds"]
 
@@ -166,9 +166,9 @@ def _run(
                         machine.reference.load(machine.like, saved.step)
                     version = int(jax.device_get(saved.state.step))
                     state, rollbacks = saved.state, host["rollbacks"] + 1
-                    current.batches.abandon()
+                    current.collector.abandon()
                     # the position of now, as the prompts after the checkpoint led here
-                    position = current.batches.get_state()
+                    position = current.collector.get_state()
                     host = saved.host | {"rollouts": position, "rollbacks": rollbacks}
                     set_host_state(run, host)
                     log.close()
@@ -184,7 +184,7 @@ def _run(
                 host = host | {
                     "step": step,
                     "tokens": host["tokens"] + metrics["tokens"],
-                    "rollouts": current.batches.get_state(),
+                    "rollouts": current.collector.get_state(),
                     "extensions": {name: e.get_state() for name, e in run.extensions.items()},
                     "seconds": already + perf_counter() - start,
                 }

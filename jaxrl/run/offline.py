@@ -19,12 +19,12 @@ from jaxrl.data.sources.rows import Rows
 from jaxrl.mesh import mesh
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import experience, written
-from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.experience import Collector, Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.written import Group, gathered, groups
-from jaxrl.run import placement, prepare, reference
-from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
+from jaxrl.run import extension, placement, reference
+from jaxrl.run.context import Origin, RunContext, StageCollector, ToSampler
 from jaxrl.run.extension import Context, teach
 from jaxrl.run.reference import Scored, reference_logp
 from jaxrl.training.train_step import make_measure
@@ -65,7 +65,7 @@ def origin(config: Config, actor: Policy) -> Origin:
 
     def open_batches(
         run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: Recorder, start: int
-    ) -> Batches:
+    ) -> StageCollector:
         for bad in file_rows.bad[:3]:
             run.callbacks.note(f"left out {bad.id}: {bad.why}")
         if file_rows.bad:
@@ -120,7 +120,7 @@ def batches(
     file_rows: Rows,
     places: Sequence[int],
     scored: Scored | None = None,
-) -> Batches:
+) -> StageCollector:
     """The rows in a new order each epoch, batches running on over the epochs' ends.
 
     Args:
@@ -174,7 +174,7 @@ def batches(
                 stacklevel=2,
             )
 
-    return Batches(
+    return Collector(
         step,
         lambda: {"position": position, "piece": piece, "rows": file_rows.fingerprint},
         set_state,
@@ -198,7 +198,7 @@ def figures(
       batch: N sequences on the host.
       measure: from `train_step.make_measure`.
     """
-    batch = prepare.prepared(ctx, run.extensions.values(), state, batch)
+    batch = extension.prepared(ctx, run.extensions.values(), state, batch)
     packed, _ = placement.pack(batch, ctx.config)
     packed = teach(ctx, run.extensions, packed)
     ref_logp = reference_logp(ctx, state, batch, packed)

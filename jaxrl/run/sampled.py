@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,21 +14,26 @@ from jaxrl.config import Config, stages
 from jaxrl.data.sources import stream
 from jaxrl.data.text import examples
 from jaxrl.data.types import Problem, Task
+from jaxrl.record import jsonl
 from jaxrl.record.metrics import Timer
 from jaxrl.record.rundir import best_effort
 from jaxrl.rollout import collect, episodes, history, policy, programs, selection, tasks
 from jaxrl.rollout.collect import Weights
-from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.drive import Chunk
+from jaxrl.rollout.experience import Collector, Experience
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Program
 from jaxrl.run import asynchronous, evaluate, generators, guards, warm_start
-from jaxrl.run.chunk_log import ChunkLog
-from jaxrl.run.context import Batches, Origin, RunContext, ToSampler
+from jaxrl.run.context import Origin, RunContext, StageCollector, ToSampler
 from jaxrl.run.extension import Context, Extension, provider, providers
 from jaxrl.training import objective
 from jaxrl.training.logprobs import guide_of
 from jaxrl.types import TrainState
+
+CHUNKS = "chunks.jsonl"
+"""What each chunk of decoding of a synchronous run did, from which its costs can be told. An
+asynchronous run writes the same fields into `schedule.jsonl`, with what was decided."""
 
 
 def origin(config: Config, actor: Policy) -> Origin:
@@ -75,7 +81,7 @@ def origin(config: Config, actor: Policy) -> Origin:
 
 def open_batches(
     run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: Recorder, start: int
-) -> Batches:
+) -> StageCollector:
     """The rollouts of a stage: its collector, given the weights of a train state.
 
     Args:
@@ -126,7 +132,21 @@ def open_batches(
         if "source" in saved:  # else of a run that learned from a file, which this one forked
             collector.set_state(saved)
 
-    return Batches(step, collector.get_state, set_state, collector.abandon)
+    return Collector(step, collector.get_state, set_state, collector.abandon)
+
+
+class ChunkLog:
+    """The chunks of a synchronous run."""
+
+    def __init__(self, directory: Path, note: Callable[[str], None]) -> None:
+        """Args: the run's directory, and a function that is called with failures to write."""
+        self._log = jsonl.StepLog(directory / CHUNKS, note, sync=False)
+
+    def write(self, step: int, chunks: Iterable[Chunk]) -> None:
+        """Append the chunks of the step that follows `step` steps, all at once."""
+        self._log.begin(step)
+        rows = ({"step": step, "chunk": n, **c._asdict()} for n, c in enumerate(chunks))
+        self._log.add(*rows)
 
 
 def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:

@@ -12,12 +12,10 @@ from jaxrl.record.metrics import Timer
 from jaxrl.rollout import experience as experiences
 from jaxrl.rollout.experience import Experience
 from jaxrl.run import guards, placement
-from jaxrl.run.context import RunContext
-from jaxrl.run.extension import teach
+from jaxrl.run.context import RunContext, Stage
+from jaxrl.run.extension import prepared, teach
 from jaxrl.run.placement import transfers
-from jaxrl.run.prepare import prepared
 from jaxrl.run.reference import reference_logp
-from jaxrl.run.stage import Stage
 from jaxrl.training import objective, optimizer, packing
 from jaxrl.types import TrainState, Trajectory
 
@@ -61,7 +59,7 @@ def step(
     ctx, config, extensions = stage.ctx, stage.ctx.config, run.extensions.values()
     run.heart.beat("sample", number)
     with transfers():
-        collected, sampling = stage.batches.step(state, version, timer)
+        collected, sampling = stage.collector.step(state, version, timer)
     training.enter_context(run.gate.closed())
     run.heart.beat("train", number)
     with timer("score"), transfers():

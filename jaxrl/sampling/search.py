@@ -15,7 +15,7 @@ from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder, head
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.mixers import memory
-from jaxrl.sampling import prefill, slots
+from jaxrl.sampling import admission, slots
 from jaxrl.types import Completion, Params, Request
 
 
@@ -107,7 +107,7 @@ def beam(
     tokens = np.zeros((1, round_up(len(prompt), bucket)), np.int32)
     tokens[0, : len(prompt)] = prompt
     length = np.array([len(prompt)], np.int32)
-    prefix = prefill.prefill((config,), (params,), tokens, length, piece=tokens.shape[1])
+    prefix = admission.prefill((config,), (params,), tokens, length, piece=tokens.shape[1])
     state = _search(
         config,
         params,

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.sampling import admission, decode, prefill
+from jaxrl.sampling import admission, decode
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.requests import settings_of
 from jaxrl.sampling.work import Setup, Work, neighbours, read_out, warm_up_reading
@@ -38,7 +38,7 @@ def warm_up(setup: Setup, params: Params) -> None:
             prompt_lengths = np.where(np.arange(rows) % rows_per_part < count, length, 0).astype(
                 np.int32
             )
-            prefix = prefill.prefill(
+            prefix = admission.prefill(
                 setup.models, everything, tokens, prompt_lengths, piece=setup.piece
             )
     for size, widths in setup.shapes.items():

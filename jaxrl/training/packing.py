@@ -18,9 +18,8 @@ import jax
 import numpy as np
 
 from jaxrl.mesh.buckets import round_to_eighth, round_up
-from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.training import tries
-from jaxrl.training.tries import Branch
+from jaxrl.training.tries import WHOLE, Branch, Chunks
 from jaxrl.types import Array, Completion, Packed, Source, Trajectory
 
 

@@ -22,7 +22,7 @@ from jaxrl.models.config import DecoderConfig
 from jaxrl.record import jsonl
 from jaxrl.record.writer import Writer
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import chunk_log, loop, offline, sampled
+from jaxrl.run import loop, offline, sampled
 from jaxrl.run.context import Callbacks, Origin
 from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.training.optimizer import OptimizerConfig
@@ -259,7 +259,7 @@ def decoding(
     config: Config, model: DecoderConfig, directory: Path, rate: dict[str, float], *, first: bool
 ) -> dict[str, float]:
     """Decoding alone, of the log of chunks, against reading weights and caches at every step."""
-    chunks = [row for row in jsonl.read(directory / chunk_log.FILE) if row["step"] or not first]
+    chunks = [row for row in jsonl.read(directory / sampled.CHUNKS) if row["step"] or not first]
     taken = [row for row in chunks if row["tokens"]]
     if not taken:
         return {}

@@ -37,8 +37,8 @@ from jaxrl.data.types import Problem, Task
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import collect, driver, engine, episodes
-from jaxrl.rollout.driver import OpenGroups
+from jaxrl.rollout import collect, drive, engine, episodes
+from jaxrl.rollout.drive import OpenGroups
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.selection import Drawn
 from jaxrl.sampling import sampler
@@ -119,9 +119,9 @@ def driven(
 
     def run() -> int:
         groups = OpenGroups(waiting=[Drawn(problem) for problem in problems])
-        driver.admit(groups, count, rollout.group_size)
+        groups.admit(count, rollout.group_size)
         with scoring.Pool(task, 0, 60.0, None, None) as pool:
-            driver.advance(
+            drive.advance(
                 groups, episodes.group, ctx, local(setup, params), pool, enough=count, version=0,
                 timer=Timer(), log=lambda done: None,
             )  # fmt: skip

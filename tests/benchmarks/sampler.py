@@ -35,7 +35,7 @@ import numpy as np
 from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder, load
 from jaxrl.models.config import DecoderConfig
-from jaxrl.sampling import decode, logits, prefill, sampler, slots
+from jaxrl.sampling import admission, decode, logits, sampler, slots
 from jaxrl.sampling.requests import settings_of
 from jaxrl.types import Request
 from tests.benchmarks.timing import timed
@@ -106,7 +106,7 @@ def static(
             "request": np.arange(batch, dtype=np.uint32),
             "settings": settings_of(part, config.vocab_size, batch, 0),
         }
-        prefix = prefill.prefill((config,), (params,), tokens, length, piece=width)
+        prefix = admission.prefill((config,), (params,), tokens, length, piece=width)
         window = round_up(int(length.max()) + 1, 64)
         state = slots.empty_slots((config,), batch, capacity, window, slots.Features())
         index = np.arange(batch, dtype=np.int32)

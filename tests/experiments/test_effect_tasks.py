@@ -29,7 +29,7 @@ from experiments.lab import (
 )
 from experiments.lab.tasks import ASK, EOS, FILLER, FIRST, verdicts
 from experiments.lab.variants import dealt, variants
-from jaxrl.sampling.chunks import Chunks
+from jaxrl.training.tries import Chunks
 
 EFFECTS = {name: table.effect_of(name) for name in table.names()}
 EVEN = ("dump", "recap", "rulereasoner_dads", "sws")

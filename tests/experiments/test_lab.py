@@ -36,12 +36,12 @@ from jaxrl.extensions.nucleus import masked
 from jaxrl.extensions.replay import ReplayConfig
 from jaxrl.models import decoder
 from jaxrl.models.value import ValueConfig
-from jaxrl.sampling.chunks import Chunks
 from jaxrl.sampling.logits import nucleus_of
 from jaxrl.training import packing
 from jaxrl.training.logprobs import Restriction
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.optimizer import OptimizerConfig
+from jaxrl.training.tries import Chunks
 
 TASK = lab.cipher(((10, 0.8), (36, 0.2)), (((2, 1), 0.5), ((0, 2), 0.5)), filler_rate=0.1, slack=2)
 MODEL = policy.shape(TASK.vocabulary, TASK.train.prompt.shape[1] + TASK.budget)

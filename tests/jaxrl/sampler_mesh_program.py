@@ -20,7 +20,7 @@ from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder
 from jaxrl.rollout import policy
-from jaxrl.sampling import decode, logits, prefill, sampler, slots
+from jaxrl.sampling import admission, decode, logits, sampler, slots
 from jaxrl.sampling.requests import settings_of
 from jaxrl.types import Completion, Params, Request
 from tests.jaxrl.batches import MODEL
@@ -40,7 +40,7 @@ def programs(setup: sampler.Setup, params: Params) -> dict[str, Any]:
     size, rows, models = setup.sizes[-1], setup.rows, setup.models
     state = slots.empty_slots(models, size, setup.capacity, 16, FEATURES)
     whole = slots.empty_slots(models, size, setup.capacity, setup.capacity, FEATURES)
-    prefix = prefill.empty_caches(models, rows, setup.prompt_width)
+    prefix = admission.empty_caches(models, rows, setup.prompt_width)
     ids, none = np.zeros((rows, 16), np.int32), np.zeros(size, np.int32)
     new = {
         "tokens": np.zeros((size, setup.prompt_width), np.int32),
@@ -58,7 +58,7 @@ def programs(setup: sampler.Setup, params: Params) -> dict[str, Any]:
             stop_ids=jnp.zeros(1, jnp.int32), steps=jnp.int32(1), min_live=jnp.int32(1), args=(),
             process=logits.keep, features=FEATURES,
         ),
-        "read": prefill.read.lower(
+        "read": admission.read.lower(
             models, everything, prefix, ids, ids, window=32, from_start=False
         ),
         "insert": slots.insert.lower(models, state, prefix, none, none.astype(bool), new),
@@ -81,12 +81,12 @@ def shards(setup: sampler.Setup, params: Params) -> dict[str, list[int]]:
     models = setup.models
     tokens = np.ones((setup.rows, setup.prompt_width), np.int32)
     length = np.where(np.arange(setup.rows) == 0, 20, 0).astype(np.int32)
-    prefix = prefill.prefill(models, (params,), tokens, length, piece=16)
+    prefix = admission.prefill(models, (params,), tokens, length, piece=16)
     work = sampler.Work()
     sampler.submit(setup, work, [Request(0, (1, 2, 3), 8)])
     sampler.advance(setup, params, work, budget=2)
     return {
-        "empty": shard(prefill.empty_caches(models, setup.rows, 16)),
+        "empty": shard(admission.empty_caches(models, setup.rows, 16)),
         "prefix": shard(prefix),
         "tail": shard(work.slots.caches),
     }

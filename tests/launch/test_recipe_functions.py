@@ -44,8 +44,8 @@ from jaxrl.launch.recipes.search_agents import zerosearch
 from jaxrl.losses.policy import mixed
 from jaxrl.losses.preference import reward_model
 from jaxrl.models import decoder
-from jaxrl.sampling.chunks import Chunks
 from jaxrl.sampling.logits import Context
+from jaxrl.training.tries import Chunks
 
 
 def sampled(tokens, rewards=None, problems=None, score=None):

@@ -21,8 +21,8 @@ from jaxrl.launch.inspect.sample import DEFAULT_TOKENS, SampleConfig
 from jaxrl.launch.streams import say
 from jaxrl.record import account
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import collect, driver, episodes, policy, rollout_log
-from jaxrl.rollout.driver import OpenGroups
+from jaxrl.rollout import collect, drive, episodes, policy, rollout_log
+from jaxrl.rollout.drive import OpenGroups
 from jaxrl.rollout.engine import Local
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Row
@@ -108,13 +108,13 @@ def play(actor: Policy, config: SampleConfig, played: Config) -> list[Row]:
     ctx = collect.context(rollout, config.seed, actor, task)
     problems = evaluate.problems(task, "test", config.episodes)
     open_groups = OpenGroups(waiting=[Drawn(problem) for problem in problems])
-    driver.admit(open_groups, len(problems), 1)
+    open_groups.admit(len(problems), 1)
     setup = collect.sampler_setup(
         actor, rollout, Config().sampler, jax.random.key(config.seed), turns=True
     )
     params = policy.sampling_params(actor.params, "float32")
     with _pool(config, task, played) as pool:
-        driver.advance(
+        drive.advance(
             open_groups, episodes.group, ctx, Local(setup, params), pool,
             enough=len(problems), version=0, timer=Timer(), log=lambda done: None,
         )  # fmt: skip

@@ -30,7 +30,8 @@ from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import placement, reference, stage
+from jaxrl.run import placement, reference
+from jaxrl.run.context import stage_update
 from jaxrl.run.extension import (
     Context,
     Extension,
@@ -308,7 +309,7 @@ def step(
             f"{config.recipe} has a teacher, whose memory and time jaxrl plan does not estimate; "
             "plan the recipe sft, and the teacher apart"
         )
-    update = stage.program(ctx, extensions, _optimizer(config, model))
+    update = stage_update(ctx, extensions, _optimizer(config, model))
     where = placement.of_batch(batch.trajectory)
     abstract: Trajectory = jax.tree.map(_shape, where, batch.trajectory)
     ref_logp = abstract.behavior_logp if reference.needed(config, extensions) else None

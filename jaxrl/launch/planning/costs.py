@@ -17,7 +17,7 @@ from scipy.optimize import nnls
 
 from jaxrl import config as configs
 from jaxrl.record import jsonl, metrics
-from jaxrl.run import chunk_log
+from jaxrl.run import sampled
 from jaxrl.sampling.work import slot_counts
 
 
@@ -82,9 +82,9 @@ def costs_of(run: Path) -> Costs:
             "3 or more"
         )
     sampling = {row["step"] - 1: 0.0 for row in rows}
-    chunks = [row for row in jsonl.read(run / chunk_log.FILE) if row["step"] in sampling]
+    chunks = [row for row in jsonl.read(run / sampled.CHUNKS) if row["step"] in sampling]
     if not chunks:
-        raise ValueError(f"{run} has no {chunk_log.FILE}; costs are fitted to a synchronous run's")
+        raise ValueError(f"{run} has no {sampled.CHUNKS}; costs are fitted to a synchronous run's")
     slots = configs.load(run / "config.json").sampler.slots
     steps, passes = _column(chunks, "steps"), _column(chunks, "passes")
     wide = np.array([width(slots, row["sequences"]) for row in chunks], np.float64)
@@ -128,13 +128,13 @@ def _fit(seconds: np.ndarray, *columns: np.ndarray) -> list[float]:
 
 def prompt_of(run: Path, groups: int) -> int:
     """Tokens of a prompt, on average over a run that began this number of groups a step."""
-    read = sum(row["read"] for row in jsonl.read(run / chunk_log.FILE))
+    read = sum(row["read"] for row in jsonl.read(run / sampled.CHUNKS))
     return round(read / (steps_of(run) * groups))
 
 
 def steps_of(run: Path) -> int:
     """Steps of which the chunks are logged."""
-    return 1 + max(row["step"] for row in jsonl.read(run / chunk_log.FILE))
+    return 1 + max(row["step"] for row in jsonl.read(run / sampled.CHUNKS))
 
 
 def groups_of(run: Path) -> list[np.ndarray]:

@@ -27,7 +27,7 @@ from jaxrl.rollout.schedule import (
     Train,
     Trained,
 )
-from jaxrl.sampling.prefill import work_of
+from jaxrl.sampling.admission import work_of
 from jaxrl.sampling.work import SamplerConfig, slot_counts
 
 _WORKER = "sampler"

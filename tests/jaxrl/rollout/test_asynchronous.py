@@ -11,9 +11,8 @@ import pytest
 
 from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import asynchronous
-from jaxrl.rollout.asynchronous import Sampling, Weights
+from jaxrl.rollout.asynchronous import Live, Sampling, Weights
 from jaxrl.rollout.drive import Chunk
-from jaxrl.rollout.live import Live
 from jaxrl.rollout.programs import Row
 from jaxrl.rollout.schedule import Limits
 from jaxrl.rollout.selection import Drawn, Source

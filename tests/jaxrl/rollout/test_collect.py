@@ -10,7 +10,7 @@ from jaxrl.config import Config, RolloutConfig
 from jaxrl.data import tasks
 from jaxrl.data.types import Problem, Score
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import collect, driver
+from jaxrl.rollout import collect, drive
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Row
 from jaxrl.rollout.selection import Drawn, Source
@@ -56,7 +56,7 @@ def step(monkeypatch):
                 names = [Sampled(f"{group.drawn.problem.id}/{i}") for i in range(2)]
                 group.rows = [Row(n, n, s) for n, s in zip(names, scores, strict=True)]
 
-        monkeypatch.setattr(driver, "advance", advance)
+        monkeypatch.setattr(drive, "advance", advance)
         source = Source(
             draw,
             lambda drawn, rewards: learned.append(([d.ticket for d in drawn], rewards)),

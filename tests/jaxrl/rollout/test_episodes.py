@@ -27,9 +27,8 @@ from jaxrl.data.types import Problem, Score, Task
 from jaxrl.models import decoder
 from jaxrl.record import checkpoint
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import collect, driver, engine, episodes, experience, policy, programs, state
-from jaxrl.rollout.drive import Drive
-from jaxrl.rollout.driver import OpenGroups
+from jaxrl.rollout import collect, drive, engine, episodes, experience, flight, policy, programs
+from jaxrl.rollout.drive import Drive, OpenGroups
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.flight import Flight
 from jaxrl.rollout.policy import Policy
@@ -112,11 +111,11 @@ def play(monkeypatch):
         played = dataclasses.replace(rollout, replies=replies)
         order = random.Random(seed)
         open_groups = OpenGroups([], [Drawn(task.problem("train", 0, i)) for i in range(8)])
-        driver.admit(open_groups, 8, SIZE)
+        open_groups.admit(8, SIZE)
         found = {}
         while open_groups.groups:
             pool = one or wrap(scoring.Pool(task, 0, 1.0, None, None))  # it remembers no episode
-            driver.advance(
+            drive.advance(
                 open_groups, episodes.group, Context(played, 0, TOKENIZER, task, talk),
                 engine.Local(setup, None), pool, version=0, timer=Timer(),
                 enough=min(enough, len(open_groups.groups)), log=lambda done: None,
@@ -126,8 +125,10 @@ def play(monkeypatch):
             open_groups.groups = [g for g in open_groups.groups if g.first_id not in found]
             if one:
                 continue
-            text = json.dumps(driver.to_state(open_groups), default=checkpoint.to_json)
-            open_groups = driver.from_state(json.loads(text, object_hook=checkpoint.from_json))
+            text = json.dumps(flight.groups_to_state(open_groups), default=checkpoint.to_json)
+            open_groups = flight.groups_from_state(
+                json.loads(text, object_hook=checkpoint.from_json)
+            )
         return [found[n] for n in sorted(found)]
 
     return run
@@ -139,7 +140,7 @@ def plain_row(row):
 
 def plain(groups):
     return json.dumps(
-        state.to_state([[tuple(r) for r in g] for g in groups]), default=np.ndarray.tolist
+        flight.to_state([[tuple(r) for r in g] for g in groups]), default=np.ndarray.tolist
     )
 
 
@@ -678,10 +679,10 @@ def sampled(slots, workers=0):
     layout = SamplerConfig(slots=slots, prefill_rows=4, bucket=32)
     setup = collect.sampler_setup(actor, rollout, layout, key, **collect.turns_of(ctx))
     groups = OpenGroups([], [Drawn(task.problem("train", 0, i)) for i in range(3)])
-    driver.admit(groups, 3, 4)
+    groups.admit(3, 4)
     chunks = []
     with scoring.open_pool("keydoor", {"turns": 5}, workers=workers) as pool:
-        driver.advance(
+        drive.advance(
             groups, episodes.group, ctx, engine.Local(setup, decoder.unstack(params)), pool,
             enough=3, version=0, timer=Timer(), log=chunks.append,
         )  # fmt: skip

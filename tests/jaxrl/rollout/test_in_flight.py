@@ -9,7 +9,7 @@ from jaxrl.config import BanditConfig, Config, CurriculumConfig, RolloutConfig
 from jaxrl.data import tasks
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.record.metrics import Timer
-from jaxrl.rollout import asynchronous, collect, driver, selection
+from jaxrl.rollout import asynchronous, collect, drive, selection
 from jaxrl.rollout.asynchronous import Sampling
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Row
@@ -48,7 +48,7 @@ def partial(monkeypatch):
             score = Score(float(group.drawn.ticket % 2))
             group.rows = [Row(name, name, score) for name in map(Sampled, ("1/0", "1/1"))]
 
-    monkeypatch.setattr(driver, "advance", advance)
+    monkeypatch.setattr(drive, "advance", advance)
 
     def make(choose):
         source, drawn = opened(choose)

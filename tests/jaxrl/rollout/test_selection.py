@@ -17,7 +17,7 @@ from jaxrl.data.types import Problem
 from jaxrl.losses.pruning import donod
 from jaxrl.mesh import mesh
 from jaxrl.models import decoder
-from jaxrl.rollout import angles, history, policy, pruning, selection, tasks
+from jaxrl.rollout import history, policy, prompt_signals, selection, tasks
 
 TARGETED = CurriculumConfig("difficulty_targeted", {"target": 0.5}, prompts=32)
 UNIFORM = CurriculumConfig("jaxrl.data.selection.curriculum:uniform", prompts=32)
@@ -210,7 +210,7 @@ def test_gain_starts_with_the_most_concentrated_and_moves_on_as_they_are_solved(
     actor, params = policy_of()
     task = tasks.of_config(settings)
     everything = [task.problem("train", 3, i) for i in range(32)]
-    signal = angles.concentrations(actor, settings.rollout, task, params, everything)
+    signal = prompt_signals.concentrations(actor, settings.rollout, task, params, everything)
     assert signal.std() > 0
     rank = {p.id: r for r, p in enumerate(everything[i] for i in np.argsort(-signal))}
     source, draw = opened(settings)
@@ -228,7 +228,7 @@ def test_angles_are_those_of_the_training_forward_pass():
     actor, params = policy_of()
     problems = [Problem("a", "1+2=", 3), Problem("b", "1+22+4=", 27)]
     task = tasks.of_config(config())
-    got = angles.concentrations(actor, config().rollout, task, params, problems)
+    got = prompt_signals.concentrations(actor, config().rollout, task, params, problems)
     for problem, value in zip(problems, got, strict=True):
         ids = np.array([policy.encode_prompt(actor.tokenizer, config().rollout, problem)])
         length = ids.shape[1]
@@ -269,7 +269,7 @@ def test_solutions_are_worth_what_their_gradients_say():
         gradient = error.T @ read / len(gold)
         products.append([(table * gradient).sum(), (gradient**2).sum()])
     wanted = donod(*np.array(products).T, np.linalg.norm(table))
-    got = pruning.closeness(actor, config().rollout, task, params, problems)
+    got = prompt_signals.closeness(actor, config().rollout, task, params, problems)
     np.testing.assert_allclose(got, wanted, atol=1e-4)
     assert len(set(np.round(got, 3))) > 1
 
@@ -326,7 +326,7 @@ def test_solutions_are_needed_to_say_what_they_are_worth():
     actor, params = policy_of()
     task = dataclasses.replace(tasks.of_config(config()), gold=None)
     with pytest.raises(ValueError, match="has none; choose a task"):
-        pruning.closeness(actor, config().rollout, task, params, [])
+        prompt_signals.closeness(actor, config().rollout, task, params, [])
 
 
 @pytest.mark.exact("prompts of a domain come in the order of its own stream, and none is left out")

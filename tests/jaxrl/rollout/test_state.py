@@ -12,8 +12,8 @@ from hypothesis.extra import numpy as arrays
 from jaxrl.data import tasks
 from jaxrl.data.types import Problem, Score
 from jaxrl.record import checkpoint
-from jaxrl.rollout import driver, state
-from jaxrl.rollout.driver import Group, OpenGroups
+from jaxrl.rollout import flight
+from jaxrl.rollout.drive import Group, OpenGroups
 from jaxrl.rollout.programs import Row
 from jaxrl.rollout.selection import Drawn
 from jaxrl.sampling.requests import forced
@@ -36,8 +36,8 @@ VALUES = st.recursive(
 
 def kept(value):
     """Through the file that a checkpoint keeps it in."""
-    text = json.dumps(state.to_state(value), default=checkpoint.to_json)
-    return state.from_state(json.loads(text, object_hook=checkpoint.from_json))
+    text = json.dumps(flight.to_state(value), default=checkpoint.to_json)
+    return flight.from_state(json.loads(text, object_hook=checkpoint.from_json))
 
 
 def equal(a, b):
@@ -86,15 +86,15 @@ def test_a_flight_is_read_back():
     row = Row(done, "text", Score(None, {"part": 0.1}, error="timeout: late"))
     going = Group(Drawn(problem, [1, 2]), 4, {(0, 1): [done, row.score]}, {(0, 2): done})
     open_groups = OpenGroups([going, Group(Drawn(problem), 8, rows=[row])], [Drawn(problem, 3)], 12)
-    text = json.dumps(driver.to_state(open_groups), default=checkpoint.to_json)
-    again = driver.from_state(json.loads(text, object_hook=checkpoint.from_json))
+    text = json.dumps(flight.groups_to_state(open_groups), default=checkpoint.to_json)
+    again = flight.groups_from_state(json.loads(text, object_hook=checkpoint.from_json))
     assert equal(again, open_groups)
 
 
 @pytest.mark.parametrize("value", [object(), {"a": [len]}, Score])
 def test_what_cannot_be_kept_is_named(value):
     with pytest.raises(ValueError, match=r"Problem\.metadata, or rollout\.in_flight=1"):
-        state.to_state(Problem("p", "x", value))
+        flight.to_state(Problem("p", "x", value))
 
 
 @pytest.mark.parametrize(
@@ -107,4 +107,4 @@ def test_what_cannot_be_kept_is_named(value):
 )
 def test_a_state_makes_nothing_but_records_of_ours(saved):
     with pytest.raises(ValueError, match="of ours"):
-        state.from_state(saved)
+        flight.from_state(saved)

@@ -11,9 +11,8 @@ import pytest
 from jaxrl.config import AsynchronousConfig
 from jaxrl.launch.inspect import replay
 from jaxrl.record import jsonl, metrics
-from jaxrl.rollout import live as rollout
-from jaxrl.rollout.asynchronous import Weights
-from jaxrl.rollout.live import Live
+from jaxrl.rollout import asynchronous as rollout
+from jaxrl.rollout.asynchronous import Live, Weights
 from jaxrl.run import assemble, asynchronous, loop
 from tests.jaxrl import tiny
 from tests.jaxrl.run.test_episodes import PLAYED

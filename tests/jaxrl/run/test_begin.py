@@ -6,7 +6,7 @@ import pytest
 
 from jaxrl.launch import recipes
 from jaxrl.run import assemble
-from jaxrl.sampling.chunks import Chunks
+from jaxrl.training.tries import Chunks
 from tests.jaxrl import tiny as small
 
 

@@ -2,7 +2,7 @@
 
 from jaxrl.record import jsonl
 from jaxrl.rollout.drive import Chunk
-from jaxrl.run.chunk_log import FILE, ChunkLog
+from jaxrl.run.sampled import CHUNKS, ChunkLog
 
 
 def test_a_step_that_is_done_again_replaces_its_chunks(tmp_path):
@@ -11,7 +11,7 @@ def test_a_step_that_is_done_again_replaces_its_chunks(tmp_path):
     log.write(0, [chunk, chunk])
     log.write(1, [chunk])
     ChunkLog(tmp_path, print).write(1, [chunk._replace(tokens=7)] * 3)  # restarted after step 1
-    rows = list(jsonl.read(tmp_path / FILE))
+    rows = list(jsonl.read(tmp_path / CHUNKS))
     assert [(row["step"], row["chunk"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
     assert rows[0] == {"step": 0, "chunk": 0, **chunk._asdict()}
     assert [row["tokens"] for row in rows] == [9, 9, 7, 7, 7]

@@ -22,7 +22,7 @@ from jaxrl.record import checkpoint, metrics
 from jaxrl.rollout import policy
 from jaxrl.rollout.experience import Experience
 from jaxrl.run import assemble, evaluate, loop
-from jaxrl.sampling.chunks import Chunks
+from jaxrl.training.tries import Chunks
 from jaxrl.types import Completion, Request
 from tests.jaxrl import sampler_oracle as oracle
 from tests.jaxrl import tiny

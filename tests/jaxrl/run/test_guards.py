@@ -12,7 +12,7 @@ import pytest
 from jaxrl.config import GuardConfig
 from jaxrl.launch.inspect import replay
 from jaxrl.record import checkpoint, jsonl, metrics
-from jaxrl.run import guards, loop, stage
+from jaxrl.run import context, guards, loop
 from jaxrl.run.guards import Trip
 from jaxrl.types import TrainState, Trajectory
 from tests.jaxrl import tiny
@@ -178,7 +178,7 @@ def test_rollback_then_stop_then_replay(tmp_path):
 @pytest.fixture
 def trips_at_step_3(monkeypatch):
     """Guard `kl` trips, on the device, at the third update."""
-    make = stage.make_update
+    make = context.make_update
 
     def numbered(*args, **kwargs):
         update = make(*args, **kwargs)
@@ -190,7 +190,7 @@ def trips_at_step_3(monkeypatch):
 
         return run
 
-    monkeypatch.setattr(stage, "make_update", numbered)
+    monkeypatch.setattr(context, "make_update", numbered)
     monkeypatch.setattr(guards, "tripped", lambda config, measured: {"kl": measured["at"] == 2})
 
 

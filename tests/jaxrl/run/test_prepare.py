@@ -12,7 +12,7 @@ from jaxrl.extensions import replay
 from jaxrl.extensions.replay import ReplayConfig
 from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
-from jaxrl.run import prepare
+from jaxrl.run import extension
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.types import TrainState
 from tests.jaxrl.batches import batch
@@ -45,7 +45,7 @@ def demonstrated(share=4):
 
 def test_experts_tokens_have_the_likelihoods_and_the_version_of_the_policy_of_now():
     data = demonstrated()
-    got = prepare.with_expert_logp(context(), STATE, data)
+    got = extension.with_expert_logp(context(), STATE, data)
     wrote = data.expert[:, None] & data.action_mask
     assert (got.behavior_logp[wrote] == -2.0).all()
     np.testing.assert_array_equal(got.policy_version, np.where(wrote, 7, data.policy_version))
@@ -58,20 +58,20 @@ def test_experts_tokens_have_the_likelihoods_and_the_version_of_the_policy_of_no
 def test_what_experts_wrote_alone_has_a_version_too(policy):
     """Though its likelihoods are computed only where the objective asks for them."""
     data = demonstrated(share=1)
-    got = prepare.with_expert_logp(context(policy), STATE, data)
+    got = extension.with_expert_logp(context(policy), STATE, data)
     np.testing.assert_array_equal(got.policy_version, np.where(data.action_mask, 7, 0))
     assert (got.behavior_logp[data.action_mask] == -2.0).all() == (policy == "ppo_clip")
 
 
 def test_what_no_expert_wrote_stays_as_it_is():
     data = batch(0, groups=2)
-    assert prepare.with_expert_logp(context(), STATE, data) is data
+    assert extension.with_expert_logp(context(), STATE, data) is data
 
 
 def test_a_group_with_an_expert_is_replayed_until_it_is_too_old():
     data = demonstrated()
     versions = np.where(data.action_mask & ~data.expert[:, None], 7, 0).astype(np.int32)
-    data = prepare.with_expert_logp(context(), STATE, data.replace(policy_version=versions))
+    data = extension.with_expert_logp(context(), STATE, data.replace(policy_version=versions))
     buffer = replay.open_buffer(ReplayConfig(groups=2, size=8, max_age=2), seed=0)
     buffer.mix(data, 4, 7)
     for version, there in ((9, True), (10, False)):

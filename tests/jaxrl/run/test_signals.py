@@ -16,7 +16,7 @@ import pytest
 from jaxrl.data.scoring import user_functions
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.record import checkpoint
-from jaxrl.record.heartbeat import Heartbeat
+from jaxrl.record.process import Heartbeat
 from jaxrl.run.loop import train
 from jaxrl.run.signals import INTERRUPTED, SAVED, STOPPING, UNSAVED, Stop, stoppable
 from tests.jaxrl import tiny
@@ -172,7 +172,7 @@ def test_heartbeat_and_stall(tmp_path):
     assert (beat["stage"], beat["step"], beat["pid"]) == ("sample", 7, os.getpid())
     assert abs(beat["time"] - time.time()) < 60
     stacks = (tmp_path / "stacks.txt").read_text()
-    assert "stuck_in_here" in stacks and "heartbeat.py" in stacks  # this thread, and another
+    assert "stuck_in_here" in stacks and "process.py" in stacks  # this thread, and another
     assert len(notes) == 1 and "no progress for 0.3 s" in notes[0]
 
 

@@ -10,7 +10,7 @@ from jaxrl import config as configs
 from jaxrl.config import Config, CurriculumConfig, Domain, conflicts, stages
 from jaxrl.record import metrics, rundir
 from jaxrl.rollout import history
-from jaxrl.run import assemble, loop, stage
+from jaxrl.run import assemble, context, loop
 from jaxrl.run.extension import open_extensions
 from jaxrl.training.objective import ObjectiveConfig
 from tests.jaxrl import tiny
@@ -232,8 +232,8 @@ def test_a_run_whose_objective_alternates_cut_within_and_between_equals_an_unint
         "warm_start.steps": 0,
         "checkpoint.every": 10,
     }
-    programs, make = [], stage.make_update
-    monkeypatch.setattr(stage, "make_update", lambda *a, **k: programs.append(a) or make(*a, **k))
+    programs, make = [], context.make_update
+    monkeypatch.setattr(context, "make_update", lambda *a, **k: programs.append(a) or make(*a, **k))
     loop.train(tiny.config(tmp_path / "straight", **changes))
     assert len(programs) == 2  # one for each objective
     clipped = ["clipped_high" in row for row in metrics.read(tmp_path / "straight")]

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from jaxrl.run import loop, placement, stage
+from jaxrl.run import assemble, loop, placement
 from tests.jaxrl import tiny
 
 SMALL = {"warm_start.steps": 0, "eval.every": 0, "steps": 2, "updates_per_batch": 2}
@@ -12,7 +12,7 @@ SMALL = {"warm_start.steps": 0, "eval.every": 0, "steps": 2, "updates_per_batch"
 @pytest.mark.broad
 def test_a_step_fetches_once_after_all_its_updates(tmp_path, monkeypatch):
     """With what is measured of the batch in between, which needs nothing of theirs."""
-    events, fetch, program = [], jax.device_get, stage.program
+    events, fetch, program = [], jax.device_get, assemble.stage_update
     measure = loop.experience.measure
 
     def fetched(tree):
@@ -29,7 +29,7 @@ def test_a_step_fetches_once_after_all_its_updates(tmp_path, monkeypatch):
         return measure(sampled)
 
     monkeypatch.setattr(jax, "device_get", fetched)
-    monkeypatch.setattr(stage, "program", counted)
+    monkeypatch.setattr(assemble, "stage_update", counted)
     monkeypatch.setattr(loop.experience, "measure", measured)
     loop.train(tiny.config(tmp_path, **SMALL))
     assert events == ["update", "update", "measure", "fetch 2"] * 2

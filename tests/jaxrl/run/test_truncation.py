@@ -5,7 +5,7 @@ import pytest
 
 from jaxrl.record import jsonl, metrics
 from jaxrl.run import assemble, loop
-from jaxrl.sampling.chunks import Chunks
+from jaxrl.training.tries import Chunks
 from tests.jaxrl import tiny
 
 CUT = {"rollout.temperature": 0.8, "rollout.top_k": 6, "rollout.top_p": 0.9, "rollout.min_p": 0.02}

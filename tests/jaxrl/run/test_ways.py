@@ -10,7 +10,7 @@ from jaxrl.data.selection.guidance import Hint
 from jaxrl.launch.inspect import replay
 from jaxrl.record import checkpoint, metrics
 from jaxrl.run import loop
-from jaxrl.sampling.chunks import Chunks
+from jaxrl.training.tries import Chunks
 from tests.jaxrl import tiny
 
 WAYS = {

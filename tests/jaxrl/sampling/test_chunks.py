@@ -14,9 +14,9 @@ from jaxrl.config import RolloutConfig
 from jaxrl.record import metrics
 from jaxrl.rollout import programs
 from jaxrl.run import loop
-from jaxrl.sampling.chunks import Chunks
 from jaxrl.sampling.requests import forced
 from jaxrl.training.packing import PackingConfig, pack, trajectory
+from jaxrl.training.tries import Chunks
 from jaxrl.types import Completion, Request, Source
 from tests.jaxrl import tiny
 from tests.jaxrl.batches import batch

@@ -11,7 +11,7 @@ import pytest
 
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig, Experts, Latent
-from jaxrl.sampling import prefill
+from jaxrl.sampling import admission
 
 PLAIN = DecoderConfig(
     vocab_size=31, hidden_size=16, intermediate_size=24, num_layers=2, num_heads=2,
@@ -40,7 +40,7 @@ def test_the_last_token_is_read_once(name, piece):
     rows, last = np.arange(len(LENGTHS)), LENGTHS - 1
 
     def read(length):
-        return prefill.prefill((config,), (params,), tokens, length, piece=piece)[0]
+        return admission.prefill((config,), (params,), tokens, length, piece=piece)[0]
 
     once, twice = read(LENGTHS), read(LENGTHS + 1)
     for leaf in jax.tree.leaves(once):

@@ -99,13 +99,13 @@ def test_a_sampler_with_all_slots_held_is_refused():
 )
 def test_a_held_sequence_continues_as_another_request(monkeypatch):
     """The second turn of a sequence that stays in its slot, or gives it up and is read again."""
-    read, prefill = [], admission.prefill.prefill
+    read, prefill = [], admission.prefill
 
     def counted(models, params, tokens, length, *, piece):
         read.append(int(length.sum()))
         return prefill(models, params, tokens, length, piece=piece)
 
-    monkeypatch.setattr(admission.prefill, "prefill", counted)
+    monkeypatch.setattr(admission, "prefill", counted)
     kept = second_turns(again=False)
     assert read == [3 * 2]  # the prompts, once
     evicted = second_turns(again=True)

@@ -18,8 +18,8 @@ from jaxrl.rollout import collect, episodes, experience
 from jaxrl.rollout import tasks as rollout_tasks
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import assemble
-from jaxrl.sampling.chunks import Chunks
 from jaxrl.sampling.work import SamplerConfig
+from jaxrl.training.tries import Chunks
 from jaxrl.types import Request, Source
 from tests.jaxrl import tiny
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl.mesh.buckets import round_to_eighth, round_up
-from jaxrl.sampling.chunks import Chunks
 from jaxrl.training.packing import PackingConfig, pack, reward_parts, shares, trajectory
+from jaxrl.training.tries import Chunks
 from jaxrl.types import Completion, Packed, Request, Trajectory
 from tests.jaxrl.batches import batch
 

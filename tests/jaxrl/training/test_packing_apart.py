@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.training.packing import PackingConfig, pack
+from jaxrl.training.tries import WHOLE, Chunks
 from tests.jaxrl.batches import batch
 from tests.jaxrl.training.test_packing import branched
 

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.sampling.chunks import Chunks
 from jaxrl.training import routers
 from jaxrl.training.packing import PackingConfig, pack
+from jaxrl.training.tries import Chunks
 from jaxrl.types import Trajectory
 
 CASES = {

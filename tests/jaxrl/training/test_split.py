@@ -21,10 +21,10 @@ import pytest
 from jaxrl.launch.listing import losses_table
 from jaxrl.losses.policy import objectives
 from jaxrl.losses.reduce import aggregate
-from jaxrl.sampling.chunks import WHOLE, Chunks
 from jaxrl.training import logprobs, train_step
 from jaxrl.training.objective import ObjectiveConfig, objective, scope, whole_batch
 from jaxrl.training.packing import PackingConfig, pack
+from jaxrl.training.tries import WHOLE, Chunks
 from jaxrl.types import Packed, Params, Trajectory
 from tests import broad_except
 from tests.jaxrl.batches import MODEL, batch

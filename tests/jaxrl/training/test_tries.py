@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl.models import decoder
-from jaxrl.sampling.chunks import WHOLE
 from jaxrl.training import train_step, tries
 from jaxrl.training.logprobs import micro_logprobs, spread
 from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.training.packing import PackingConfig, pack
+from jaxrl.training.tries import WHOLE
 from jaxrl.types import Trajectory
 from tests.jaxrl.batches import MODEL, batch
 from tests.jaxrl.training.test_packing import branched

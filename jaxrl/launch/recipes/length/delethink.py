@@ -21,7 +21,7 @@ Fidelity: partial: the loss was not compared
 """
 
 from jaxrl.launch.method import Example, Method
-from jaxrl.sampling.chunks import Chunks
+from jaxrl.training.tries import Chunks
 
 METHOD = Method(rollout={"chunks": Chunks(size=160, carry=100)})
 EXAMPLE = Example(
