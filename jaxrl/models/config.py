@@ -298,6 +298,12 @@ class DecoderConfig:
         return self.recurrent or self.kinds is not None
 
     @property
+    def period(self) -> int:
+        """After how many layers their kinds repeat, below `sharing` layers; all of them where they
+        do not."""
+        return self._period(0, self.num_layers - self.sharing) if self.cycled else 1
+
+    @property
     def sharing(self) -> int:
         """Top layers that keep no keys and values of their own."""
         return self.kinds.sharing if self.kinds else 0
@@ -316,10 +322,12 @@ class DecoderConfig:
     def place(self, layer: int) -> tuple[str, int]:
         """The stack of parameters that has a layer, and its row there."""
         if self.cycled:
-            first, last = self.num_layers - self.sharing, self.num_layers
-            name, *span = (SHARING, first, last) if layer >= first else (CYCLE, 0, first)
-            row, step = divmod(layer - span[0], self._period(*span))
-            return f"{name}{step}", row
+            first = self.num_layers - self.sharing
+            if layer >= first:
+                row, step = divmod(layer - first, self._period(first, self.num_layers))
+                return f"{SHARING}{step}", row
+            row, step = divmod(layer, self.period)
+            return f"{CYCLE}{step}", row
         upper = layer >= self.dense_layers
         return ("layers", layer - self.dense_layers) if upper else ("dense_layers", layer)
 

@@ -169,7 +169,7 @@ def test_periods_equal_single_layers(monkeypatch):
 def test_routing_above_dense_layers():
     """What routers did is told of the layers that have one."""
     config, params = FAMILIES["convolution"], _params("convolution")
-    assert config.place(config.num_layers - 1) == ("layers_4", 0)
+    assert config.period == config.num_layers == 5
     tokens = np.random.default_rng(4).integers(0, 31, (2, 7))
     rows = (tokens, np.tile(np.arange(7), (2, 1)), np.full((2, 7), 7))
     hidden, routing = decoder.routed(config, params, *rows)

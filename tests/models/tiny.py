@@ -301,6 +301,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 """Name to class and arguments of a transformers config."""
 
 
+_PERTURBED = (
+    "weight", "bias", "_proj", "sinks", "A_log", "layer_scalar", "router.scale", "expert_scale",
+)  # fmt: skip
+"""How the names end of what is moved away from its special value."""
+
+
 def make(config_class: str, arguments: dict[str, Any], directory: Path) -> Any:
     """A torch model whose every parameter is away from its special value, saved to `directory`."""
     import torch
@@ -315,7 +321,7 @@ def make(config_class: str, arguments: dict[str, Any], directory: Path) -> Any:
     noise = 0.1 if "linear_num_key_heads" in arguments else 0.2
     with torch.no_grad():
         for name, value in [*model.named_parameters(), *model.named_buffers()]:
-            if name.endswith(("weight", "bias", "_proj", "sinks", "A_log", "scalar", "r.scale", "t_scale")):
+            if name.endswith(_PERTURBED):
                 value.add_(noise * torch.randn_like(value))
     model.save_pretrained(directory)
     return model.eval()

@@ -60,6 +60,32 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             image_token_index=90,
         ),
     ),
+    "gemma4": (
+        "Gemma4Config",
+        dict(  # as E2B, which hears too
+            text_config=dict(tiny.VARIANTS["gemma4"][1], use_bidirectional_attention="vision"),
+            vision_config=dict(
+                hidden_size=24,
+                intermediate_size=40,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                head_dim=12,
+                patch_size=4,
+                position_embedding_size=16,
+            ),
+            audio_config=dict(
+                hidden_size=16,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                subsampling_conv_channels=[4, 4],
+                output_proj_dims=24,
+            ),
+            image_token_id=90,
+            video_token_id=91,
+            audio_token_id=92,
+        ),
+    ),
     "mistral3": (
         "Mistral3Config",
         dict(

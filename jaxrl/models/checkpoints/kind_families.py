@@ -106,11 +106,15 @@ def _global_heads(raw: Raw, types: list[str]) -> tuple[int, int]:
         count = raw.get("num_global_key_value_heads") if raw["attention_k_eq_v"] else None
         return raw["global_head_dim"], count or raw["num_key_value_heads"]
     usual = {key: raw[key] for key in ("head_dim", "num_key_value_heads")}
-    layers = [{**usual, **(by_layer.get(str(i)) or {})} for i in range(len(types))]
+    changes = {int(key) if str(key).isdigit() else -1: by_layer[key] for key in by_layer}
+    layers = [{**usual, **changes.pop(i, {})} for i in range(len(types))]
     chosen = layers[-1]
-    for i, kind in enumerate(types):
-        expected = chosen if kind == _TYPES[0] else usual
-        if layers[i] != expected or not {*by_layer} <= {str(i) for i in range(len(types))}:
+    for layer, kind in zip(layers, types, strict=True):
+        if (
+            changes
+            or chosen.keys() != usual.keys()
+            or layer != (chosen if kind == _TYPES[0] else usual)
+        ):
             raise ValueError(
                 f"per_layer_config={by_layer}: supported with head_dim and num_key_value_heads "
                 "alone, the same in all layers of full_attention and in no other"
