@@ -43,20 +43,6 @@ _LFM2_MOE = {
     "moe_intermediate_size": 1792,
     "layer_types": ["full_attention" if i in (2, 6, 10, 14, 18, 21) else "conv" for i in range(24)],
 }
-_GEMMA4 = {
-    "num_kv_shared_layers": 20,
-    "use_double_wide_mlp": True,
-    "layer_types": [*["sliding_attention"] * 4, "full_attention"] * 7,
-}
-_GEMMA4_MOE = {
-    "num_global_key_value_heads": 2,
-    "attention_k_eq_v": True,
-    "hidden_size_per_layer_input": 0,
-    "enable_moe_block": True,
-    "num_experts": 128,
-    "top_k_experts": 8,
-    "moe_intermediate_size": 704,
-}
 _LFM2 = {"full_attn_idxs": [2, 5, 8, 10, 12, 14]}
 
 PUBLISHED = [

@@ -197,7 +197,7 @@ def make(config_class: str, arguments: dict[str, Any], directory: Path) -> Any:
     auto = transformers.AutoModelForImageTextToText
     model = auto.from_config(config, attn_implementation="eager")
     # see `tiny.make`: what a state of few tokens gives is small
-    noise = 0.1 if config_class.startswith("Qwen3_5") else 0.2
+    noise = 0.1 if config_class.startswith(("Qwen3_5", "Gemma4")) else 0.2
     with torch.no_grad():
         for value in model.parameters():
             value.add_(noise * torch.randn_like(value))

@@ -32,7 +32,7 @@ LACKING: Mapping[str, str] = {
     "nemotron_h": _RECURRENT,
     "granitemoehybrid": "it mixes recurrent layers and a shared MLP",
     "falcon_h1": _RECURRENT,
-    "gemma3n_text": "layers share keys and values, and embeddings enter every layer",
+    "gemma3n_text": "it has several residual streams and sparse activations",
     "deepseek_v32": _INDEXED,
     "glm_moe_dsa": _INDEXED,
     "llama4_text": "attention within chunks, and dense layers between ones with experts",
