@@ -352,6 +352,11 @@ class DecoderConfig:
                 f"num_heads={self.num_heads} is not a multiple of global_kv_heads="
                 f"{kinds.global_kv_heads}; choose global_kv_heads that divides it"
             )
+        if kinds.global_head_dim % 2:
+            raise ValueError(
+                f"global_head_dim={kinds.global_head_dim} is odd, and pairs of features are "
+                "rotated; make it even"
+            )
         if kinds.input_size and kinds.input_vocab < self.vocab_size:
             raise ValueError(
                 f"input_vocab={kinds.input_vocab} is less than vocab_size={self.vocab_size}; each "
