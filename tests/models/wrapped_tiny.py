@@ -81,9 +81,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
                 subsampling_conv_channels=[4, 4],
                 output_proj_dims=24,
             ),
-            image_token_id=90,
-            video_token_id=91,
-            audio_token_id=92,
+            # beyond the vocabulary: their embedding is that of padding
+            image_token_id=97,
+            video_token_id=98,
+            audio_token_id=99,
         ),
     ),
     "mistral3": (
