@@ -134,6 +134,7 @@ def compare(sides, changes, base, variant, count):
     return compared
 
 
+@pytest.mark.sample(3)
 @pytest.mark.exact("a changed key of config.json: the logits of transformers, or a refusal")
 @pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_a_sample_of_changed_keys(variant, tmp_path):

@@ -47,6 +47,7 @@ def _one_by_one(inputs, state, segment):
     return out, state
 
 
+@pytest.mark.sample(3, broad=3)
 @pytest.mark.exact("the gated delta rule in chunks equals one token at a time to 2e-6")
 @pytest.mark.parametrize("alike", [False, True])
 @pytest.mark.parametrize("total, chunk", [(1, 8), (5, 8), (64, 64), (150, 64), (47, 16)])
@@ -106,6 +107,7 @@ def _params(family="hybrid"):
     return decoder.init(FAMILIES[family], jax.random.key(0))
 
 
+@pytest.mark.broad
 def test_gradients_at_zeros_are_finite():
     params = {**_params(), "embed": jnp.zeros_like(_params()["embed"])}
 
@@ -119,6 +121,7 @@ def test_gradients_at_zeros_are_finite():
     assert all(jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(jax.grad(loss)(params)))
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.exact("tokens of padding change no bit of a recurrent state, wherever they stand")
 @pytest.mark.parametrize("family", ["hybrid", "convolution"])
 def test_padding_changes_no_state(family):
@@ -144,6 +147,7 @@ def test_padding_changes_no_state(family):
             np.testing.assert_allclose(a[row], b[row], atol=1e-6)
 
 
+@pytest.mark.broad
 @pytest.mark.exact("a scan over periods of layers, and a part of one, equals the layers one by one")
 def test_periods_equal_single_layers(monkeypatch):
     """Two periods of two layers and a fifth, with what the routers of all did."""
