@@ -258,9 +258,7 @@ class LatentAttention(nnx.Module):
 
 
 def _activate(config: DecoderConfig, x: jax.Array) -> jax.Array:
-    if config.activation == "silu":
-        return jax.nn.silu(x)
-    return jax.nn.gelu(x, approximate=True)
+    return jax.nn.silu(x) if config.activation == "silu" else jax.nn.gelu(x, approximate=True)
 
 
 class MLP(nnx.Module):
@@ -321,10 +319,7 @@ class ExpertMLP(nnx.Module):
         e = self.config.experts
         logits = project(x.astype(jnp.float32), self.router.get_value())
         logits = logits + self.router_bias[...] if e.biases else logits
-        if e.scoring == "softmax":
-            scores = jax.nn.softmax(logits, axis=-1)
-        else:
-            scores = jax.nn.sigmoid(logits)
+        scores = jax.nn.softmax(logits) if e.scoring == "softmax" else jax.nn.sigmoid(logits)
         choice = scores + self.correction[...] if e.correction_bias else scores
         if e.groups > 1:
             grouped = choice.reshape(-1, e.groups, e.num_experts // e.groups)
@@ -351,9 +346,14 @@ class ExpertMLP(nnx.Module):
 
     def mix(self, x: jax.Array) -> tuple[jax.Array, Routing]:
         """[B, T, D] to the same, on one device, and what the router did."""
-        e = self.config.experts
-        tokens = x.reshape(-1, x.shape[-1])
-        chosen, weights, logits = self.route(tokens)
+        chosen, weights, logits = self.route(x.reshape(-1, x.shape[-1]))
+        y = self.spread(x, chosen, weights)
+        y = y + self._shared(x) if self.config.experts.shared_size else y
+        return y, Routing(*(a.reshape(*x.shape[:2], -1) for a in (logits, chosen)))
+
+    def spread(self, x: jax.Array, chosen: jax.Array, weights: jax.Array) -> jax.Array:
+        """What experts add to [B, T, D], chosen and weighted for each token as by `route`."""
+        e, tokens = self.config.experts, x.reshape(-1, x.shape[-1])
         order = jnp.argsort(chosen.reshape(-1))  # tokens of one expert become one run of rows
         source = order // e.per_token
         sizes = jnp.bincount(chosen.reshape(-1), length=e.num_experts)
@@ -365,9 +365,7 @@ class ExpertMLP(nnx.Module):
         rows = project_ragged(self._gate(gate, up), self.down.get_value(), sizes)
         rows = rows + self.down_bias[...].astype(x.dtype)[row_expert] if e.biases else rows
         rows = rows * weights.reshape(-1)[order, None].astype(x.dtype)
-        y = jnp.zeros_like(tokens).at[source].add(rows).reshape(x.shape)
-        y = y + self._shared(x) if e.shared_size else y
-        return y, Routing(*(a.reshape(*x.shape[:2], -1) for a in (logits, chosen)))
+        return jnp.zeros_like(tokens).at[source].add(rows).reshape(x.shape)
 
     def _gate(self, gate: jax.Array, up: jax.Array) -> jax.Array:
         e = self.config.experts
