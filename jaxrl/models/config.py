@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Literal
 
 Kernel = Literal["auto", "xla", "cudnn", "splash"]
@@ -86,6 +87,43 @@ class DeltaRule:
     def channels(self) -> int:
         """Of the convolution: queries, keys and values of all heads."""
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+
+@dataclasses.dataclass(frozen=True)
+class Mamba2:
+    """A state space with scalar decays (Dao and Gu 2024), behind a short convolution."""
+
+    heads: int
+    head_dim: int
+    """Features of a value."""
+    groups: int
+    """Each serves an equal run of heads with its keys and queries; norms are over a group."""
+    state: int
+    """Features of a key, and of a query."""
+    taps: int
+    """Tokens that the convolution sees, the newest included."""
+    conv_bias: bool = True
+    strides: tuple[float, float] = (0.0, math.inf)
+    """Bounds of how far a token moves the state."""
+
+    def __post_init__(self) -> None:
+        if self.heads % self.groups:
+            raise ValueError(
+                f"heads={self.heads} is not a multiple of groups={self.groups}; choose groups that "
+                "divides it"
+            )
+        if self.taps < 2:
+            raise ValueError(f"taps={self.taps}: the convolution must see at least 2 tokens")
+
+    @property
+    def size(self) -> int:
+        """Features of the values of all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: values of all heads, keys and queries of all groups."""
+        return self.size + 2 * self.groups * self.state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,8 +251,10 @@ class DecoderConfig:
     convolution: int = 0
     """Tokens that the gated short convolution sees, the newest included, which mixes tokens in
     recurrent layers instead (LFM2)."""
+    mamba: Mamba2 | None = None
+    """What mixes tokens in recurrent layers instead."""
     recurrent_layers: tuple[bool, ...] = ()
-    """Which layers have `delta` or `convolution` in place of attention; empty: none."""
+    """Which layers have `delta`, `convolution` or `mamba` in place of attention; empty: none."""
     dtype: str = "float32"
     """Compute dtype; parameters stay float32 unless the caller casts them."""
     attention: Kernel = "auto"
@@ -281,13 +321,13 @@ class DecoderConfig:
         return ("layers", layer - self.dense_layers) if upper else ("dense_layers", layer)
 
     def _check_recurrent(self) -> None:
+        mixers = sum(map(bool, (self.delta, self.convolution, self.mamba)))
         lacking = {
-            "delta or convolution alone": bool(self.delta) == bool(self.convolution),
+            "one of delta, convolution and mamba": mixers != 1,
             "a convolution of 2 tokens or more": self.convolution < 0 or self.convolution == 1,
             "attention in some layer": all(self.recurrent_layers),
             "norms before attention and MLP alone": not self.pre_norm or self.post_norm,
             "attention that is not latent": self.latent is not None,
-            "residual_scale=1": self.residual_scale != 1,
         }
         if needs := [name for name, lacks in lacking.items() if lacks]:
             raise ValueError(f"recurrent_layers={self.recurrent_layers} needs {needs[0]}; add it")

@@ -292,7 +292,7 @@ def outputs_first(params: Params) -> Params:
     """
     inputs = {"q": 1, "k": 1, "v": 1, "o": 2, "gate": 1, "up": 1, "down": 1}
     inputs |= {"qkvz": 1, "ba": 1, "qkv": 1, "z": 1, "b": 1, "a": 1, "out": 2}
-    inputs |= {"bcx": 1, "output": 1}
+    inputs |= {"bcx": 1, "zxbcdt": 1, "output": 1}
 
     def turn(part: Params, axes: int) -> Params:
         def leaf(name: str, value: Any) -> Any:
@@ -321,7 +321,7 @@ def cast(params: Params, dtype: str) -> Params:
     """
     exempt_names = {
         "weight", "router", "router_bias", "correction", "sinks", "scales", "a_log", "dt_bias",
-        "conv",
+        "conv", "conv_bias", "skip",
     }  # fmt: skip
 
     def leaf(path: tuple[Any, ...], a: jax.Array) -> jax.Array:

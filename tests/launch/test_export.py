@@ -168,7 +168,7 @@ def test_a_directory_that_is_not_empty(run, tmp_path, capsys):
 
 @pytest.mark.exact("exported adapters and merged weights of every family give transformers' logits")
 @pytest.mark.parity
-@pytest.mark.parametrize("variant", tiny.VARIANTS)
+@pytest.mark.parametrize("variant", tiny.CASES)
 def test_every_family(tiny_model, variant, tmp_path):  # noqa: F811
     """Merged, as adapters by PEFT, and both again here."""
     import transformers

@@ -135,7 +135,7 @@ def compare(sides, changes, base, variant, count):
 
 
 @pytest.mark.exact("a changed key of config.json: the logits of transformers, or a refusal")
-@pytest.mark.parametrize("variant", tiny.VARIANTS)
+@pytest.mark.parametrize("variant", tiny.CASES)
 def test_a_sample_of_changed_keys(variant, tmp_path):
     assert _check(variant, tmp_path, SAMPLE) > 0
 
@@ -169,6 +169,38 @@ def test_keys_of_released_files(tmp_path):
     for other in wrong:
         with pytest.raises(ValueError, match=r"block_multiple_of|needs (attention|a convolution)"):
             hf_config.read(other)
+
+
+@pytest.mark.broad
+def test_keys_of_mamba(tmp_path):
+    """Granite 4: bounds of the strides, and layers by the names of transformers 4."""
+    tiny.make(*tiny.VARIANTS["granite-hybrid-dense"], tmp_path / "base")
+    raw = json.loads((tmp_path / "base/config.json").read_text())
+    rest = {k: v for k, v in raw.items() if k != "layer_types"}
+    old = ["mamba", "attention", "mamba"]
+    changes = {
+        "strides": raw | {"time_step_limit": [0.4, 1.5]},
+        "a lower bound": raw | {"time_step_limit": [0.9, float("inf")]},
+        "old names": rest | {"layers_block_type": old, "time_step_limit": None},
+        "sizes": raw | {"mamba_d_head": "auto", "position_embedding_type": None},
+    }
+    sides = Sides(tmp_path / "base")
+    dense = "granite-hybrid-dense"
+    assert compare(sides, changes, tmp_path / "base", dense, None) == len(changes) - 1
+    wrong = {
+        "mamba_proj_bias": True,
+        "hidden_act": "gelu_pytorch_tanh",
+        "layer_types": ["mamba", "attention", "conv"],
+        "mamba_d_head": 4,
+        "mamba_n_groups": 3,
+        "mamba_d_conv": 1,
+        "time_step_limit": [2.0, 1.0],
+    }
+    for key, value in wrong.items():
+        with pytest.raises(ValueError, match=rf"{key.removeprefix('mamba_n_')}|taps=1"):
+            hf_config.read(raw | {key: value})
+    with pytest.raises(ValueError, match=r"layer_types=\(\): give 3"):
+        hf_config.read(rest)
 
 
 def test_short_texts_by_an_edited_context(tmp_path):

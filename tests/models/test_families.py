@@ -65,7 +65,7 @@ def _logits(config, params, hidden):
 
 
 @pytest.mark.exact("logits of every family equal those of transformers to 1e-4")
-@pytest.mark.parametrize("variant", tiny.VARIANTS)
+@pytest.mark.parametrize("variant", tiny.CASES)
 def test_logits(tiny_model, variant):
     """Prefill, packed segments, left and right padding, all in one batch."""
     model, _, config, params = tiny_model(variant)
@@ -86,7 +86,7 @@ def test_logits(tiny_model, variant):
 
 
 @pytest.mark.exact("parameters cast for sampling give the states of those in fp32, bit for bit")
-@pytest.mark.parametrize("variant", tiny.VARIANTS)
+@pytest.mark.parametrize("variant", tiny.CASES)
 def test_parameters_cast_for_sampling(tiny_model, variant):
     _, _, config, params = tiny_model(variant)
     config, rows = dataclasses.replace(config, dtype="bfloat16"), _rows()
@@ -104,7 +104,7 @@ def test_parameters_cast_for_sampling(tiny_model, variant):
 @pytest.mark.exact(
     "log-probs of cached decoding of every family equal those of transformers to 1e-4"
 )
-@pytest.mark.parametrize("variant", tiny.VARIANTS)
+@pytest.mark.parametrize("variant", tiny.CASES)
 def test_cached_decoding(tiny_model, variant):
     """A padded prefill, then token by token, against transformers with its own cache."""
     import torch
@@ -156,6 +156,7 @@ def test_cached_decoding(tiny_model, variant):
         "qwen3-next",
         "qwen3-5",
         "lfm2",
+        pytest.param("granite-hybrid", marks=pytest.mark.broad),
     ],
 )
 def test_gradients(tiny_model, variant, tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests import broad_except
+
 BASE = dict(
     vocab_size=97,
     hidden_size=32,
@@ -63,6 +65,18 @@ _GRANITE = dict(
     attention_multiplier=0.2,
     logits_scaling=3.0,
 )
+
+_MAMBA = dict(
+    mamba_n_heads=8,
+    mamba_d_head=8,
+    mamba_n_groups=2,
+    mamba_d_state=6,
+    mamba_d_conv=4,
+    mamba_expand=2,
+    mamba_chunk_size=8,
+)
+_HYBRID_TYPES = [*[_LINEAR, _LINEAR, _FULL] * 2, _LINEAR]
+"""Two periods, and a part of a third."""
 
 
 def _rope(kind: str, **values: Any) -> dict[str, Any]:
@@ -226,9 +240,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-next": ("Qwen3NextConfig", dict(HYBRID, **GATED_EXPERTS)),
     "qwen3-5": (
         "Qwen3_5TextConfig",
-        dict(  # two periods, and a part of a third
-            HYBRID, num_hidden_layers=7, layer_types=[*[_LINEAR, _LINEAR, _FULL] * 2, _LINEAR]
-        ),
+        dict(HYBRID, num_hidden_layers=7, layer_types=_HYBRID_TYPES),
     ),
     "qwen3-5-moe": (
         "Qwen3_5MoeTextConfig",
@@ -262,8 +274,40 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             routed_scaling_factor=1.5,
         ),
     ),
+    "granite-hybrid": (
+        "GraniteMoeHybridConfig",
+        dict(
+            BASE,
+            **_GRANITE,
+            **_MAMBA,
+            num_hidden_layers=7,
+            layer_types=_HYBRID_TYPES,
+            num_local_experts=8,
+            num_experts_per_tok=3,
+            shared_intermediate_size=24,
+        ),
+    ),
+    "granite-hybrid-dense": (
+        "GraniteMoeHybridConfig",
+        dict(
+            BASE,
+            **_GRANITE,
+            **_MAMBA,
+            num_hidden_layers=3,
+            layer_types=[_LINEAR, _FULL, _LINEAR],
+            num_local_experts=0,
+            shared_intermediate_size=40,
+            position_embedding_type="rope",
+            attention_bias=True,
+        ),
+    ),
 }
 """Name to class and arguments of a transformers config."""
+
+CASES = broad_except(
+    (v for v in VARIANTS if v not in ("granite-hybrid", "granite-hybrid-dense")), VARIANTS
+)
+"""The variants, for tests of each."""
 
 
 def make(config_class: str, arguments: dict[str, Any], directory: Path) -> Any:
@@ -280,7 +324,7 @@ def make(config_class: str, arguments: dict[str, Any], directory: Path) -> Any:
     noise = 0.1 if "linear_num_key_heads" in arguments else 0.2
     with torch.no_grad():
         for name, value in [*model.named_parameters(), *model.named_buffers()]:
-            if name.endswith(("weight", "bias", "_proj", "sinks", "A_log")):
+            if name.endswith(("weight", "bias", "_proj", "sinks", "A_log", ".D")):
                 value.add_(noise * torch.randn_like(value))
     model.save_pretrained(directory)
     return model.eval()

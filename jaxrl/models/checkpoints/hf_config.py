@@ -12,10 +12,11 @@ from jaxrl.models.checkpoints.families import Family, Raw
 from jaxrl.models.checkpoints.forms import wrapped
 from jaxrl.models.checkpoints.grouped_families import GROUPED
 from jaxrl.models.checkpoints.hybrid_families import HYBRID
+from jaxrl.models.checkpoints.mamba_families import MAMBA
 from jaxrl.models.checkpoints.recent_families import RECENT
 from jaxrl.models.config import DecoderConfig
 
-FAMILIES: Mapping[str, Family] = {**FIRST, **GROUPED, **RECENT, **HYBRID, **CONVOLUTION}
+FAMILIES: Mapping[str, Family] = {**FIRST, **GROUPED, **RECENT, **HYBRID, **CONVOLUTION, **MAMBA}
 """By the `model_type` of config.json."""
 
 ALIASES: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
@@ -29,7 +30,6 @@ LACKING: Mapping[str, str] = {
     "olmo_hybrid": _RECURRENT,
     "kimi_linear": _RECURRENT,
     "nemotron_h": _RECURRENT,
-    "granitemoehybrid": "it mixes recurrent layers and a shared MLP",
     "falcon_h1": _RECURRENT,
     "gemma3n_text": "layers share keys and values, and embeddings enter every layer",
     "gemma4_text": "heads differ in size by layer, and layers share keys and values",

@@ -8,9 +8,10 @@ from flax import nnx
 
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.layers import Layout, Norm, Routing, make_mlp
-from jaxrl.models.mixers import delta_net, gated_convolution
+from jaxrl.models.mixers import delta_net, gated_convolution, mamba
 from jaxrl.models.mixers.delta_net import DeltaNet
 from jaxrl.models.mixers.gated_convolution import GatedConvolution
+from jaxrl.models.mixers.mamba import Mamba
 from jaxrl.models.mixers.memory import Recurrent, State
 
 
@@ -18,7 +19,8 @@ class RecurrentBlock(nnx.Module):
     """One layer with a mixer in place of attention."""
 
     def __init__(self, config: DecoderConfig, *, routed: bool, rngs: nnx.Rngs) -> None:
-        mixer = DeltaNet if config.delta else GatedConvolution
+        mixer = DeltaNet if config.delta else Mamba if config.mamba else GatedConvolution
+        self.scale = config.residual_scale
         self.mixer = mixer(config, rngs=rngs)
         self.mlp = make_mlp(config, routed=routed, rngs=rngs)
         shape, axes = (config.hidden_size,), ("embed",)
@@ -35,11 +37,11 @@ class RecurrentBlock(nnx.Module):
           layout: how it lies on several devices.
           routed: static.
         """
-        x = x + self.mixer.train(self.mixer_norm(x), segment, layout)
+        x = self._add(x, self.mixer.train(self.mixer_norm(x), segment, layout))
         if routed:
             y, routing = self.mlp.routed(self.mlp_norm(x), layout)
-            return x + y, routing
-        return x + self.mlp(self.mlp_norm(x), layout), None
+            return self._add(x, y), routing
+        return self._add(x, self.mlp(self.mlp_norm(x), layout)), None
 
     def extend(
         self, x: jax.Array, memory: State, real: jax.Array, layout: Layout
@@ -49,8 +51,11 @@ class RecurrentBlock(nnx.Module):
         Tokens that are not `real` [S, T] change nothing, wherever in a row they stand.
         """
         y, memory = self._mix(self.mixer_norm(x), memory, real)
-        x = x + y
-        return x + self.mlp(self.mlp_norm(x), layout), memory
+        x = self._add(x, y)
+        return self._add(x, self.mlp(self.mlp_norm(x), layout)), memory
+
+    def _add(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        return x + (y if self.scale == 1 else y * self.scale)
 
     def _mix(self, x: jax.Array, memory: State, real: jax.Array) -> tuple[jax.Array, State]:
         if x.shape[1] == 1:
@@ -72,4 +77,5 @@ def axes(memory: State) -> State:
 
 def empty(config: DecoderConfig, slots: int) -> State:
     """What a layer remembers at the start of `slots` sequences."""
-    return (delta_net if config.delta else gated_convolution).empty(config, slots)
+    mixer = delta_net if config.delta else mamba if config.mamba else gated_convolution
+    return mixer.empty(config, slots)

@@ -32,6 +32,11 @@ CONVOLUTION = dataclasses.replace(
     ),
 )  # fmt: skip
 
+MAMBA = dataclasses.replace(
+    FAMILIES["mamba"], vocab_size=byte_tokenizer.SIZE, family="granitemoehybrid", num_layers=3,
+    recurrent_layers=(True, False, True), rope_layers=(False,) * 3, max_positions=128,
+)  # fmt: skip
+
 
 def changes(directory: Path, model: DecoderConfig = HYBRID, **further) -> dict:
     """A model of three layers, and what a run of it needs."""
@@ -55,7 +60,7 @@ def changes(directory: Path, model: DecoderConfig = HYBRID, **further) -> dict:
 
 @pytest.mark.broad
 @pytest.mark.exact("a run of recurrent layers that is killed equals an uninterrupted one")
-@pytest.mark.parametrize("model", [HYBRID, CONVOLUTION], ids=lambda model: model.family)
+@pytest.mark.parametrize("model", [HYBRID, CONVOLUTION, MAMBA], ids=lambda model: model.family)
 def test_kill_and_resume(model, tmp_path):
     """Log-probabilities of sampler and trainer agree, and the continued run is the other."""
     settings = changes(tmp_path / "model", model)
