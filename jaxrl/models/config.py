@@ -13,6 +13,9 @@ CYCLE = "layers_"
 """How the stacks of a decoder are called whose layers are of several kinds: the layers that stand
 first in each period are stacked in `layers_0`, the second ones in `layers_1`, ..."""
 
+Part = Literal["mixer", "attention", "mlp", "experts"]
+"""What a layer of one part alone is: recurrent, attention, a dense MLP or a routed one."""
+
 
 @dataclasses.dataclass(frozen=True)
 class RopeScaling:
@@ -222,7 +225,10 @@ class DecoderConfig:
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
-    activation: Literal["silu", "gelu_tanh"] = "silu"
+    activation: Literal["silu", "gelu_tanh", "relu"] = "silu"
+    self_gated: bool = False
+    """MLPs and experts have no gate but what they project up: activation(up) * up, which for relu
+    is the squared ReLU (Nemotron-H)."""
     embed_scale: float = 1.0
     residual_scale: float = 1.0
     """Factor on what attention and MLP add to the residual stream (Granite)."""
@@ -255,6 +261,9 @@ class DecoderConfig:
     """What mixes tokens in recurrent layers instead."""
     recurrent_layers: tuple[bool, ...] = ()
     """Which layers have `delta`, `convolution` or `mamba` in place of attention; empty: none."""
+    parts: tuple[Part, ...] = ()
+    """Which one part each layer has (Nemotron-H); empty: attention or what stands in its place,
+    and an MLP."""
     dtype: str = "float32"
     """Compute dtype; parameters stay float32 unless the caller casts them."""
     attention: Kernel = "auto"
@@ -267,7 +276,7 @@ class DecoderConfig:
                 f"num_heads={self.num_heads} is not a multiple of "
                 f"num_kv_heads={self.num_kv_heads}; choose num_kv_heads that divides it"
             )
-        for field in ("rope_layers", "local_layers", "recurrent_layers"):
+        for field in ("rope_layers", "local_layers", "recurrent_layers", "parts"):
             flags = getattr(self, field)
             if flags and len(flags) != self.num_layers:
                 raise ValueError(
@@ -279,7 +288,7 @@ class DecoderConfig:
                 f"local_layers needs a sliding_window, got {self.sliding_window}; "
                 "set it to the number of tokens a local layer sees"
             )
-        if any(self.recurrent_layers):
+        if any(self.recurrent_layers) or self.parts:
             self._check_recurrent()
         if self.rope_dim % 2:
             raise ValueError(
@@ -308,9 +317,16 @@ class DecoderConfig:
         if not self.recurrent:
             return 1
         total, dense = self.num_layers, self.dense_layers
-        kinds = [(kind, i < dense) for i, kind in enumerate(self.recurrent_layers)]
+        layers = enumerate(self.recurrent_layers)
+        kinds = [(kind, i < dense, *self.parts[i : i + 1]) for i, kind in layers]
         sizes = range(1, total // 2 + 1)
         return next((n for n in sizes if kinds[n:] == kinds[:-n]), total)
+
+    def routes(self, layer: int) -> bool:
+        """Whether a layer has routed experts."""
+        if self.parts:
+            return self.parts[layer] == "experts"
+        return self.experts is not None and layer >= self.dense_layers
 
     def place(self, layer: int) -> tuple[str, int]:
         """The stack of parameters that has a layer, and its row there."""
@@ -325,7 +341,13 @@ class DecoderConfig:
         lacking = {
             "one of delta, convolution and mamba": mixers != 1,
             "a convolution of 2 tokens or more": self.convolution < 0 or self.convolution == 1,
-            "attention in some layer": all(self.recurrent_layers),
+            "attention in some layer": "attention" not in self.parts
+            if self.parts
+            else all(self.recurrent_layers),
+            "parts that are mixers in recurrent layers alone": bool(self.parts)
+            and self.recurrent_layers != tuple(part == "mixer" for part in self.parts),
+            "experts where parts are": bool(self.parts)
+            and bool(self.experts) != ("experts" in self.parts),
             "norms before attention and MLP alone": not self.pre_norm or self.post_norm,
             "attention that is not latent": self.latent is not None,
         }

@@ -6,7 +6,6 @@ and scanned for training; the sampler unrolls them over per-layer caches (`unsta
 
 from __future__ import annotations
 
-import collections
 import functools
 from typing import Any, NamedTuple
 
@@ -70,7 +69,7 @@ class Decoder(nnx.Module):
     """
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
-        def stack(depth: int, *, routed: bool, kind: type[AnyBlock] = Block) -> AnyBlock:
+        def stack(depth: int, *, routed: bool, kind: type[AnyBlock]) -> AnyBlock:
             @nnx.split_rngs(splits=depth)
             @nnx.vmap(in_axes=(0,), out_axes=0)
             def make(rngs: nnx.Rngs) -> AnyBlock:
@@ -84,12 +83,12 @@ class Decoder(nnx.Module):
             return nnx.Param(value, axes=("vocab", "embed"), inputs=0, batch=0)
 
         self.embed = table()
-        depths = collections.Counter(config.place(i)[0] for i in range(config.num_layers))
-        for i, (name, depth) in enumerate(depths.items()):
-            kind = RecurrentBlock if config.recurrent and config.recurrent_layers[i] else Block
-            dense = name == STACKS[0] or (config.recurrent and i < config.dense_layers)
-            routed = config.experts is not None and not dense
-            setattr(self, name, stack(depth, routed=routed, kind=kind))
+        stacks: dict[str, list[int]] = {}
+        for i in range(config.num_layers):
+            stacks.setdefault(config.place(i)[0], []).append(i)
+        for name, (first, *rest) in stacks.items():
+            kind = recurrent.kind(config, first)
+            setattr(self, name, stack(1 + len(rest), routed=config.routes(first), kind=kind))
         self.norm = Norm(config, (config.hidden_size,), ("embed",))
         if config.labels:
             value = fresh_score(config, rngs.params())
@@ -136,8 +135,8 @@ def _block_def(config: DecoderConfig, routed: bool, kind: type[AnyBlock]) -> nnx
 
 
 def _block(config: DecoderConfig, params: Params) -> AnyBlock:
-    kind = RecurrentBlock if "mixer" in params else Block
-    return nnx.merge(_block_def(config, "router" in params["mlp"], kind), nnx.State(params))
+    routed, kind = "router" in params.get("mlp", ()), recurrent.kind_of(params)
+    return nnx.merge(_block_def(config, routed, kind), nnx.State(params))
 
 
 def _embed(config: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Array:
@@ -230,7 +229,7 @@ def _forward(
         layer_params, kind, local = xs
         layer_params, gated = gates.take(layer_params, layout)
         block = _block(config, layout.weights(layer_params, stack))
-        has_routing = routed and "router" in layer_params["mlp"]
+        has_routing = routed and "router" in layer_params.get("mlp", ())
         if isinstance(block, RecurrentBlock):
             x, routing = block.train(x, segment, gated, routed=has_routing)
             return layout.activations(x), routing
@@ -355,15 +354,15 @@ def empty_cache(config: DecoderConfig, slots: int, length: int) -> tuple[LayerCa
     def zeros(heads: int, features: int) -> jax.Array:
         return jnp.zeros((slots, heads, length, features), config.dtype)
 
-    def layer(has_state: bool) -> LayerCache:
-        if has_state:
-            return recurrent.empty(config, slots)
+    def layer(number: int) -> LayerCache:
+        if (state := recurrent.empty(config, slots, number)) is not None:
+            return state
         if config.latent:
             return LatentKeyValue(zeros(1, config.latent.kv_rank), zeros(1, config.latent.rope_dim))
         shape = (config.num_kv_heads, config.head_dim)
         return KeyValue(zeros(*shape), zeros(*shape))
 
-    return tuple(map(layer, config.recurrent_layers or (False,) * config.num_layers))
+    return tuple(map(layer, range(config.num_layers)))
 
 
 def extend(

@@ -257,10 +257,7 @@ class LatentAttention(nnx.Module):
         return project(y, self.o.get_value(), inputs=2)
 
 
-def _activate(config: DecoderConfig, x: jax.Array) -> jax.Array:
-    if config.activation == "silu":
-        return jax.nn.silu(x)
-    return jax.nn.gelu(x, approximate=True)
+_ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": jax.nn.gelu, "relu": jax.nn.relu}
 
 
 class MLP(nnx.Module):
@@ -269,21 +266,22 @@ class MLP(nnx.Module):
     def __init__(self, config: DecoderConfig, size: int, *, rngs: nnx.Rngs) -> None:
         d, depth = config.hidden_size, _depth(config)
         self.config = config
-        self.gate = _matrix(rngs, (d, size), ("embed", "mlp"))
+        if not config.self_gated:
+            self.gate = _matrix(rngs, (d, size), ("embed", "mlp"))
         self.up = _matrix(rngs, (d, size), ("embed", "mlp"))
         self.down = _matrix(rngs, (size, d), ("mlp", "embed"), depth=depth)
         if config.mlp_bias:
-            self.gate_bias = _vector(0.0, (size,), ("mlp",))
-            self.up_bias = _vector(0.0, (size,), ("mlp",))
+            self.gate_bias, self.up_bias = (_vector(0.0, (size,), ("mlp",)) for _ in range(2))
             self.down_bias = _vector(0.0, (d,), ("embed",))
 
     def __call__(self, x: jax.Array, layout: Layout = Layout()) -> jax.Array:
         """[B, T, D] to the same."""
-        gate, up = (project(x, p.get_value()) for p in (self.gate, self.up))
+        up = project(x, self.up.get_value())
+        gate = up if self.config.self_gated else project(x, self.gate.get_value())
         if self.config.mlp_bias:
             gate = gate + self.gate_bias[...].astype(x.dtype)
             up = up + self.up_bias[...].astype(x.dtype)
-        y = project(_activate(self.config, gate) * up, self.down.get_value())
+        y = project(_ACTIVATIONS[self.config.activation](gate) * up, self.down.get_value())
         return y + self.down_bias[...].astype(x.dtype) if self.config.mlp_bias else y
 
 
@@ -298,7 +296,8 @@ class ExpertMLP(nnx.Module):
         if e.correction_bias:
             self.correction = _vector(0.0, (n,), ("expert",))
         wide, narrow = ("expert", "embed", "mlp"), ("expert", "mlp", "embed")
-        self.gate = _matrix(rngs, (n, d, f), wide, batch=1)
+        if not config.self_gated:
+            self.gate = _matrix(rngs, (n, d, f), wide, batch=1)
         self.up = _matrix(rngs, (n, d, f), wide, batch=1)
         self.down = _matrix(rngs, (n, f, d), narrow, batch=1, depth=depth)
         if e.biases:
@@ -358,7 +357,8 @@ class ExpertMLP(nnx.Module):
         source = order // e.per_token
         sizes = jnp.bincount(chosen.reshape(-1), length=e.num_experts)
         rows, row_expert = tokens[source], chosen.reshape(-1)[order]
-        gate, up = (project_ragged(rows, p.get_value(), sizes) for p in (self.gate, self.up))
+        up = project_ragged(rows, self.up.get_value(), sizes)
+        gate = up if self.config.self_gated else project_ragged(rows, self.gate.get_value(), sizes)
         if e.biases:
             gate = gate + self.gate_bias[...].astype(x.dtype)[row_expert]
             up = up + self.up_bias[...].astype(x.dtype)[row_expert]
@@ -372,7 +372,7 @@ class ExpertMLP(nnx.Module):
     def _gate(self, gate: jax.Array, up: jax.Array) -> jax.Array:
         e = self.config.experts
         if e.clamp is None:
-            return _activate(self.config, gate) * up
+            return _ACTIVATIONS[self.config.activation](gate) * up
         gate, up = jnp.minimum(gate, e.clamp), jnp.clip(up, -e.clamp, e.clamp)
         return (up + 1) * gate * jax.nn.sigmoid(e.sharpness * gate)
 

@@ -160,7 +160,7 @@ def test_gradients_at_zeros_are_finite(family):
 
 
 @pytest.mark.exact("tokens of padding change no bit of a recurrent state, wherever they stand")
-@pytest.mark.parametrize("family", ["hybrid", "convolution", "mamba"])
+@pytest.mark.parametrize("family", ["hybrid", "convolution", "mamba", "parts"])
 def test_padding_changes_no_state(family):
     config, rng = FAMILIES[family], np.random.default_rng(3)
     tokens = rng.integers(0, 31, (2, 12)).astype(np.int32)
@@ -225,6 +225,9 @@ def test_routing_above_dense_layers():
         ({"convolution": 3}, "one of delta, convolution and mamba"),
         ({"delta": None, "convolution": 1}, "2 tokens or more"),
         ({"post_norm": True}, "norms before"),
+        ({"parts": ("mixer", "mlp", "mixer", "mlp", "mixer")}, "attention in some layer"),
+        ({"parts": ("attention",) * 5}, "parts that are mixers"),
+        ({"parts": ("mixer", "attention", "mixer", "experts", "mixer")}, "experts where parts are"),
         ({"recurrent_layers": (True, False)}, "2 entries for num_layers=5"),
     ],
 )

@@ -57,6 +57,15 @@ FAMILIES = {
         recurrent_layers=(True, False, True, False, True),
         experts=Experts(4, 2, 8, shared_size=8),
     ),
+    "parts": DecoderConfig(
+        *(V, 16, 24, 5, 4, 2, 8),
+        activation="relu",
+        self_gated=True,
+        mamba=Mamba2(4, 8, groups=2, state=6, taps=4),
+        recurrent_layers=(True, False, False, False, True),
+        parts=("mixer", "experts", "attention", "mlp", "mixer"),
+        experts=Experts(4, 2, 8, shared_size=8),
+    ),
 }
 WIDTHS = (8, 136)
 """Tokens of one call: less than one block of attention's queries, and more."""

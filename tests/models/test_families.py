@@ -157,6 +157,7 @@ def test_cached_decoding(tiny_model, variant):
         "qwen3-5",
         "lfm2",
         pytest.param("granite-hybrid", marks=pytest.mark.broad),
+        pytest.param("nemotron-h", marks=pytest.mark.broad),
     ],
 )
 def test_gradients(tiny_model, variant, tmp_path):
@@ -199,6 +200,8 @@ def test_gradients(tiny_model, variant, tmp_path):
     assert got_loss == pytest.approx(loss.item(), abs=1e-5)
 
     def close(path, a, b):
+        if path[-1].key == "correction":  # a buffer of torch's, which has no gradient
+            return
         scale = jnp.abs(b).max()
         assert scale > 0, path
         assert jnp.abs(a - b).max() < 1e-3 * scale, path

@@ -53,6 +53,14 @@ _GRANITE_TINY = {
     "mamba_d_head": 64,
     "mamba_d_state": 128,
 }
+_NEMOTRON_NANO = {
+    "hybrid_override_pattern": "MEMEM*" + "EMEMEM*" * 4 + "EMEMEMEM*" + "EMEMEMEME",
+    "mamba_num_heads": 64,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1856,
+    "moe_shared_expert_intermediate_size": 3712,
+}
 
 PUBLISHED = [
     (("llama", 49152, 576, 1536, 30, 9, 3, 64), _TIED, 134_515_008),  # SmolLM2-135M
@@ -68,6 +76,11 @@ PUBLISHED = [
         ("granitemoehybrid", 100352, 1536, 512, 40, 12, 4, 128),
         _GRANITE_TINY | _TIED,
         6_939_037_248,
+    ),
+    (  # Nemotron 3 Nano 30B-A3B
+        ("nemotron_h", 131072, 2688, 1856, 52, 32, 2, 128),
+        _NEMOTRON_NANO,
+        31_577_940_288,
     ),
     (("deepseek_v3", 129280, 7168, 18432, 61, 128, 128, 128), _DEEPSEEK, 671_026_419_200),
 ]

@@ -301,11 +301,32 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             attention_bias=True,
         ),
     ),
+    "nemotron-h": (
+        "NemotronHConfig",
+        dict(
+            {k: v for k, v in BASE.items() if k != "num_hidden_layers"},
+            head_dim=12,
+            layers_block_type=[*[_LINEAR, "moe", _FULL, "mlp"] * 2, _LINEAR],
+            mamba_num_heads=8,
+            mamba_head_dim=6,
+            n_groups=2,
+            ssm_state_size=7,
+            chunk_size=8,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            n_group=4,
+            topk_group=2,
+            routed_scaling_factor=1.5,
+            moe_intermediate_size=16,
+            moe_shared_expert_intermediate_size=24,
+        ),
+    ),
 }
 """Name to class and arguments of a transformers config."""
 
 CASES = broad_except(
-    (v for v in VARIANTS if v not in ("granite-hybrid", "granite-hybrid-dense")), VARIANTS
+    (v for v in VARIANTS if v not in ("granite-hybrid", "granite-hybrid-dense", "nemotron-h")),
+    VARIANTS,
 )
 """The variants, for tests of each."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxrl.models.checkpoints import recent_families
 from jaxrl.models.checkpoints.families import Family, Raw
-from jaxrl.models.config import DecoderConfig, Experts, Mamba2
+from jaxrl.models.config import DecoderConfig, Experts, Mamba2, Part
 
 _RECURRENT = ("linear_attention", "mamba")
 _ATTENTION = ("full_attention", "attention")
@@ -120,6 +120,132 @@ def _write_granite(c: DecoderConfig) -> dict[str, Any]:
     }
 
 
+_PARTS: Mapping[str, Part] = {
+    "linear_attention": "mixer",
+    "mamba": "mixer",
+    "full_attention": "attention",
+    "attention": "attention",
+    "mlp": "mlp",
+    "moe": "experts",
+}
+"""Kinds of Nemotron-H's layers, as transformers 5 and 4 call them."""
+
+_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+"""How released files write them."""
+
+
+def _parts(raw: Raw) -> tuple[Part, ...]:
+    """What each layer of Nemotron-H is.
+
+    Raises:
+      ValueError: a kind that the family does not have.
+    """
+    kinds = raw.get("layers_block_type")
+    if kinds is None:
+        pattern = raw["hybrid_override_pattern"]
+        kinds = [_LETTERS.get(letter, letter) for letter in pattern]
+    if not {*kinds} <= _PARTS.keys():
+        raise ValueError(
+            f"layers_block_type={kinds}: its entries must be of {sorted(_PARTS)}, or "
+            f"hybrid_override_pattern a text of {''.join(_LETTERS)}"
+        )
+    return tuple(_PARTS[kind] for kind in kinds)
+
+
+def _read_nemotron(raw: Raw) -> dict[str, Any]:
+    parts = _parts(raw)
+    experts = Experts(
+        num_experts=raw["n_routed_experts"],
+        per_token=raw["num_experts_per_tok"],
+        size=raw["moe_intermediate_size"],
+        shared_size=raw["moe_shared_expert_intermediate_size"],
+        scoring="sigmoid",
+        correction_bias=True,
+        normalize=raw["norm_topk_prob"],
+        scale=raw["routed_scaling_factor"],
+        groups=raw["n_group"],
+        groups_per_token=raw["topk_group"],
+        group_top=2,
+    ) if "experts" in parts else None  # fmt: skip
+    mamba = Mamba2(
+        heads=raw["mamba_num_heads"],
+        head_dim=raw["mamba_head_dim"],
+        groups=raw["n_groups"],
+        state=raw["ssm_state_size"],
+        taps=raw["conv_kernel"],
+        conv_bias=raw["use_conv_bias"],
+        strides=(float(raw["time_step_min"]), math.inf),
+    )
+    return {
+        "num_layers": len(parts),
+        "norm_eps": raw["layer_norm_epsilon"],
+        "rope_layers": (False,) * len(parts),
+        "recurrent_layers": tuple(part == "mixer" for part in parts),
+        "parts": parts,
+        "mamba": mamba,
+        "experts": experts,
+    }
+
+
+def _write_nemotron(c: DecoderConfig) -> dict[str, Any]:
+    m, e = c.mamba, c.experts
+    kinds = {part: kind for kind, part in reversed(_PARTS.items())}
+    letters = {_PARTS[kind]: letter for letter, kind in _LETTERS.items()}
+    raw = {
+        "layers_block_type": [kinds[part] for part in c.parts],
+        "hybrid_override_pattern": "".join(letters[part] for part in c.parts),
+        "layer_norm_epsilon": c.norm_eps,
+        "mamba_num_heads": m.heads,
+        "mamba_head_dim": m.head_dim,
+        "n_groups": m.groups,
+        "ssm_state_size": m.state,
+        "conv_kernel": m.taps,
+        "use_conv_bias": m.conv_bias,
+        "time_step_min": m.strides[0],
+    }
+    if e is None:
+        return raw
+    return {
+        **raw,
+        "n_routed_experts": e.num_experts,
+        "num_experts_per_tok": e.per_token,
+        "moe_intermediate_size": e.size,
+        "moe_shared_expert_intermediate_size": e.shared_size,
+        "norm_topk_prob": e.normalize,
+        "routed_scaling_factor": e.scale,
+        "n_group": e.groups,
+        "topk_group": e.groups_per_token,
+    }
+
+
+_NEMOTRON_DEFAULTS = {
+    "num_hidden_layers": 4,  # the length of what lists the layers says it
+    "hybrid_override_pattern": "ME*-",
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 21504,
+    "max_position_embeddings": 4096,
+    "layer_norm_epsilon": 1e-5,
+    "mlp_hidden_act": "relu2",
+    "ssm_state_size": 128,
+    "mamba_num_heads": 128,
+    "mamba_head_dim": 64,
+    "n_groups": 8,
+    "conv_kernel": 4,
+    "use_conv_bias": True,
+    "time_step_min": 0.001,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 7688,
+    "moe_shared_expert_intermediate_size": 7688,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+    "n_group": 1,
+    "topk_group": 1,
+}
+
+_EXPERT = "mixer.experts.{expert}"
+
 _SHARED = "shared_mlp.input_linear.weight", "shared_mlp.output_linear.weight"
 _GRANITE_MOE = recent_families.RECENT["granitemoe"]
 
@@ -160,5 +286,50 @@ MAMBA: Mapping[str, Family] = {
         },
         stacks=_GRANITE_MOE.stacks,
     ),
+    "nemotron_h": Family(
+        "NemotronHForCausalLM",
+        fixed={"self_gated": True},
+        defaults=_NEMOTRON_DEFAULTS,
+        refused={
+            "mamba_hidden_act": "silu",
+            "use_bias": False,
+            "mlp_bias": False,
+            "moe_latent_size": None,
+            "residual_in_fp32": False,
+        },
+        activation_key="mlp_hidden_act",
+        window="none",
+        read=_read_nemotron,
+        write=_write_nemotron,
+        aliases={
+            "layer_types": "layers_block_type",
+            "num_local_experts": "n_routed_experts",
+            "mamba_n_groups": "n_groups",
+            "mamba_d_conv": "conv_kernel",
+            "mamba_dt_min": "time_step_min",
+            "mamba_conv_bias": "use_conv_bias",
+        },
+        prefix="backbone.",
+        outside={"embed": "model.embeddings.weight", "norm/weight": "model.norm_f.weight"},
+        names={
+            **_names("mixer"),
+            **{f"attention/{name}": f"mixer.{name}_proj.weight" for name in "qkvo"},
+            "mixer_norm/weight": "norm.weight",
+            "attention_norm/weight": "norm.weight",
+            "mlp_norm/weight": "norm.weight",
+            "mlp/up": "mixer.up_proj.weight",
+            "mlp/down": "mixer.down_proj.weight",
+        },
+        routed={
+            "mlp/router": "mixer.gate.weight",
+            "mlp/correction": "mixer.gate.e_score_correction_bias",
+            "mlp/up": f"{_EXPERT}.up_proj.weight",
+            "mlp/down": f"{_EXPERT}.down_proj.weight",
+            "mlp/shared/up": "mixer.shared_experts.up_proj.weight",
+            "mlp/shared/down": "mixer.shared_experts.down_proj.weight",
+        },
+        unadapted=("/mixer/output",),
+        ignored=(r"rotary_emb\.inv_freq$", r"^mtp\."),
+    ),
 }
-"""By the `model_type` of config.json. Both kinds of layers call their first norm alike."""
+"""By the `model_type` of config.json. All kinds of layers call their first norm alike."""

@@ -24,7 +24,11 @@ class LastInputs(NamedTuple):
     """[S, W - 1, C], the last inputs of the convolution."""
 
 
-State = Recurrent | LastInputs
+class Nothing(NamedTuple):
+    """What a layer without attention or a mixer keeps of past tokens."""
+
+
+State = Recurrent | LastInputs | Nothing
 
 
 def by_kind(
