@@ -33,14 +33,17 @@ STEPS = 20
 MODEL = "smollm2-135m"
 
 SETTINGS = (
-    "--rollout.prompts=2", "--rollout.group-size=4", "--rollout.max-prompt-tokens=96",
+    "--rollout.prompts=1", "--rollout.group-size=4", "--rollout.max-prompt-tokens=96",
     "--rollout.long-prompts=drop", "--rollout.max-new-tokens=56", "--lr=1e-5",
-    "--optimizer.warmup-steps=2", "--sampler.slots=8", "--sampler.prefill-rows=2",
-    "--sampler.chunk=8", "--sampler.bucket=32", "--packing.micro-batch-tokens=512",
-    "--packing.row-length=256", "--eval.problems=8", "--checkpoint.every=10", "--checkpoint.keep=1",
+    "--optimizer.warmup-steps=2", "--sampler.slots=4", "--sampler.prefill-rows=1",
+    "--sampler.chunk=8", "--sampler.bucket=32", "--packing.micro-batch-tokens=384",
+    "--packing.row-length=192", "--eval.problems=8", "--checkpoint.every=10", "--checkpoint.keep=1",
     "--rollout-log.every=1", "--rollout-log.groups=4",
 )  # fmt: skip
 """Of every run: short answers and few of them, as a step is to be cheap."""
+FOUR_UPDATES = ("--rollout.prompts=4", "--rollout.group-size=2", "--sampler.slots=8")
+"""A prompt for each update of a batch."""
+TWO_UPDATES = ("--rollout.prompts=2", "--rollout.group-size=2")
 LONGEST = 90
 """Characters of a solution; rows with longer ones are left out, so that short answers hold them."""
 BRIEF = ("--reward", "number", "brief=experiments.own_data:brief*0.2")
@@ -135,11 +138,12 @@ PLAN = (
          "above 0: some are scored by Brier's rule", by_step("reward/format"), _positive),
     Plan("dynamic_control", BRIEF, "reward less the parts under the prompt's weights",
          "0 for all", control_errors, lambda v: max(v) < 1e-6),
-    Plan("areal", BRIEF, "lag of the tokens, in steps", "above 0", by_step("lag/mean"), _positive),
-    Plan("vcpo", BRIEF, "factor of the learning rate",
+    Plan("areal", (*BRIEF, *FOUR_UPDATES), "lag of the tokens, in steps", "above 0",
+         by_step("lag/mean"), _positive),
+    Plan("vcpo", (*BRIEF, *FOUR_UPDATES), "factor of the learning rate",
          "in (0, 1), as updates after the first are off-policy", by_step("lr_scale"),
          lambda v: 0 < min(v) < 1),
-    Plan("remix", BRIEF, "convex KL term", "above 0 once stored groups are used",
+    Plan("remix", (*BRIEF, *TWO_UPDATES), "convex KL term", "above 0 once stored groups are used",
          by_step("kl_convex"), _positive),
     Plan("april", BRIEF, "lag of the tokens, in steps", "above 0: some answers are continued",
          by_step("lag/mean"), _positive),
@@ -168,8 +172,9 @@ before any result. A figure is given at the first and the last step, and as its 
 figures has not been run.
 
 `python -m experiments own_data --data FILE` runs it, continues where it was stopped, and writes
-this page. Every run has 2 prompts of 4 answers of 56 tokens a step, and what its method sets; of
-the data, questions whose solutions have at most 90 characters.
+this page. A step has one prompt with 4 answers of 56 tokens, and with several updates a batch a
+prompt with 2 answers for each of them, beside what the method sets; of the data, questions whose
+solutions have at most 90 characters.
 
 | method | figure | expected | first | last | mean | holds | seconds a step |
 |---|---|---|---|---|---|---|---|

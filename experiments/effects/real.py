@@ -2,8 +2,8 @@
 regime.
 
 A method and GRPO differ on the real model in what the method and its ablation differ in in the lab.
-Everything else is that of `shared` in both. A directory holds `plan.json` and a file for each run,
-`METHOD.SEED.json`, so that a measurement which was stopped continues where it was.
+Everything else is that of `shared` in both. A directory holds `plan.json` and `runs.jsonl`, a line
+for each run, so that a measurement which was stopped continues where it was.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,10 +31,12 @@ from experiments.lab.variants import variants
 from jaxrl.config import Config
 from jaxrl.data import tasks
 from jaxrl.launch import recipes
+from jaxrl.record import jsonl
 from jaxrl.run import loop
 from jaxrl.training.objective import ObjectiveConfig
 
 BASELINE = "grpo"
+RUNS = "runs.jsonl"
 SEEDS = {"baseline": 5, "method": 3}
 STATISTIC = "pass@1"
 TASK, AGAINST = "neutral", "ablation"
@@ -47,6 +50,22 @@ Run = Callable[[Config], dict[str, Any]]
 def directory() -> Path:
     """Where plan and results are."""
     return table.RESULTS / "real"
+
+
+def finished() -> dict[tuple[str, int], dict[str, Any]]:
+    """(method, seed) -> the figures of a run, and what they were measured with; of all runs."""
+    path = directory() / RUNS
+    rows = jsonl.read(path) if path.exists() else ()
+    return {(row["method"], row["seed"]): row for row in rows}
+
+
+def keep(run: dict[str, Any]) -> None:
+    """Add a run, in place of an earlier one of its method and seed."""
+    kept = finished() | {(run["method"], run["seed"]): run}
+    path = directory() / RUNS
+    part = path.with_suffix(".part")
+    part.write_text("".join(json.dumps(kept[key]) + "\n" for key in sorted(kept)))
+    os.replace(part, path)
 
 
 def shared(seed: int = 0) -> Config:
@@ -256,7 +275,6 @@ def measure(
             "effects --real --plan`)"
         )
     for name, seed in wanted(plan):
-        path = directory() / f"{name}.{seed}.json"
         if name not in [BASELINE, *(methods or plan["methods"])] or _result(plan, name, seed):
             continue
         began = time.perf_counter()
@@ -265,9 +283,9 @@ def measure(
         kept = {"task": plan["task"], "described": plan["described"][name], "plan": commit}
         made = {"machine": views.machine(), "minutes": minutes, "code": code}
         named = {"method": name, "seed": seed} | figures | kept | made
-        files.write(path, named | {"digest": digest(figures)})
+        keep(named | {"digest": digest(figures)})
         publish()
-        files.commit([path, table.TABLE], f"Real model: {name}, seed {seed}")
+        files.commit([directory() / RUNS, table.TABLE], f"Real model: {name}, seed {seed}")
         said(f"{name}, seed {seed}: {figures[STATISTIC]:.3f} ({minutes} min)")
         jax.clear_caches()
 
@@ -327,12 +345,11 @@ def _compared(
 
 def _result(plan: dict[str, Any], name: str, seed: int) -> dict[str, Any] | None:
     """A run of the plan, if it is there and was of the same task and settings."""
-    path = directory() / f"{name}.{seed}.json"
-    if not path.exists():
+    run = finished().get((name, seed))
+    if run is None:
         return None
-    found = json.loads(path.read_text())
-    same = (found["task"], found["described"]) == (plan["task"], plan["described"][name])
-    return found if same else None
+    same = (run["task"], run["described"]) == (plan["task"], plan["described"][name])
+    return run if same else None
 
 
 def runs(plan: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -13,6 +13,9 @@ CYCLE = "layers_"
 """How the stacks of a decoder are called whose layers are of several kinds: the layers that stand
 first in each period are stacked in `layers_0`, the second ones in `layers_1`, ..."""
 
+SHARING = "sharing_layers_"
+"""The same, of the top layers that keep no keys and values of their own; see `LayerKinds`."""
+
 Part = Literal["mixer", "attention", "mlp", "experts"]
 """What a layer of one part alone is: recurrent, attention, a dense MLP or a routed one."""
 
@@ -21,7 +24,7 @@ Part = Literal["mixer", "attention", "mlp", "experts"]
 class RopeScaling:
     """How rotary frequencies are stretched beyond the trained context; see `jaxrl.models.rope`."""
 
-    kind: Literal["linear", "llama3", "yarn", "longrope"]
+    kind: Literal["linear", "llama3", "yarn", "longrope", "proportional"]
     factor: float = 1.0
     original_max_positions: int = 0
     """Context length before stretching."""
@@ -186,6 +189,27 @@ class Experts:
 
 
 @dataclasses.dataclass(frozen=True)
+class LayerKinds:
+    """What sets layers that see everything apart from local ones, and top layers from others
+    (Gemma 4)."""
+
+    global_head_dim: int
+    """Features of a head in layers that see everything."""
+    global_kv_heads: int
+    keys_are_values: bool = False
+    """Layers that see everything have one projection for keys and values."""
+    sharing: int = 0
+    """How many top layers keep no keys and values, but read those of the last layer of their kind,
+    local or not, below all of them."""
+    sharing_mlp_size: int = 0
+    """Intermediate size of the MLP in these layers."""
+    input_size: int = 0
+    """Features of the embedding of a token that enters each layer apart; 0: there is none."""
+    input_vocab: int = 0
+    """Tokens that have such an embedding."""
+
+
+@dataclasses.dataclass(frozen=True)
 class DecoderConfig:
     """Shape and numerics of a decoder-only transformer."""
 
@@ -259,6 +283,8 @@ class DecoderConfig:
     recurrent layers instead (LFM2)."""
     mamba: Mamba2 | None = None
     """What mixes tokens in recurrent layers instead."""
+    kinds: LayerKinds | None = None
+    """What differs between local layers and others; None: their window and RoPE alone."""
     recurrent_layers: tuple[bool, ...] = ()
     """Which layers have `delta`, `convolution` or `mamba` in place of attention; empty: none."""
     parts: tuple[Part, ...] = ()
@@ -290,6 +316,8 @@ class DecoderConfig:
             )
         if any(self.recurrent_layers) or self.parts:
             self._check_recurrent()
+        if self.kinds:
+            self._check_kinds(self.kinds)
         if self.rope_dim % 2:
             raise ValueError(
                 f"the rotated part of a head has {self.rope_dim} features (head_dim="
@@ -298,7 +326,9 @@ class DecoderConfig:
 
     @property
     def rope_dim(self) -> int:
-        """Features of each head that are rotated."""
+        """Features of each head that are rotated; under `kinds`, of those of local layers."""
+        if self.kinds:
+            return self.head_dim
         return self.latent.rope_dim if self.latent else int(self.head_dim * self.rope_fraction)
 
     @property
@@ -312,15 +342,31 @@ class DecoderConfig:
         return any(self.recurrent_layers)
 
     @property
+    def cycled(self) -> bool:
+        """Whether layers are of several kinds, stacked by their place in a period."""
+        return self.recurrent or self.kinds is not None
+
+    @property
     def period(self) -> int:
-        """After how many layers their kinds repeat; all of them where they do not."""
-        if not self.recurrent:
-            return 1
-        total, dense = self.num_layers, self.dense_layers
-        layers = enumerate(self.recurrent_layers)
-        kinds = [(kind, i < dense, *self.parts[i : i + 1]) for i, kind in layers]
-        sizes = range(1, total // 2 + 1)
-        return next((n for n in sizes if kinds[n:] == kinds[:-n]), total)
+        """After how many layers their kinds repeat, below `sharing` layers; all of them where they
+        do not."""
+        return self._period(0, self.num_layers - self.sharing) if self.cycled else 1
+
+    @property
+    def sharing(self) -> int:
+        """Top layers that keep no keys and values of their own."""
+        return self.kinds.sharing if self.kinds else 0
+
+    def is_local(self, layer: int) -> bool:
+        """Whether a layer has the sliding window."""
+        return bool(self.local_layers) and self.local_layers[layer]
+
+    def source(self, layer: int) -> int:
+        """The layer whose keys and values a layer reads: itself, but for `sharing` layers."""
+        below = range(self.num_layers - self.sharing)
+        if layer in below:
+            return layer
+        return max(i for i in below if self.is_local(i) == self.is_local(layer))
 
     def routes(self, layer: int) -> bool:
         """Whether a layer has routed experts."""
@@ -330,11 +376,48 @@ class DecoderConfig:
 
     def place(self, layer: int) -> tuple[str, int]:
         """The stack of parameters that has a layer, and its row there."""
-        if self.recurrent:
+        if self.cycled:
+            first = self.num_layers - self.sharing
+            if layer >= first:
+                row, step = divmod(layer - first, self._period(first, self.num_layers))
+                return f"{SHARING}{step}", row
             row, step = divmod(layer, self.period)
             return f"{CYCLE}{step}", row
         upper = layer >= self.dense_layers
         return ("layers", layer - self.dense_layers) if upper else ("dense_layers", layer)
+
+    def _period(self, first: int, last: int) -> int:
+        """After how many layers the kinds of those from `first` to `last` repeat."""
+        flags = self.recurrent_layers or self.local_layers or (False,) * self.num_layers
+        parts = self.parts or (None,) * self.num_layers
+        kinds = [(flags[i], i < self.dense_layers, parts[i]) for i in range(first, last)]
+        sizes = range(1, len(kinds) // 2 + 1)
+        return next((n for n in sizes if kinds[n:] == kinds[:-n]), len(kinds))
+
+    def _check_kinds(self, kinds: LayerKinds) -> None:
+        below = self.num_layers - kinds.sharing
+        flags = [self.is_local(i) for i in range(self.num_layers)]
+        if not 0 <= kinds.sharing < self.num_layers or not {*flags[below:]} <= {*flags[:below]}:
+            raise ValueError(
+                f"sharing={kinds.sharing}: layers that keep no keys and values need one of their "
+                f"kind below, and of num_layers={self.num_layers} those below are local as in "
+                f"{flags[:below]}; lower it"
+            )
+        if self.num_heads % kinds.global_kv_heads:
+            raise ValueError(
+                f"num_heads={self.num_heads} is not a multiple of global_kv_heads="
+                f"{kinds.global_kv_heads}; choose global_kv_heads that divides it"
+            )
+        if kinds.global_head_dim % 2:
+            raise ValueError(
+                f"global_head_dim={kinds.global_head_dim} is odd, and pairs of features are "
+                "rotated; make it even"
+            )
+        if kinds.input_size and kinds.input_vocab < self.vocab_size:
+            raise ValueError(
+                f"input_vocab={kinds.input_vocab} is less than vocab_size={self.vocab_size}; each "
+                "token needs an embedding that enters the layers"
+            )
 
     def _check_recurrent(self) -> None:
         mixers = sum(map(bool, (self.delta, self.convolution, self.mamba)))

@@ -7,6 +7,7 @@ and scanned for training; the sampler unrolls them over per-layer caches (`unsta
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -18,36 +19,32 @@ from jaxrl.models.attention import Mask, tree_mask
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.layers import (
     Block,
-    KeyValue,
-    LatentKeyValue,
     Layout,
-    Memory,
     Norm,
     Routing,
     rms_norm,
 )
 from jaxrl.models.linear import Transposed
-from jaxrl.models.mixers import block as recurrent
+from jaxrl.models.mixers import block as hybrid
+from jaxrl.models.mixers import kind_block, pattern
 from jaxrl.models.mixers import memory as memories
-from jaxrl.models.mixers import pattern
 from jaxrl.models.mixers.block import RecurrentBlock
-from jaxrl.models.mixers.memory import State
+from jaxrl.models.mixers.caches import LayerCache
+from jaxrl.models.mixers.caches import cache_axes as cache_axes
+from jaxrl.models.mixers.caches import empty_cache as empty_cache
+from jaxrl.models.mixers.kind_block import KindBlock, LayerInputs
 from jaxrl.models.mixers.pattern import STACKS, is_stack
 from jaxrl.models.remat import Remat, wrap
 
 Params = dict[str, Any]
-LayerCache = Memory | State
-"""What one layer remembers: leaves [S, K, M, ...] for S slots, K heads, M positions; of a recurrent
-layer, a state of each slot."""
-
-
 _EVERYTHING = 2**30
 """The window of a layer that has none: more than any position."""
 
 _SCORE_DEVIATION = 0.02
 """Of the first weights of a score, as transformers draws them."""
 
-AnyBlock = Block | RecurrentBlock
+AnyBlock = Block | RecurrentBlock | KindBlock
+Maker = Callable[..., AnyBlock]
 
 
 class Leaf(NamedTuple):
@@ -69,7 +66,7 @@ class Decoder(nnx.Module):
     """
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
-        def stack(depth: int, *, routed: bool, kind: type[AnyBlock]) -> AnyBlock:
+        def stack(depth: int, *, routed: bool, kind: Maker) -> AnyBlock:
             @nnx.split_rngs(splits=depth)
             @nnx.vmap(in_axes=(0,), out_axes=0)
             def make(rngs: nnx.Rngs) -> AnyBlock:
@@ -87,8 +84,10 @@ class Decoder(nnx.Module):
         for i in range(config.num_layers):
             stacks.setdefault(config.place(i)[0], []).append(i)
         for name, (first, *rest) in stacks.items():
-            kind = recurrent.kind(config, first)
-            setattr(self, name, stack(1 + len(rest), routed=config.routes(first), kind=kind))
+            routed, kind = config.routes(first), _kind(config, first)
+            setattr(self, name, stack(1 + len(rest), routed=routed, kind=kind))
+        if config.kinds and config.kinds.input_size:
+            self.inputs = LayerInputs(config, rngs=rngs)
         self.norm = Norm(config, (config.hidden_size,), ("embed",))
         if config.labels:
             value = fresh_score(config, rngs.params())
@@ -134,8 +133,18 @@ def _block_def(config: DecoderConfig, routed: bool, kind: type[AnyBlock]) -> nnx
     return nnx.split(nnx.eval_shape(lambda: make(rngs=nnx.Rngs(0))))[0]
 
 
+def _kind(config: DecoderConfig, layer: int) -> Maker:
+    """What makes the block of a layer."""
+    if config.kinds:
+        sharing = layer >= config.num_layers - config.sharing
+        return functools.partial(KindBlock, local=config.is_local(layer), sharing=sharing)
+    return hybrid.kind(config, layer)
+
+
 def _block(config: DecoderConfig, params: Params) -> AnyBlock:
-    routed, kind = "router" in params.get("mlp", ()), recurrent.kind_of(params)
+    if config.kinds:
+        return kind_block.block(config, params)
+    routed, kind = "router" in params.get("mlp", ()), hybrid.kind_of(params)
     return nnx.merge(_block_def(config, routed, kind), nnx.State(params))
 
 
@@ -245,6 +254,11 @@ def _forward(
     rest = layout.weights({k: v for k, v in params.items() if not is_stack(k)}, "")
     x = layout.activations(_embed(config, rest, tokens))
     x = x if noise is None else x + noise.astype(x.dtype)
+    if config.kinds:
+        entries = kind_block.inputs(config, rest, tokens, x)
+        again = functools.partial(wrap, policy=remat)
+        x, routing = kind_block.train(config, params, x, entries, table, mask, layout, again)
+        return _final_norm(config, rest, x), routing
     if config.recurrent:
         stacks = {name: part for name, part in params.items() if is_stack(name)}
         bodies = {name: wrap(functools.partial(layer, name), remat) for name in stacks}
@@ -291,7 +305,7 @@ def outputs_first(params: Params) -> Params:
     """
     inputs = {"q": 1, "k": 1, "v": 1, "o": 2, "gate": 1, "up": 1, "down": 1}
     inputs |= {"qkvz": 1, "ba": 1, "qkv": 1, "z": 1, "b": 1, "a": 1, "out": 2}
-    inputs |= {"bcx": 1, "zxbcdt": 1, "output": 1}
+    inputs |= {"bcx": 1, "zxbcdt": 1, "output": 1, "projection": 1}
 
     def turn(part: Params, axes: int) -> Params:
         def leaf(name: str, value: Any) -> Any:
@@ -303,7 +317,7 @@ def outputs_first(params: Params) -> Params:
 
         return {name: leaf(name, value) for name, value in part.items()}
 
-    axes = {"attention": 3, "mixer": 3, "mlp": 2}
+    axes = {"attention": 3, "mixer": 3, "mlp": 2, "input": 2}
     layers = tuple(
         {k: turn(part, axes[k]) if k in axes else part for k, part in layer.items()}
         for layer in params["layers"]
@@ -320,7 +334,7 @@ def cast(params: Params, dtype: str) -> Params:
     """
     exempt_names = {
         "weight", "router", "router_bias", "correction", "sinks", "scales", "a_log", "dt_bias",
-        "conv", "conv_bias", "skip",
+        "conv", "conv_bias", "skip", "router_scale", "expert_scale",
     }  # fmt: skip
 
     def leaf(path: tuple[Any, ...], a: jax.Array) -> jax.Array:
@@ -332,37 +346,6 @@ def cast(params: Params, dtype: str) -> Params:
         )
 
     return jax.tree_util.tree_map_with_path(leaf, params)
-
-
-def cache_axes(layer: LayerCache) -> LayerCache:
-    """Logical axis names of the leaves of one layer's cache."""
-    if isinstance(layer, State):
-        return recurrent.axes(layer)
-    if isinstance(layer, LatentKeyValue):
-        return LatentKeyValue(("batch", None, None, "latent"), ("batch", None, None, "head_dim"))
-    return KeyValue(*[("batch", "kv_heads", None, "head_dim")] * 2)
-
-
-def empty_cache(config: DecoderConfig, slots: int, length: int) -> tuple[LayerCache, ...]:
-    """Zeroed caches of all layers for `slots` sequences of up to `length` tokens.
-
-    An opaque pytree, but that every leaf is [slots, heads, length, features]: a head's positions
-    lie together, as attention reads them. A recurrent layer's has no length; see
-    `mixers.memory.by_kind`.
-    """
-
-    def zeros(heads: int, features: int) -> jax.Array:
-        return jnp.zeros((slots, heads, length, features), config.dtype)
-
-    def layer(number: int) -> LayerCache:
-        if (state := recurrent.empty(config, slots, number)) is not None:
-            return state
-        if config.latent:
-            return LatentKeyValue(zeros(1, config.latent.kv_rank), zeros(1, config.latent.rope_dim))
-        shape = (config.num_kv_heads, config.head_dim)
-        return KeyValue(zeros(*shape), zeros(*shape))
-
-    return tuple(map(layer, range(config.num_layers)))
 
 
 def extend(
@@ -397,7 +380,6 @@ def extend(
     mask = local_mask = Mask(positions, ordered=from_start)
     if any(config.local_layers):
         local_mask = mask.replace(window=jnp.int32(config.sliding_window))
-    local = config.local_layers or (False,) * config.num_layers
     table, kinds = rope.tables(config, positions), rope.kinds(config)
     scale = rope.query_scale(config, positions)
     real = positions < memories.length(cache) if config.recurrent else None
@@ -414,21 +396,31 @@ def extend(
 
     @functools.partial(jax.jit, static_argnums=4)  # traced once for all layers that are alike
     def one(
-        x: jax.Array, layer_params: Params, layer: LayerCache, rotation: Any, local: bool
-    ) -> tuple[jax.Array, LayerCache]:
+        x: jax.Array, layer_params: Params, layer: LayerCache, rotation: Any, local: bool,
+        entry: jax.Array | None, source: LayerCache,
+    ) -> tuple[jax.Array, LayerCache]:  # fmt: skip
         layer_params, gated = gates.take(layer_params, layout)
         block = _block(config, layer_params)
         if isinstance(block, RecurrentBlock):
             x, remembered = block.extend(x, layer, real, layout)
             return x, layout.cache(remembered)
+        layer_mask = local_mask if local else mask
+        if isinstance(block, KindBlock):
+            q, new = block.look(x, rotation)
+            remembered = layout.cache(jax.tree.map(write, layer, new))
+            memory = jax.tree.map(read, source if new is None else remembered)
+            return block.finish(x, q, memory, layer_mask, gated, entry)[0], remembered
         q, new = block.look(x, rotation, scale)
         remembered = layout.cache(jax.tree.map(write, layer, new))
-        memory = jax.tree.map(read, remembered)
-        return block.finish(x, q, memory, local_mask if local else mask, gated), remembered
+        return block.finish(x, q, jax.tree.map(read, remembered), layer_mask, gated), remembered
 
     x = _embed(config, params, tokens)
-    layer_caches = []
+    entries = kind_block.inputs(config, params, tokens, x) if config.kinds else None
+    layer_caches: list[LayerCache] = []
     for i, (layer_params, layer) in enumerate(zip(params["layers"], cache, strict=True)):
-        x, remembered = one(x, layer_params, layer, table[kinds[i]], local[i])
+        source = layer_caches[config.source(i)] if config.source(i) < i else None
+        entry = None if entries is None else entries[i]
+        rotation, local = table[kinds[i]], config.is_local(i)
+        x, remembered = one(x, layer_params, layer, rotation, local, entry, source)
         layer_caches.append(remembered)
     return _final_norm(config, params, x), tuple(layer_caches)

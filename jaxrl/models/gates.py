@@ -44,8 +44,8 @@ def gated(params: Params, gates: Gates) -> Params:
     """
     if "layers" not in params:
         raise ValueError(
-            "gates stand between full and local attention, and some layers of this model are "
-            "recurrent; name a model whose layers all have attention"
+            "gates stand between full and local attention, and layers of this model are of several "
+            "kinds; name a model whose layers all have attention with heads of one size"
         )
     return {**params, "layers": {**params["layers"], _NAME: gates}}
 

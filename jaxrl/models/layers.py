@@ -257,7 +257,8 @@ class LatentAttention(nnx.Module):
         return project(y, self.o.get_value(), inputs=2)
 
 
-_ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": jax.nn.gelu, "relu": jax.nn.relu}
+def _activate(config: DecoderConfig, x: jax.Array) -> jax.Array:
+    return getattr(jax.nn, config.activation.removesuffix("_tanh"))(x)
 
 
 class MLP(nnx.Module):
@@ -281,7 +282,7 @@ class MLP(nnx.Module):
         if self.config.mlp_bias:
             gate = gate + self.gate_bias[...].astype(x.dtype)
             up = up + self.up_bias[...].astype(x.dtype)
-        y = project(_ACTIVATIONS[self.config.activation](gate) * up, self.down.get_value())
+        y = project(_activate(self.config, gate) * up, self.down.get_value())
         return y + self.down_bias[...].astype(x.dtype) if self.config.mlp_bias else y
 
 
@@ -320,10 +321,7 @@ class ExpertMLP(nnx.Module):
         e = self.config.experts
         logits = project(x.astype(jnp.float32), self.router.get_value())
         logits = logits + self.router_bias[...] if e.biases else logits
-        if e.scoring == "softmax":
-            scores = jax.nn.softmax(logits, axis=-1)
-        else:
-            scores = jax.nn.sigmoid(logits)
+        scores = jax.nn.softmax(logits) if e.scoring == "softmax" else jax.nn.sigmoid(logits)
         choice = scores + self.correction[...] if e.correction_bias else scores
         if e.groups > 1:
             grouped = choice.reshape(-1, e.groups, e.num_experts // e.groups)
@@ -350,9 +348,14 @@ class ExpertMLP(nnx.Module):
 
     def mix(self, x: jax.Array) -> tuple[jax.Array, Routing]:
         """[B, T, D] to the same, on one device, and what the router did."""
-        e = self.config.experts
-        tokens = x.reshape(-1, x.shape[-1])
-        chosen, weights, logits = self.route(tokens)
+        chosen, weights, logits = self.route(x.reshape(-1, x.shape[-1]))
+        y = self.spread(x, chosen, weights)
+        y = y + self._shared(x) if self.config.experts.shared_size else y
+        return y, Routing(*(a.reshape(*x.shape[:2], -1) for a in (logits, chosen)))
+
+    def spread(self, x: jax.Array, chosen: jax.Array, weights: jax.Array) -> jax.Array:
+        """What experts add to [B, T, D], chosen and weighted for each token as by `route`."""
+        e, tokens = self.config.experts, x.reshape(-1, x.shape[-1])
         order = jnp.argsort(chosen.reshape(-1))  # tokens of one expert become one run of rows
         source = order // e.per_token
         sizes = jnp.bincount(chosen.reshape(-1), length=e.num_experts)
@@ -365,23 +368,19 @@ class ExpertMLP(nnx.Module):
         rows = project_ragged(self._gate(gate, up), self.down.get_value(), sizes)
         rows = rows + self.down_bias[...].astype(x.dtype)[row_expert] if e.biases else rows
         rows = rows * weights.reshape(-1)[order, None].astype(x.dtype)
-        y = jnp.zeros_like(tokens).at[source].add(rows).reshape(x.shape)
-        y = y + self._shared(x) if e.shared_size else y
-        return y, Routing(*(a.reshape(*x.shape[:2], -1) for a in (logits, chosen)))
+        return jnp.zeros_like(tokens).at[source].add(rows).reshape(x.shape)
 
     def _gate(self, gate: jax.Array, up: jax.Array) -> jax.Array:
         e = self.config.experts
         if e.clamp is None:
-            return _ACTIVATIONS[self.config.activation](gate) * up
+            return _activate(self.config, gate) * up
         gate, up = jnp.minimum(gate, e.clamp), jnp.clip(up, -e.clamp, e.clamp)
         return (up + 1) * gate * jax.nn.sigmoid(e.sharpness * gate)
 
     def _shared(self, x: jax.Array) -> jax.Array:
         """What the expert that every token passes adds, [B, T, D]."""
-        y = self.shared(x)
-        if not self.config.experts.shared_gate:
-            return y
-        return y * jax.nn.sigmoid(project(x, self.shared_gate[...].T))
+        y, gated = self.shared(x), self.config.experts.shared_gate
+        return y * jax.nn.sigmoid(project(x, self.shared_gate[...].T)) if gated else y
 
 
 def make_mlp(config: DecoderConfig, *, routed: bool, rngs: nnx.Rngs) -> MLP | ExpertMLP:

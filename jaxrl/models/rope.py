@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +106,8 @@ def query_scale(config: DecoderConfig, positions: jax.Array) -> jax.Array | None
 
 def kinds(config: DecoderConfig) -> tuple[int, ...]:
     """For each layer, which of the tables' rows rotates it."""
-    local = config.local_layers if config.local_rope_theta is not None else ()
+    apart = config.kinds or config.local_rope_theta is not None
+    local = config.local_layers if apart else ()
     return tuple(
         NONE
         if config.rope_layers and not config.rope_layers[i]
@@ -116,7 +118,7 @@ def kinds(config: DecoderConfig) -> tuple[int, ...]:
     )
 
 
-def tables(config: DecoderConfig, positions: jax.Array) -> jax.Array:
+def tables(config: DecoderConfig, positions: jax.Array) -> Any:
     """Cosines and sines for every kind of layer in the model.
 
     Args:
@@ -124,8 +126,11 @@ def tables(config: DecoderConfig, positions: jax.Array) -> jax.Array:
       positions: [B, T] int32.
 
     Returns:
-      [kinds, 2, B, T, 1, rope_dim / 2] float32; one row if all layers are GLOBAL, else three.
+      [kinds, 2, B, T, 1, rope_dim / 2] float32; one row if all layers are GLOBAL, else three. Under
+      `config.kinds`, where heads differ in size, a tuple of the first two.
     """
+    if config.kinds:
+        return _tables_of_sizes(config, config.kinds.global_head_dim, positions)
     inverse, factor = frequencies(config)
     rows = [(inverse, factor)]
     if any(kinds(config)):
@@ -136,6 +141,30 @@ def tables(config: DecoderConfig, positions: jax.Array) -> jax.Array:
     angle = positions[None, ..., None, None] * inverse[:, None, None, None]
     scale = factor[:, None, None, None, None]
     return jnp.stack([jnp.cos(angle) * scale, jnp.sin(angle) * scale], axis=1)
+
+
+def _tables_of_sizes(
+    config: DecoderConfig, size: int, positions: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The rows GLOBAL, [2, B, T, 1, size / 2], and LOCAL, [2, B, T, 1, head_dim / 2].
+
+    Layers that see everything turn whole heads of `size`, whose pairs beyond the first
+    `rope_fraction` turn by nothing (proportional RoPE, Gemma 4).
+    """
+
+    def table(theta: float, size: int, turning: int, factor: float) -> jax.Array:
+        half = size // 2
+        inverse = theta ** (-np.arange(half) / half) * (np.arange(half) < turning) / factor
+        angle = positions[..., None, None] * jnp.asarray(inverse, jnp.float32)
+        return jnp.stack([jnp.cos(angle), jnp.sin(angle)])
+
+    turning = int(config.rope_fraction * size // 2)
+    factor = config.rope_scaling.factor if config.rope_scaling else 1.0
+    local_theta = config.local_rope_theta or config.rope_theta
+    return (
+        table(config.rope_theta, size, turning, factor),
+        table(local_theta, config.head_dim, config.head_dim, 1.0),
+    )
 
 
 def rotate(x: jax.Array, table: jax.Array, *, interleaved: bool = False) -> jax.Array:

@@ -221,7 +221,7 @@ def blank_params(config: Config, model: DecoderConfig, mesh: Mesh, dtype: str) -
       None where the weights come from a run, whose layout is that of its checkpoint, where layers
       differ in their shapes, or on several devices.
     """
-    alike = not model.dense_layers and not model.recurrent
+    alike = not model.dense_layers and not model.cycled
     if is_run(config.model) or config.model == "fresh" or not alike or mesh.size > 1:
         return None
     where = NamedSharding(mesh, PartitionSpec())

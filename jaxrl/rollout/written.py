@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from jaxrl.config import Config, DataConfig
-from jaxrl.data.sources import encoding, rows
+from jaxrl.data.sources import encoding, parsing, rows
 from jaxrl.data.sources.rows import Rows
 from jaxrl.data.text import examples, marking
 from jaxrl.data.text.tokenizers import Tokenizer
@@ -22,6 +22,8 @@ from jaxrl.types import Completion, Request, Source
 
 Group = tuple[Problem, list[Row]]
 """A row of a file as a group: one answer, or the chosen and the rejected."""
+_LOOKED_AT = 200
+"""Rows whose messages are looked at for keys without a meaning."""
 
 
 def answers(data: DataConfig) -> int:
@@ -39,11 +41,14 @@ def notes(tokenizer: Tokenizer, config: Config, file_rows: Rows) -> list[str]:
         lines.append(
             f"{file_rows.path}: {file_rows.left_out} rows over data.max_tokens are left out"
         )
+    first = (file_rows[i] for i in range(min(len(file_rows), _LOOKED_AT)))
+    texts = (text for row in first for text in (row.prompt, *row.answers))
+    lines += parsing.further_keys(texts, file_rows.path)
     row = file_rows[0]
     if examples.skips_template(tokenizer, row, chat=config.rollout.chat):
         lines.append(f"{file_rows.path}: {examples.WITHOUT_TEMPLATE}")
-    texts = isinstance(row.answers[0], str) and isinstance(row.prompt, str)
-    if (config.rollout.chat or not texts) and not examples.learns_to_stop(tokenizer):
+    plain = isinstance(row.answers[0], str) and isinstance(row.prompt, str)
+    if (config.rollout.chat or not plain) and not examples.learns_to_stop(tokenizer):
         lines.append(f"WARNING: {marking.NO_END}")
     return lines
 

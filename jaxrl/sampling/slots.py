@@ -275,7 +275,7 @@ def _refit(
     models: Models, model: int, layer: decoder.LayerCache, chosen: np.ndarray | None, width: int
 ) -> decoder.LayerCache:
     new = _fit(models, model, layer, chosen, width=width)
-    for leaf in layer:
+    for leaf in jax.tree.leaves(layer):
         leaf.delete()
     return new
 

@@ -8,8 +8,10 @@ import json
 
 import pytest
 
+from jaxrl.config import Config
 from jaxrl.data.rewards import named
 from jaxrl.data.sources import rows
+from jaxrl.rollout import written
 from tests.data.test_entrance import CHATML, TOOLS, encoded, loaded, saved
 from tests.data.test_entrance_spellings import task
 
@@ -236,6 +238,11 @@ def test_parts_that_are_not_learned_are_refused_and_thoughts_may_be_parts(field,
     ("record", "says"),
     [
         ({"messages": [U, {**A, "loss_scale": 2.0}]}, r"loss_scale=2\.0 must be 0 or 1"),
+        *(
+            ({"messages": [{**turn, switch: True}, A]}, f"{switch}=True: only the assistant's")
+            for turn in (U, S)
+            for switch in ("train", "loss", "weight")
+        ),
         ({"messages": [U, A, {**swift_call("Oslo"), "loss": False}]}, "a call is switched off"),
         ({"messages": [U, {**A, "loss": 0}, swift_call("Oslo")]}, "belongs to is switched off"),
         *(
@@ -257,6 +264,23 @@ def test_parts_that_are_not_learned_are_refused_and_thoughts_may_be_parts(field,
 def test_what_cannot_be_followed_is_refused_with_the_place(record, says, tmp_path):
     with pytest.raises(ValueError, match=rf"rows\.jsonl:1: .*{says}"):
         rows.read(saved(tmp_path, record))
+
+
+@pytest.mark.parametrize("names", [("id",), ("id", "timestamp")])
+def test_keys_of_messages_without_a_meaning_are_named(names, tmp_path):
+    """In rows to learn from and in prompts to answer; others are not named."""
+    turns = [U, {**A, "name": "x", "weight": 1, "tools": None, names[0]: None}]
+    marked = [{**U, names[0]: 1}, {**A, **dict.fromkeys(names, 2)}]
+    config = Config(task="", model="")
+    tokenizer = loaded(tmp_path / "model", CHATML)
+    for conversation, said in ((turns, ""), (marked, f"have the keys {', '.join(names)}, which")):
+        learned = rows.read(saved(tmp_path, {"messages": conversation}, name="learned.jsonl"))
+        notes = written.notes(tokenizer, config, learned)
+        record = {"prompt": [*conversation, U], "answer": "4"}
+        asked = task(tmp_path, record, reward="exact").notes
+        for lines in (notes, asked):
+            (found) = [line for line in lines if "have the keys" in line]
+            assert len(found) == bool(said) and (not said or said in found[0]), lines
 
 
 def test_an_empty_answer_and_an_unknown_variable_are_refused(tmp_path):

@@ -61,6 +61,25 @@ def lazy(completion):
 
 def ids(completions, completion_ids):
     return [0.0] * len(completions)
+
+class ORM:  # as in ms-swift
+    made = []
+
+    def __init__(self):
+        self.made.append(1)
+
+    def __call__(self, completions, answer, **kwargs):
+        assert len(self.made) == 1
+        return [float(a in str(c)) for a, c in zip(answer, completions)]
+
+class Scaled(ORM):
+    def __init__(self, scale):
+        self.scale = scale
+
+scaled = Scaled(2)
+
+class Table:
+    pass
 """
 
 
@@ -98,6 +117,18 @@ def test_what_a_module_shares_serves_every_call(folder):
 def test_functions_of_other_frameworks_get_what_these_give_them(folder, name, data):
     _, found = scores(folder, [name], data=data)
     assert all(s.parts == {"0": 1.0, "1": 0.0} for s in found), found
+
+
+def test_a_class_is_called_through_one_object_of_it(folder):
+    _, found = scores(folder, ["ORM"], texts=("0 1 2 3 4 5", "no"))
+    assert all(s.parts == {"0": 1.0, "1": 0.0} for s in found), found
+    for name, says in (
+        ("Scaled", r"Scaled\(\) fails: .*scale.*`scorer = Scaled"),
+        ("Table", "called"),
+    ):
+        with pytest.raises(ValueError, match=f"mine.py:{name}' is a class.*{says}"):
+            user_functions.load(f"{folder}/mine.py:{name}")
+    assert user_functions.load(f"{folder}/mine.py:scaled").scale == 2
 
 
 def test_functions_without_kwargs_get_texts(folder):

@@ -90,6 +90,21 @@ def test_a_reference_without_words_equals_no_other(answer, right, wrong):
     assert [score("exact", answer, text) for text in wrong] == [0.0] * len(wrong)
 
 
+@pytest.mark.parametrize("operator", "+-*/^=<>")
+@pytest.mark.parametrize("operands", [("x", "1"), ("2", "y"), ("a", "b"), ("(x)", "(y)")])
+@pytest.mark.parametrize("space", ["", " "])
+def test_operators_are_a_part_of_a_formula(operator, operands, space):
+    reference = f"{space}{operator}{space}".join(operands)
+    for other in "+-*/^=<>":
+        text = f"{space}{other}{space}".join(operands)
+        assert score("exact", reference, f"{text}.") == (other == operator), text
+
+
+@pytest.mark.parametrize("word", ["well-known", "km/h", "T-shirt"])
+def test_a_hyphen_in_a_word_is_no_operator(word):
+    assert score("exact", word, word.replace("-", "").replace("/", "")) == 1
+
+
 def test_long_texts_take_no_long():
     """Work that grows with the square of the length would take minutes."""
     start = time.process_time()

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from experiments import own_data
-from jaxrl.launch import recipes
+from jaxrl.launch import cli, recipes
+from jaxrl.launch.settings import short
 from jaxrl.record import jsonl
 
 
@@ -14,6 +15,21 @@ def test_sixteen_methods_of_many_families():
     names = [plan.method for plan in own_data.PLAN]
     assert len(set(names)) == 16 and len(set(map(recipes.family, names))) >= 8
     assert all(recipes.method_in(recipes.module(name)) for name in names)
+
+
+@pytest.mark.broad
+def test_every_plan_passes_the_checks_of_a_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(short, "has_template", lambda model: False)  # in place of the model's files
+    rows = [
+        {"question": f"What is {i}+1?", "answer": f"{i}+1={i + 1}\n#### {i + 1}"}
+        for i in range(300)
+    ]
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    data = own_data.add_lengths(tmp_path / "data.jsonl", tmp_path / "rows.jsonl")
+    for plan in own_data.PLAN:
+        shared = [f"--model={own_data.MODEL}", f"--data={data}", *own_data.SETTINGS]
+        argv = ["show", plan.method, *shared, "--steps=20", *plan.flags, "--check"]
+        assert cli.main(argv) == 0, capsys.readouterr()
 
 
 def test_the_page_is_what_is_generated():

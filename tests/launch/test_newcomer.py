@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
+import shlex
 import subprocess
 import sys
 
+import pytest
+
+from jaxrl.launch import algorithms, cli, recipes
+from jaxrl.launch.settings import configs, short
 from jaxrl.record import rundir
 from tests.jaxrl import tiny
 
@@ -50,3 +57,59 @@ def test_what_no_command_needs_at_once_is_not_imported():
         "import gc; assert gc.isenabled() and gc.get_freeze_count()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tiny.ROOT, timeout=60)
+
+
+VALUES = {
+    "--optimizer.schedule": "linear", "--rollout.long-prompts": "drop", "--reward": "number",
+    "--compute-dtype": "bfloat16", "--remat": "full", "--wandb": "mine", "--epochs": "2",
+    "--updates-per-batch": "2", "--rollout.top-k": "50", "--rollout.top-p": "0.9",
+    "--rollout.min-p": "0.1", "--temperature": "0.7", "--objective.policy-args.clip_high": "0.28",
+    "--objective.policy-args.clip_low": "0.2", "--optimizer.b2": "0.99",
+}  # fmt: skip
+"""Flags of a page, and a value of each that takes no 16."""
+
+
+def page(name):
+    return (tiny.ROOT / "docs" / f"{name}.md").read_text()
+
+
+def test_what_the_page_for_users_of_trl_says_is_accepted(tmp_path, monkeypatch, capsys):
+    """Its command passes the checks of a run, and each flag and recipe of its tables is one."""
+    monkeypatch.setattr(short, "has_template", lambda model: False)  # in place of the model's files
+    monkeypatch.chdir(tmp_path)
+    text = page("from-trl")
+    rows = [{"prompt": f"What is {i}+1?", "answer": str(i + 1)} for i in range(300)]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "my_reward.py").write_text(re.search(r"def digits.*\n.*\n", text)[0])
+    command = re.search(r"jaxrl (train grpo(.|\n)*?)\njaxrl", text)[1].replace("\\\n", " ")
+    words = shlex.split(command.replace("Qwen/Qwen3-0.6B", "smollm2-135m"))[1:]
+    assert cli.main(["show", *words, "--check"]) == 0, capsys.readouterr()
+    first, second = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    named = {
+        name for row in first.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[2])
+    }
+    assert named <= {*recipes.names(), *algorithms.names()} and len(named) >= 10
+    flags = {
+        flag
+        for row in second.splitlines()[2:]
+        for flag in re.findall(r"--[\w.-]+", row.split("|")[2])
+    }
+    assert len(flags) > 20
+    base = ["grpo", "--model", "smollm2-135m", "--data", "train.jsonl"]
+    for flag in flags - {"--reward", "--epochs"}:
+        configs.resolve([*base, "--reward", "number", flag, VALUES.get(flag, "16")])
+    for flag in ("--reward", "--epochs"):
+        configs.resolve(
+            [*base, *([] if flag == "--reward" else ["--reward", "number"]), flag, VALUES[flag]]
+        )
+
+
+@pytest.mark.parity
+def test_fields_of_trl_are_those_that_it_has():
+    trl = pytest.importorskip("trl")
+    fields = {field.name for field in dataclasses.fields(trl.GRPOConfig)}
+    _, table = re.findall(r"(?:^\|.*\n)+", page("from-trl"), re.MULTILINE)
+    others = {"reward_funcs", "peft_config"}  # arguments of the trainer
+    for row in table.splitlines()[2:]:
+        names = {re.match(r"\w+", name)[0] for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+        assert names <= fields | others, names - fields

@@ -246,6 +246,10 @@ def test_warnings_name_what_does_not_divide():
         ("qwen3-32b", 32.76),
         ("qwen3-235b-a22b", 235.09),
         ("lfm2-1.2b", 1.17),
+        ("gemma-4-e2b", 4.63),
+        ("gemma-4-e4b", 7.46),
+        ("gemma-4-31b", 30.70),
+        ("gemma-4-26b-a4b", 25.23),
     ],
 )
 def test_published_shapes_have_their_sizes(name, billions):

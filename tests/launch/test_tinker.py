@@ -5,7 +5,10 @@
 
 import contextlib
 import http.client
+import importlib
+import inspect
 import json
+import pkgutil
 import random
 import socket
 import subprocess
@@ -22,8 +25,9 @@ import pytest
 from jaxrl.data.text import tokenizers
 from jaxrl.launch.server import tinker as command
 from jaxrl.launch.server.http import Refused, Server
-from jaxrl.launch.server.tinker import bodies, learner, ledger, service, wire, work
+from jaxrl.launch.server.tinker import bodies, learner, ledger, losses, service, wire, work
 from jaxrl.launch.server.tinker.service import TinkerConfig
+from jaxrl.losses import policy
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout.policy import Policy
@@ -156,6 +160,8 @@ LOSSES = {
     "importance_sampling": ("ppo_clip", {"clip_low": 1.0, "clip_high": 1e9}),
     "ppo": ("ppo_clip", {"clip_low": 0.2, "clip_high": 0.2}),
     "cispo": ("cispo", {"clip_low": 1.0, "clip_high": 3.0}),
+    "gspo": ("gspo", {}),
+    "sapo": ("sapo", {}),
 }
 
 
@@ -229,6 +235,58 @@ def test_an_update_is_that_of_train(server, client, loss):
     assert {f"adapters{name}" for name in expected} == {n for n in saved if n[:8] == "adapters"}
     for name, array in expected.items():
         np.testing.assert_allclose(saved[f"adapters{name}"], array, atol=1e-5, err_msg=name)
+
+
+def test_losses_of_train_are_those_that_a_datum_has_the_arrays_of():
+    """All of log-probabilities, advantages and masks, whose settings are numbers."""
+    arrays = {"logp", "behavior_logp", "advantages", "mask"}
+    found = set()
+    for module in pkgutil.iter_modules(policy.__path__, f"{policy.__name__}."):
+        home = importlib.import_module(module.name)
+        for name, function in inspect.getmembers(home, inspect.isfunction):
+            parameters = inspect.signature(function).parameters
+            rest = [p.default for n, p in parameters.items() if n not in arrays]
+            if (
+                function.__module__ == module.name
+                and getattr(home, "KIND", None) == "policy"
+                and {"logp", "advantages"} <= {*parameters}
+                and all(isinstance(value, int | float) for value in rest)
+            ):
+                found.add(name)
+    of_api, no_losses = {"cispo"}, {"opsm_mask", "token_covariance"}
+    one_advantage_a_sequence = {"gmpo", "kimi_opmd", "oapl"}
+    assert found - of_api - no_losses - one_advantage_a_sequence == {*losses._OF_TRAIN}
+
+
+@pytest.mark.parametrize("mask", [None, [0.0, 1.0, 1.0, 1.0]])
+@pytest.mark.parametrize("name", losses.NAMES)
+def test_a_loss_is_what_its_formula_says(name, mask):
+    """Of a datum alone; where it has no mask, its actions are the tokens with an advantage."""
+    rng = np.random.default_rng(3)
+    logp, behavior = (-rng.uniform(0.5, 3, (1, 4)).astype("f4") for _ in range(2))
+    advantages = np.array([[0.0, 0.7, 0.7, 0.7]], np.float32)
+    loss = losses.find(name)
+    inputs = {"logprobs": behavior, "advantages": advantages, "weights": advantages}
+    if mask is not None:
+        inputs["mask"] = np.array([mask], np.float32)
+    settings = {key: np.float32(value) for key, value in loss.settings.items()}
+    found = np.asarray(loss.per_token(logp, inputs, settings))
+    ratio, action = np.exp(logp - behavior), advantages > 0
+    sequence = np.exp(((logp - behavior) * action).sum() / 3)
+    formulas = {
+        "cross_entropy": -advantages * logp,
+        "importance_sampling": -ratio * advantages,
+        "ppo": -np.minimum(ratio * advantages, np.clip(ratio, 0.8, 1.2) * advantages),
+        "cispo": -np.clip(ratio, 0, 4) * advantages * logp,
+        "dro": -(advantages * logp - 0.5 * 0.05 * (logp - behavior) ** 2),
+        "gspo": -np.minimum(
+            sequence, np.clip(sequence, 1 - loss.settings.get("clip_low", 0),
+                              1 + loss.settings.get("clip_high", 0))
+        ) * advantages,
+    }  # fmt: skip
+    assert found.shape == (1, 4) and np.isfinite(found).all()
+    if name in formulas:
+        np.testing.assert_allclose(found, formulas[name], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.extra
@@ -497,8 +555,16 @@ def patient(port, name, more):
             time.sleep(0.1)
 
 
-@pytest.mark.broad
-def test_a_server_that_is_killed_continues_to_the_last_byte(tmp_path):
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param((6, 17), marks=pytest.mark.broad),
+        pytest.param(tuple(range(1, 21)), marks=pytest.mark.slow),
+    ],
+    ids=len,
+)
+def test_a_server_that_is_killed_continues_to_the_last_byte(kills, tmp_path):
+    """By `kill -9`, each after so many answers, and up to 20 ms later."""
     with serving(tmp_path / "whole", snapshot_every=3) as server:
         model = create(server)
         expected = [result(server, name, **more) for name, more in script(model)]
@@ -526,7 +592,7 @@ def test_a_server_that_is_killed_continues_to_the_last_byte(tmp_path):
         ended.set()
 
     thread = threading.Thread(target=loop, daemon=True)
-    for reached in (6, 17):
+    for reached in kills:
         with running() as process:
             if not answers:
                 assert create(port) == model
@@ -579,7 +645,7 @@ def provenance(message):
 
 
 BATCHES = {
-    "dro": (altered("loss_fn", "dro"), "loss_fn='dro' is not supported"),
+    "grpo": (altered("loss_fn", "grpo"), "loss_fn='grpo' is not supported"),
     "no data": (lambda m: m.ClearField("data"), "data: it is empty"),
     "image": (image, "data[0].model_input[1].image is not supported"),
     "sparse": (sparse, "only dense tensors"),
@@ -610,6 +676,11 @@ def test_a_batch_that_is_not_served_is_refused_by_name(server, model, case):
         ({"weights": [1.0] * 3}, [1, 2, 3, 4, 5], "has 3 entries, model_input 4 tokens"),
         ({"weights": [np.nan] * 4}, [1, 2, 3, 4, 5], "nan or infinite"),
         ({"mask": [1.0] * 4}, [1, 2, 3, 4, 5], "cross_entropy takes target_tokens, weights"),
+        (
+            {"weights": [1.0] * 4, "mask": [1.0] * 4},
+            [1, 2, 3, 4, 5],
+            "takes target_tokens, weights",
+        ),
         ({"weights": [1.0] * 4}, [1, 2, 3, 4, 2**31], "entries that are no tokens"),
         ({"weights": [1.0] * 4}, [1, 2, 3, 4, 99], "the model's tokens are 0 to 31"),
         ({"weights": [1.0] * 64}, [1] * 66, "has 65 tokens, more than 64"),

@@ -50,7 +50,7 @@ VALUES: dict[str, list[Any]] = {
     "tie_word_embeddings": [True, False],
     "rms_norm_eps": [1e-2],
     "layer_norm_eps": [1e-2],
-    "use_bidirectional_attention": [True],
+    "use_bidirectional_attention": [True, "vision", "all"],
     "no_rope_layers": [[1, 1, 0, 1]],
     "max_position_embeddings": [32],
     "query_pre_attn_scalar": [64],

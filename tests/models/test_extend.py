@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxrl.models import decoder, head
-from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, Latent, Mamba2
+from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, Latent, LayerKinds, Mamba2
 from tests import broad_except
 
 V = 31
@@ -32,6 +32,22 @@ FAMILIES = {
     "experts": DecoderConfig(*_SHAPE, experts=Experts(4, 2, 8, shared_size=8)),
     "latent": DecoderConfig(
         *(V, 16, 24, 1, 4, 4, 8), latent=Latent(8, q_rank=None, nope_dim=8, rope_dim=4, v_dim=6)
+    ),
+    "kinds": DecoderConfig(
+        *(V, 16, 24, 7, 4, 2, 8),
+        sliding_window=40,
+        local_layers=(True, False, True, False, True, False, False),
+        local_rope_theta=100.0,
+        rope_fraction=0.25,
+        experts=Experts(4, 2, 8, shared_size=24, floor=0.0),
+        kinds=LayerKinds(
+            global_head_dim=12,
+            global_kv_heads=1,
+            keys_are_values=True,
+            sharing=3,
+            input_size=6,
+            input_vocab=V,
+        ),
     ),
     "hybrid": DecoderConfig(
         *(V, 16, 24, 5, 4, 2, 8),

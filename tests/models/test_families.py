@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
@@ -143,6 +144,55 @@ def test_cached_decoding(tiny_model, variant):
         np.testing.assert_allclose(got, np.stack(expected), atol=1e-4, rtol=0)
 
 
+@pytest.mark.exact("a packed tree of Gemma 4 gives the logits of its rows in transformers to 1e-4")
+@pytest.mark.parametrize("variant", ["gemma4", "gemma4-moe"])
+def test_packed_tree(tiny_model, variant):
+    """A prompt of 9 tokens and two completions of it; local layers see 5 tokens."""
+    import torch
+
+    model, _, config, params = tiny_model(variant)
+    tokens = _rows()["tokens"][:1]
+    positions = np.array([[*range(9), 9, 10, 11, 9, 10]], np.int32)
+    visible = np.array([[T] * 9 + [12] * 3 + [T] * 2], np.int32)
+
+    @jax.jit
+    def logits(params):
+        hidden = decoder.hidden(config, params, tokens, positions, visible)
+        return _logits(config, params, hidden)
+
+    ours = np.asarray(logits(params))[0]
+    for row in ([*range(12)], [*range(9), 12, 13]):
+        with torch.no_grad():
+            ids = torch.tensor(tokens[:, row], dtype=torch.long)
+            expected = model(ids).logits[0].numpy()
+        np.testing.assert_allclose(ours[row], expected, atol=1e-4, rtol=0)
+
+
+def test_released_files_of_gemma4(tiny_model, tmp_path):
+    """They name sizes of heads otherwise, and hold tensors that no layer reads."""
+    from safetensors import numpy as files
+
+    _, directory, config, params = tiny_model("gemma4")
+    raw = json.loads((directory / "config.json").read_text())
+    assert {"head_dim": 20} in raw.pop("per_layer_config").values()
+    (tmp_path / "config.json").write_text(json.dumps({**raw, "global_head_dim": 20}))
+    tensors = files.load_file(directory / "model.safetensors")
+    unused = {
+        f"model.layers.{layer}.self_attn.{name}.weight": np.zeros(3, np.float32)
+        for layer in (4, 5, 6)
+        for name in ("k_proj", "v_proj", "k_norm")
+    }
+    assert not unused.keys() & tensors.keys()
+    files.save_file(tensors | unused, tmp_path / "model.safetensors")
+    read_config, read = huggingface.load(tmp_path)
+    assert read_config == config
+    jax.tree.map(np.testing.assert_array_equal, read, params)
+    below = {"model.layers.3.self_attn.k_proj.bias": np.zeros(3, np.float32)}
+    files.save_file(tensors | below, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"unmapped tensors .*3\.self_attn\.k_proj\.bias"):
+        huggingface.load(tmp_path)
+
+
 @pytest.mark.exact("gradients of every family equal those of transformers")
 @pytest.mark.parametrize(
     "variant",
@@ -158,6 +208,8 @@ def test_cached_decoding(tiny_model, variant):
         "lfm2",
         pytest.param("granite-hybrid", marks=pytest.mark.broad),
         pytest.param("nemotron-h", marks=pytest.mark.broad),
+        "gemma4",
+        "gemma4-moe",
     ],
 )
 def test_gradients(tiny_model, variant, tmp_path):
@@ -203,6 +255,9 @@ def test_gradients(tiny_model, variant, tmp_path):
         if path[-1].key == "correction":  # a buffer of torch's, which has no gradient
             return
         scale = jnp.abs(b).max()
+        if path[-1].key == "layer_scale":  # fixed, and no weight on either side
+            assert not jnp.any(a)
+            return
         assert scale > 0, path
         assert jnp.abs(a - b).max() < 1e-3 * scale, path
 

@@ -21,6 +21,23 @@ PHI3 = {**RAW, "model_type": "phi3", "max_position_embeddings": 64}
 LONGROPE = {"rope_type": "longrope", "short_factor": [1.0, 1.0], "long_factor": [2.0, 2.0]}
 MINISTRAL3 = {**RAW, "model_type": "ministral3", "head_dim": 4}
 
+GEMMA4 = {
+    **RAW,
+    "model_type": "gemma4_text",
+    "vocab_size": 97,
+    "num_hidden_layers": 6,
+    "num_key_value_heads": 2,
+    "vocab_size_per_layer_input": 97,
+}
+FULL = ["full_attention"] * 6
+EXPERTS4 = {
+    "enable_moe_block": True,
+    "num_experts": 8,
+    "top_k_experts": 3,
+    "moe_intermediate_size": 16,
+    "use_double_wide_mlp": True,
+}
+
 
 @pytest.mark.parametrize(
     ("raw", "message"),
@@ -60,8 +77,28 @@ MINISTRAL3 = {**RAW, "model_type": "ministral3", "head_dim": 4}
             "its text_config is of 'mistral', one that is read where it comes alone",
         ),
         (
-            {"model_type": "gemma4", "text_config": {"model_type": "gemma4_text"}},
-            "its text_config is of 'gemma4_text', not read either",
+            {"model_type": "gemma3n", "text_config": {"model_type": "gemma3n_text"}},
+            "its text_config is of 'gemma3n_text', not read either",
+        ),
+        ({**GEMMA4, "attention_bias": True}, "attention_bias=True"),
+        ({**GEMMA4, "use_bidirectional_attention": "all"}, "use_bidirectional_attention='all'"),
+        ({**GEMMA4, "rope_scaling": YARN}, "rope_scaling=.*alone"),
+        ({**GEMMA4, "rope_parameters": {"full_attention": YARN}}, "is not one of"),
+        ({**GEMMA4, "rope_parameters": {}}, "full_attention lacks .'rope_theta', 'rope_type'"),
+        ({**GEMMA4, "layer_types": ["full_attention"]}, "give 6 of full_attention and sliding_att"),
+        ({**GEMMA4, "num_kv_shared_layers": 6}, "sharing=6: .*need one of their kind below"),
+        ({**GEMMA4, "num_kv_shared_layers": 1}, "sharing=1: .*need one of their kind below"),
+        ({**GEMMA4, "per_layer_config": {"4": {"head_dim": 8}}}, "per_layer_config=.*in no other"),
+        ({**GEMMA4, "per_layer_config": {"05": {"scale": 8}}}, "per_layer_config=.*in no other"),
+        (
+            {**GEMMA4, "per_layer_config": {"5": {"num_key_value_heads": 1}}},
+            "attention_k_eq_v=True alone",
+        ),
+        ({**GEMMA4, "global_head_dim": 15}, "global_head_dim=15 is odd"),
+        ({**GEMMA4, "vocab_size_per_layer_input": 50}, "input_vocab=50 is less than vocab_size=97"),
+        (
+            {**GEMMA4, **EXPERTS4, "layer_types": FULL, "num_kv_shared_layers": 2},
+            "use_double_wide_mlp=True: experts",
         ),
     ],
 )

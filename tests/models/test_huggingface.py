@@ -17,8 +17,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from safetensors import numpy as files
 
 from jaxrl.models import decoder, load, quantize
-from jaxrl.models.checkpoints import hf_config, huggingface, quantized_files, tensor_files
-from jaxrl.models.checkpoints.forms import stacked
+from jaxrl.models.checkpoints import hf_config, huggingface, tensor_files
+from jaxrl.models.checkpoints.forms import quantized_files, stacked
 from jaxrl.models.config import DecoderConfig, Experts, Latent, RopeScaling
 from jaxrl.models.mixers import pattern
 from tests.models import tiny

@@ -12,7 +12,8 @@ import pytest
 from safetensors import numpy as files
 
 from jaxrl.models import decoder
-from jaxrl.models.checkpoints import huggingface, quantized_files
+from jaxrl.models.checkpoints import huggingface
+from jaxrl.models.checkpoints.forms import quantized_files
 from jaxrl.models.config import DecoderConfig, Experts
 from tests.models import tiny
 

@@ -36,7 +36,15 @@ GATED_EXPERTS = dict(
     moe_intermediate_size=16,
     shared_expert_intermediate_size=24,
 )
-_LINEAR, _FULL = "linear_attention", "full_attention"
+_LINEAR, _FULL, _SLIDING = "linear_attention", "full_attention", "sliding_attention"
+GEMMA4 = dict(
+    BASE,
+    vocab_size_per_layer_input=97,
+    head_dim=12,
+    global_head_dim=20,
+    sliding_window=5,
+    final_logit_softcapping=8.0,
+)
 _GROUPS = dict(
     n_routed_experts=8,
     n_shared_experts=2,
@@ -251,6 +259,33 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             layer_types=[_FULL, _LINEAR, _LINEAR],  # no period
         ),
     ),
+    "gemma4": (
+        "Gemma4TextConfig",
+        dict(  # two periods of layers with keys and values, and a part of a third of ones without
+            GEMMA4,
+            num_hidden_layers=7,
+            num_kv_shared_layers=3,
+            use_double_wide_mlp=True,
+            hidden_size_per_layer_input=6,
+            layer_types=[*[_SLIDING, _FULL] * 3, _FULL],
+        ),
+    ),
+    "gemma4-moe": (
+        "Gemma4TextConfig",
+        dict(
+            GEMMA4,
+            num_hidden_layers=3,
+            num_global_key_value_heads=1,
+            attention_k_eq_v=True,
+            hidden_size_per_layer_input=0,
+            layer_types=[_SLIDING, _SLIDING, _FULL],
+            enable_moe_block=True,
+            num_experts=8,
+            top_k_experts=3,
+            moe_intermediate_size=16,
+            final_logit_softcapping=None,
+        ),
+    ),
     "lfm2": (
         "Lfm2Config",
         dict(  # two periods, and a part of a third
@@ -331,6 +366,13 @@ CASES = broad_except(
 """The variants, for tests of each."""
 
 
+_PERTURBED = (
+    "weight", "bias", "_proj", "sinks", "A_log", ".D", "layer_scalar", "router.scale",
+    "expert_scale",
+)  # fmt: skip
+"""How the names end of what is moved away from its special value."""
+
+
 def make(config_class: str, arguments: dict[str, Any], directory: Path) -> Any:
     """A torch model whose every parameter is away from its special value, saved to `directory`."""
     import torch
@@ -340,12 +382,13 @@ def make(config_class: str, arguments: dict[str, Any], directory: Path) -> Any:
     torch.manual_seed(0)
     config = getattr(transformers, config_class)(**arguments)
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    # what a state of few tokens gives is small and then normalised: with more, torch's own fp32 is
-    # 1e-4 from fp64
-    noise = 0.1 if "linear_num_key_heads" in arguments else 0.2
+    # what a state of few tokens gives is small and then normalised, and scores of Gemma 4 have no
+    # scale: with more, torch's own fp32 is 1e-4 from fp64
+    gentle = "linear_num_key_heads" in arguments or config_class.startswith("Gemma4")
+    noise = 0.1 if gentle else 0.2
     with torch.no_grad():
         for name, value in [*model.named_parameters(), *model.named_buffers()]:
-            if name.endswith(("weight", "bias", "_proj", "sinks", "A_log", ".D")):
+            if name.endswith(_PERTURBED):
                 value.add_(noise * torch.randn_like(value))
     model.save_pretrained(directory)
     return model.eval()

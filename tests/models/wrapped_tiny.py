@@ -60,6 +60,33 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             image_token_index=90,
         ),
     ),
+    "gemma4": (
+        "Gemma4Config",
+        dict(  # as E2B, which hears too
+            text_config=dict(tiny.VARIANTS["gemma4"][1], use_bidirectional_attention="vision"),
+            vision_config=dict(
+                hidden_size=24,
+                intermediate_size=40,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                head_dim=12,
+                patch_size=4,
+                position_embedding_size=16,
+            ),
+            audio_config=dict(
+                hidden_size=16,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                subsampling_conv_channels=[4, 4],
+                output_proj_dims=24,
+            ),
+            # beyond the vocabulary: their embedding is that of padding
+            image_token_id=97,
+            video_token_id=98,
+            audio_token_id=99,
+        ),
+    ),
     "mistral3": (
         "Mistral3Config",
         dict(
@@ -171,7 +198,7 @@ def make(config_class: str, arguments: dict[str, Any], directory: Path) -> Any:
     auto = transformers.AutoModelForImageTextToText
     model = auto.from_config(config, attn_implementation="eager")
     # see `tiny.make`: what a state of few tokens gives is small
-    noise = 0.1 if config_class.startswith("Qwen3_5") else 0.2
+    noise = 0.1 if config_class.startswith(("Qwen3_5", "Gemma4")) else 0.2
     with torch.no_grad():
         for value in model.parameters():
             value.add_(noise * torch.randn_like(value))

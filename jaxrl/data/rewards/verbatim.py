@@ -20,18 +20,25 @@ _NUMERAL = re.compile(
 )
 _REST = re.compile(r"(?<![0-9A-Za-z)\]])-(?=\.?[0-9]|\\)|(?<=[0-9][eE])-(?=[0-9])|[0-9]+")
 """Signs and digits of what is no numeral: fractions, exponents and numerals with leading zeros."""
+_OPERATOR = re.compile(
+    r"(?:(?<![A-Za-z])[A-Za-z]|[0-9)\]}])\s*([-+*/^=<>]+)\s*(?=[0-9(\\.]|[A-Za-z](?![A-Za-z]))"
+)
+"""Between two operands: numbers, variables of one letter, brackets."""
 _AROUND = " \t\r\n*_$`'\"()[]{}"
 
 
 def is_answer(text: str, reference: str) -> bool:
     """Whether the texts are equal but for case, punctuation, articles and white space.
 
-    The numbers in them must be equal: punctuation is a part of `-4`, `3.14` and `1/2`. A reference
+    The numbers in them must be equal: punctuation is a part of `-4`, `3.14` and `1/2`. So must the
+    operators: `x-1` is not `x+1`. A reference
     of punctuation or an article alone, such as `<` or `A`, is compared as it is written.
     """
     if not normalise(reference):
         return _bare(text) == _bare(reference)
     if _numbers(text) != _numbers(reference) or _rest(text) != _rest(reference):
+        return False
+    if _operators(text) != _operators(reference):
         return False
     number = _number(text)
     return exact_match(text, reference) == 1 or (
@@ -77,6 +84,11 @@ def _numbers(text: str) -> list[str]:
 def _rest(text: str) -> list[str]:
     """The signs and digits in a text that belong to no number of `_numbers`."""
     return _REST.findall(_NUMERAL.sub("0", text).replace("\u2212", "-"))
+
+
+def _operators(text: str) -> list[str]:
+    """The operators of the formulas in a text."""
+    return _OPERATOR.findall(text.replace("\u2212", "-"))
 
 
 def _bare(text: str) -> str:

@@ -1,6 +1,7 @@
 """Reward functions of the user's own: found by name or file, called with what they ask for.
 
-A function is `module:name`, `FILE.py:name`, or a Python callable of this session, see `keep`. Its
+A function is `module:name`, `FILE.py:name`, or a Python callable of this session, see `keep`. The
+name may be that of a class whose objects are called; one is made, without arguments. The function's
 parameters say what it is given:
 
     score(completion, answer)          the text, and columns of the row by name
@@ -90,7 +91,25 @@ def load(reference: str) -> Callable[..., Any]:
             f"reward {reference!r}: there is no function {name!r}; it has "
             f"{', '.join(public) or 'none'}"
         )
-    return function
+    return _instance(function, reference) if inspect.isclass(function) else function
+
+
+@functools.cache
+def _instance(kind: type, reference: str) -> Callable[..., Any]:
+    """The object of a class, such as a reward of ms-swift; one for all calls.
+
+    Raises:
+      ValueError: its objects cannot be called, or it needs arguments.
+    """
+    if not any("__call__" in vars(parent) for parent in kind.__mro__):
+        raise ValueError(f"reward {reference!r} is a class whose objects cannot be called")
+    try:
+        return kind()
+    except Exception as error:
+        raise ValueError(
+            f"reward {reference!r} is a class, and {kind.__name__}() fails: {_told(error)}; make "
+            f"the object in the file, as in `scorer = {kind.__name__}(...)`, and name that"
+        ) from error
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from jaxrl.data.rewards.steps import aligned
@@ -14,6 +14,10 @@ from jaxrl.data.text.messages import Message, Text
 
 _ANSWERS = ("answer", "completion", "response")
 """Keys of an answer that has a rank."""
+_MESSAGE_KEYS = (
+    "role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content", "tools", "weight",
+)  # fmt: skip
+"""Keys of a message in the one form."""
 
 
 class Row(NamedTuple):
@@ -36,6 +40,18 @@ class Row(NamedTuple):
     """Of the chat template, for this row."""
     stepwise: bool = False
     """Whether the answers are the steps of one, in order."""
+
+
+def further_keys(texts: Iterable[Text], path: str) -> list[str]:
+    """What to say of keys of messages that have no known meaning, such as `id`; at most a line."""
+    turns = [turn for text in texts if not isinstance(text, str) for turn in text]
+    keys = dict.fromkeys(key for turn in turns for key in turn if key not in _MESSAGE_KEYS)
+    if not keys:
+        return []
+    return [
+        f"{path}: messages have the keys {', '.join(keys)}, which are read by a chat template that "
+        "names them, and by nothing else"
+    ]
 
 
 class _Record(NamedTuple):

@@ -108,7 +108,7 @@ def normal(message: Any, where: str = "", *, strict: bool = True) -> Message:
         out["reasoning_content"] = thought
     if "tools" in fields and (offered := tools(fields.pop("tools"), where)):
         out["tools"] = offered
-    weight = _weight(fields, where)
+    weight = _weight(fields, where, out["role"])
     if weight != 1:
         out["weight"] = weight
     ours = ("role", "masked", *_SWITCHES)
@@ -417,12 +417,14 @@ def _json(text: Any, what: str) -> Any:
         raise ValueError(f"{what} is {text!r:.60}, and must be JSON: {error}") from error
 
 
-def _weight(fields: Mapping[str, Any], where: str) -> int:
+def _weight(fields: Mapping[str, Any], where: str, role: str) -> int:
     """1 for a message that may be learned, 0 for one that is not."""
     weights = {name: fields[name] for name in (*_SWITCHES, "masked") if name in fields}
     for name, weight in weights.items():
         if not isinstance(weight, bool | int | float) or weight not in (0, 1):
             raise ValueError(f"{where}: {name}={weight!r} must be 0 or 1; leave it out")
+        if weight is True and name != "masked" and role != "assistant":
+            raise ValueError(f"{where}: {name}=True: only the assistant's turns are learned")
     if fields.get("train_detail"):
         raise ValueError(
             f"{where}: 'train_detail' divides a message, which is learned whole or, with weight 0, "

@@ -174,7 +174,10 @@ def train_flops(config: DecoderConfig, tokens: int, row: int, remat: str) -> flo
 
 def _head(config: DecoderConfig) -> float:
     """Mean size of a head's keys and values."""
-    m = config.latent
+    m, local, kinds = config.latent, sum(config.local_layers), config.kinds
+    if kinds:
+        others = config.num_layers - local
+        return (local * config.head_dim + others * kinds.global_head_dim) / config.num_layers
     return (m.nope_dim + m.rope_dim + m.v_dim) / 2 if m else config.head_dim
 
 

@@ -31,6 +31,15 @@ _QWEN = {
     "tie_word_embeddings": False,
 }
 
+_GEMMA4 = {"model_type": "gemma4_text", "vocab_size": 262144, "final_logit_softcapping": 30.0}
+_GEMMA4_WIDE = {
+    **_GEMMA4,
+    "attention_k_eq_v": True,
+    "hidden_size_per_layer_input": 0,
+    "max_position_embeddings": 262144,
+    "sliding_window": 1024,
+}
+
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "llama-3-8b": {
         **_LLAMA,
@@ -110,6 +119,48 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "num_hidden_layers": 16,
         "num_attention_heads": 32,
         "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+    },
+    "gemma-4-e2b": {
+        **_GEMMA4,
+        "hidden_size": 1536,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 35,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 1,
+        "num_kv_shared_layers": 20,
+        "use_double_wide_mlp": True,
+        "layer_types": [*["sliding_attention"] * 4, "full_attention"] * 7,
+    },
+    "gemma-4-e4b": {
+        **_GEMMA4,
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 42,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "num_kv_shared_layers": 18,
+    },
+    "gemma-4-31b": {
+        **_GEMMA4_WIDE,
+        "hidden_size": 5376,
+        "intermediate_size": 21504,
+        "num_hidden_layers": 60,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 16,
+        "num_global_key_value_heads": 4,
+    },
+    "gemma-4-26b-a4b": {
+        **_GEMMA4_WIDE,
+        "hidden_size": 2816,
+        "intermediate_size": 2112,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "num_global_key_value_heads": 2,
+        "enable_moe_block": True,
+        "num_experts": 128,
+        "top_k_experts": 8,
+        "moe_intermediate_size": 704,
     },
 }
 """By the name that `jaxrl plan --model` takes."""

@@ -105,7 +105,8 @@ class Family:
     unadapted: tuple[str, ...] = ()
     """Ends of the paths of parameters whose modules PEFT refuses to adapt in this family."""
     ignored: tuple[str, ...] = (r"rotary_emb\.inv_freq$",)
-    """Patterns of tensors that are not weights of the decoder; `{num_layers}` is filled in."""
+    """Patterns of tensors that are not weights of the decoder; `{num_layers}` is filled in, and
+    `{sharing}`, the numbers of `DecoderConfig.sharing` layers."""
 
 
 NEXT_LAYER = r"^model\.layers\.{num_layers}\."
@@ -116,8 +117,14 @@ OUTSIDE = {
     "norm/weight": "model.norm.weight",
     "head": "lm_head.weight",
     "score": "score.weight",
+    "inputs/embed": "model.embed_tokens_per_layer.weight",
+    "inputs/projection": "model.per_layer_model_projection.weight",
+    "inputs/norm/weight": "model.per_layer_projection_norm.weight",
 }
 """Our parameters outside the layers, and their tensors."""
+
+INPUTS = ("inputs/embed", "inputs/projection", "inputs/norm/weight")
+"""Those of them that make what enters each layer apart."""
 
 LAYER = {
     "attention_norm/weight": "input_layernorm.weight",

@@ -12,11 +12,14 @@ from jaxrl.models.checkpoints.families import Family, Raw
 from jaxrl.models.checkpoints.forms import wrapped
 from jaxrl.models.checkpoints.grouped_families import GROUPED
 from jaxrl.models.checkpoints.hybrid_families import HYBRID
+from jaxrl.models.checkpoints.kind_families import KINDS
 from jaxrl.models.checkpoints.mamba_families import MAMBA
 from jaxrl.models.checkpoints.recent_families import RECENT
 from jaxrl.models.config import DecoderConfig
 
-FAMILIES: Mapping[str, Family] = {**FIRST, **GROUPED, **RECENT, **HYBRID, **CONVOLUTION, **MAMBA}
+FAMILIES: Mapping[str, Family] = {
+    **FIRST, **GROUPED, **RECENT, **HYBRID, **CONVOLUTION, **KINDS, **MAMBA
+}  # fmt: skip
 """By the `model_type` of config.json."""
 
 ALIASES: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
@@ -30,8 +33,7 @@ LACKING: Mapping[str, str] = {
     "olmo_hybrid": _RECURRENT,
     "kimi_linear": _RECURRENT,
     "falcon_h1": "attention and a recurrent mixer stand side by side in its layers",
-    "gemma3n_text": "layers share keys and values, and embeddings enter every layer",
-    "gemma4_text": "heads differ in size by layer, and layers share keys and values",
+    "gemma3n_text": "it has several residual streams and sparse activations",
     "deepseek_v32": _INDEXED,
     "glm_moe_dsa": _INDEXED,
     "llama4_text": "attention within chunks, and dense layers between ones with experts",

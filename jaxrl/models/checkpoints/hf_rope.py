@@ -35,6 +35,7 @@ _SCALING_KEYS: Mapping[str, tuple[str, ...]] = {
     "llama3": _LLAMA3,
     "yarn": (*_YARN, "mscale", "mscale_all_dim"),
     "longrope": (*_LLAMA3[:2], "attention_factor", "short_factor", "long_factor"),
+    "proportional": ("factor",),
 }
 """Which of them each kind has."""
 
@@ -43,6 +44,7 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "yarn": ("factor",),
     "longrope": ("short_factor", "long_factor"),
+    "proportional": (),
 }
 """Which of them have no default."""
 
@@ -125,7 +127,7 @@ def _read_scaling(raw: Raw, rope: Raw, family: Family) -> RopeScaling | None:
         for key in (*_SCALING_KEYS[kind], *family.rope_keys)
         if (value := rope.get(key)) is not None
     }
-    if kind != "linear":
+    if kind not in ("linear", "proportional"):
         outside = None if family.rope_by_kind else raw.get("original_max_position_embeddings")
         if outside is not None:  # wins, as in transformers
             values["original_max_positions"] = outside
@@ -151,8 +153,12 @@ def write(config: DecoderConfig, family: Family) -> dict[str, Any]:
             raw["original_max_position_embeddings"] = scaling.original_max_positions
     if family.local_theta_key:
         raw[family.local_theta_key] = local
-    elif family.rope_by_kind and local != family.defaults["rope_local_base_freq"]:
+    elif family.rope_by_kind and (
+        family.partial_rope or local != family.defaults["rope_local_base_freq"]
+    ):
         global_rope = {"rope_type": "default", **(raw["rope_scaling"] or {})}
+        if family.partial_rope:
+            global_rope["partial_rotary_factor"] = config.rope_fraction
         both = (
             {**global_rope, "rope_theta": config.rope_theta},
             {"rope_type": "default", "rope_theta": local},

@@ -17,9 +17,9 @@ import numpy as np
 import safetensors.numpy
 from flax import nnx
 
-from jaxrl.models.checkpoints import hf_config, peft_merge, quantized_files, tensor_files
-from jaxrl.models.checkpoints.families import LAYER, OUTSIDE, PREFIX, ROUTED, Family
-from jaxrl.models.checkpoints.forms import stacked, wrapped
+from jaxrl.models.checkpoints import hf_config, peft_merge, tensor_files
+from jaxrl.models.checkpoints.families import INPUTS, LAYER, OUTSIDE, PREFIX, ROUTED, Family
+from jaxrl.models.checkpoints.forms import quantized_files, stacked, wrapped
 from jaxrl.models.checkpoints.peft_merge import Adapter
 from jaxrl.models.checkpoints.tensor_files import listed
 from jaxrl.models.config import DecoderConfig
@@ -77,7 +77,9 @@ def pieces(config: DecoderConfig, family: Family | None = None) -> list[Piece]:
         plan.append(Piece(path, at, tensor, slice(start, filled[tensor]), shape))
 
     outside = {**OUTSIDE, **family.outside}
-    add("embed", (), outside["embed"])
+    for path in ("embed", *INPUTS):
+        if path in leaves:
+            add(path, (), outside[path])
     for layer in range(config.num_layers):
         stack, row = config.place(layer)
         names = LAYER | family.names
@@ -179,11 +181,18 @@ def _drop_repeated_head(config: DecoderConfig, tensors: dict[str, Any]) -> None:
         del tensors[head]
 
 
+def _ignored(config: DecoderConfig, family: Family) -> list[str]:
+    """Patterns of tensors that are not weights of the decoder."""
+    sharing = range(config.num_layers - config.sharing, config.num_layers)
+    values = {"num_layers": config.num_layers, "sharing": "|".join(map(str, sharing))}
+    return [pattern.format(**values) for pattern in family.ignored]
+
+
 def _check(
     config: DecoderConfig, family: Family, plan: list[Piece], tensors: dict[str, Any]
 ) -> None:
     """Refuse a directory whose tensors are not exactly those of the decoder."""
-    ignored = [pattern.format(num_layers=config.num_layers) for pattern in family.ignored]
+    ignored = _ignored(config, family)
     expected: dict[str, tuple[int, ...]] = {}
     for piece in plan:
         expected[piece.tensor] = (piece.rows.stop, *piece.shape[1:])

@@ -14,7 +14,7 @@ import numpy as np
 import safetensors.numpy
 
 from jaxrl.models.checkpoints.families import OUTSIDE
-from jaxrl.models.checkpoints.quantized_files import Slice
+from jaxrl.models.checkpoints.forms.quantized_files import Slice
 from jaxrl.models.config import DecoderConfig
 
 MERGE = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import safetensors
 
-from jaxrl.models.checkpoints import quantized_files
+from jaxrl.models.checkpoints.forms import quantized_files
 
 INDEX = "model.safetensors.index.json"
 """The file that says which file of several holds a tensor."""

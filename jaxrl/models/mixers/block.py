@@ -25,7 +25,7 @@ from jaxrl.models.mixers import delta_net, gated_convolution, mamba
 from jaxrl.models.mixers.delta_net import DeltaNet
 from jaxrl.models.mixers.gated_convolution import GatedConvolution
 from jaxrl.models.mixers.mamba import Mamba
-from jaxrl.models.mixers.memory import Nothing, Recurrent, State
+from jaxrl.models.mixers.memory import Recurrent, State
 
 
 def _norm(config: DecoderConfig) -> Norm:
@@ -124,7 +124,7 @@ class MLPLayer(RecurrentBlock):
     def extend(
         self, x: jax.Array, memory: State, real: jax.Array, layout: Layout
     ) -> tuple[jax.Array, State]:
-        """See `RecurrentBlock.extend`."""
+        """See `RecurrentBlock.extend`; nothing is remembered."""
         return self._transform(x, layout, routed=False)[0], memory
 
 
@@ -170,17 +170,10 @@ def kind_of(params: Mapping[str, Any]) -> Kind:
 
 def axes(memory: State) -> State:
     """Logical axis names of what a layer remembers."""
-    if isinstance(memory, Nothing):
-        return memory
     return delta_net.axes() if isinstance(memory, Recurrent) else gated_convolution.axes()
 
 
-def empty(config: DecoderConfig, slots: int, layer: int) -> State | None:
-    """What a layer remembers at the start of `slots` sequences; None: keys and values."""
-    block = kind(config, layer)
-    if issubclass(block, Block):
-        return None
-    if block is MLPLayer:
-        return Nothing()
+def empty(config: DecoderConfig, slots: int) -> State:
+    """What a layer with a mixer remembers at the start of `slots` sequences."""
     mixer = delta_net if config.delta else mamba if config.mamba else gated_convolution
     return mixer.empty(config, slots)

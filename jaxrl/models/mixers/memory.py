@@ -24,11 +24,7 @@ class LastInputs(NamedTuple):
     """[S, W - 1, C], the last inputs of the convolution."""
 
 
-class Nothing(NamedTuple):
-    """What a layer without attention or a mixer keeps of past tokens."""
-
-
-State = Recurrent | LastInputs | Nothing
+State = Recurrent | LastInputs
 
 
 def by_kind(

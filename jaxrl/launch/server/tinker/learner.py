@@ -24,8 +24,9 @@ import optax
 import safetensors
 from safetensors import numpy as safe
 
+from jaxrl.launch.server.tinker import losses
 from jaxrl.launch.server.tinker.bodies import Adam, Lora
-from jaxrl.launch.server.tinker.wire import LOSSES, Batch, Datum
+from jaxrl.launch.server.tinker.wire import Batch, Datum
 from jaxrl.losses.reduce.masking import sanitize, where_valid
 from jaxrl.mesh.buckets import round_to_eighth, round_up
 from jaxrl.models import lora
@@ -124,14 +125,15 @@ def forward_backward(
     Returns:
       The model, log-probabilities [T] of each datum's targets, and the loss, a sum over tokens.
     """
-    loss = LOSSES[batch.loss]
+    loss = losses.find(batch.loss)
     settings = _numbers(loss.settings | batch.settings)
+    names = [*loss.inputs, *(name for name in loss.optional if name in batch.data[0].inputs)]
     order = sorted(range(len(batch.data)), key=lambda i: (len(batch.data[i].tokens), i))
     logprobs: dict[int, np.ndarray] = {}
     total, gradient = 0.0, learner.gradient
     for part in _passes([len(batch.data[i].tokens) for i in order]):
         places = order[part]
-        rows = _rows([batch.data[i] for i in places], loss.inputs)
+        rows = _rows([batch.data[i] for i in places], names)
         arguments = (base, learner.adapters, rows, settings)
         if batch.forward_only:
             value, logp = _loss(model, shape, batch.loss, *arguments)
@@ -210,7 +212,7 @@ def _loss(
     )
     logp = logp.reshape(rows.tokens.shape)
     safe = sanitize(rows.mask, logp=logp)["logp"]
-    per_token = LOSSES[name].per_token(safe, rows.inputs, settings)
+    per_token = losses.find(name).per_token(safe, rows.inputs, settings)
     return jnp.sum(where_valid(rows.mask, per_token)), logp
 
 

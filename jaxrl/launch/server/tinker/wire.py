@@ -1,25 +1,20 @@
-"""The protobuf messages of the Tinker API, as its client 0.38 sends and reads them, and its losses.
+"""The protobuf messages of the Tinker API, as its client 0.38 sends and reads them.
 
 The messages are declared here, in a pool of their own: the server needs no package of the client,
 and both can be in one process. What the client may send and the server does not support is declared
 too, so that it is refused by its name.
-
-Each loss is a sum over tokens, not a mean, of what one token's log-probability and inputs give
-(https://tinker-docs.thinkingmachines.ai/losses). They are objectives of `jaxrl.losses`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
 from google.protobuf.message import DecodeError, Message
 
-from jaxrl.losses.policy import objectives, surrogates
-from jaxrl.losses.reduce.masking import ratio, token_constant
+from jaxrl.launch.server.tinker import losses
 from jaxrl.models.config import DecoderConfig
 
 _PACKAGE = "jaxrl_tinker"
@@ -246,63 +241,6 @@ def write_samples(
     return message.SerializeToString(deterministic=True)
 
 
-PerToken = Callable[[jax.Array, Mapping[str, jax.Array], Mapping[str, jax.Array]], jax.Array]
-"""`(logp [B, T], inputs [B, T] by name, settings by name) -> loss [B, T]`."""
-
-
-class Loss(NamedTuple):
-    """A loss that a client may name."""
-
-    per_token: PerToken
-    inputs: tuple[str, ...]
-    """Names of the arrays that each datum has beside `target_tokens`."""
-    settings: dict[str, float]
-    """With their defaults."""
-
-
-def _cross_entropy(
-    logp: jax.Array, inputs: Mapping[str, jax.Array], settings: Mapping[str, jax.Array]
-) -> jax.Array:
-    return objectives.reinforce(logp, inputs["weights"])[0]
-
-
-def _importance_sampling(
-    logp: jax.Array, inputs: Mapping[str, jax.Array], settings: Mapping[str, jax.Array]
-) -> jax.Array:
-    return -ratio(logp, inputs["logprobs"]) * token_constant(inputs["advantages"], logp)
-
-
-def _ppo(
-    logp: jax.Array, inputs: Mapping[str, jax.Array], settings: Mapping[str, jax.Array]
-) -> jax.Array:
-    r = ratio(logp, inputs["logprobs"])
-    return objectives.clipped_surrogate(r, inputs["advantages"], **_bounds(settings))[0]
-
-
-def _cispo(
-    logp: jax.Array, inputs: Mapping[str, jax.Array], settings: Mapping[str, jax.Array]
-) -> jax.Array:
-    clip = _bounds(settings)
-    return surrogates.cispo(logp, inputs["logprobs"], inputs["advantages"], **clip)[0]
-
-
-def _bounds(settings: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """The clients' bounds of the ratio as distances from 1."""
-    return {
-        "clip_low": 1.0 - settings["clip_low_threshold"],
-        "clip_high": settings["clip_high_threshold"] - 1.0,
-    }
-
-
-_RL = ("logprobs", "advantages")
-LOSSES: dict[str, Loss] = {
-    "cross_entropy": Loss(_cross_entropy, ("weights",), {}),
-    "importance_sampling": Loss(_importance_sampling, _RL, {}),
-    "ppo": Loss(_ppo, _RL, {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}),
-    "cispo": Loss(_cispo, _RL, {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0}),
-}
-
-
 def check(model: DecoderConfig, batch: Batch, context: int) -> None:
     """Refuse a batch that no update can be made of.
 
@@ -314,11 +252,7 @@ def check(model: DecoderConfig, batch: Batch, context: int) -> None:
     Raises:
       ValueError: names the field, its value and the remedy.
     """
-    if batch.loss not in LOSSES:
-        raise ValueError(
-            f"loss_fn={batch.loss[:60]!r} is not supported; choose one of {', '.join(LOSSES)}"
-        )
-    loss = LOSSES[batch.loss]
+    loss = losses.find(batch.loss)
     for name, value in batch.settings.items():
         if name not in loss.settings:
             raise ValueError(
@@ -328,10 +262,16 @@ def check(model: DecoderConfig, batch: Batch, context: int) -> None:
         if not 0 <= value < float("inf"):
             raise ValueError(f"loss_fn_config[{name!r}]={value}: must be at least 0 and finite")
     for i, datum in enumerate(batch.data):
-        if set(datum.inputs) != set(loss.inputs):
+        if not {*loss.inputs} <= {*datum.inputs} <= {*loss.inputs, *loss.optional}:
+            optional = "".join(f", and may have {name}" for name in loss.optional)
             raise ValueError(
                 f"data[{i}].loss_fn_inputs has {_names(datum.inputs)}; {batch.loss} takes "
-                f"target_tokens, {', '.join(loss.inputs)}"
+                f"target_tokens, {', '.join(loss.inputs)}{optional}"
+            )
+        if set(datum.inputs) != set(batch.data[0].inputs):
+            raise ValueError(
+                f"data[{i}].loss_fn_inputs has {_names(datum.inputs)}, and data[0] has "
+                f"{_names(batch.data[0].inputs)}; send the same for all"
             )
         if len(datum.tokens) > context:
             raise ValueError(

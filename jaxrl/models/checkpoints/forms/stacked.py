@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl.models.checkpoints.families import Stack
-from jaxrl.models.checkpoints.quantized_files import Slice
+from jaxrl.models.checkpoints.forms.quantized_files import Slice
 
 
 class Group(NamedTuple):

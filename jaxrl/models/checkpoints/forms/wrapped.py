@@ -75,6 +75,7 @@ WRAPPERS: Mapping[str, Wrapper] = {
         },
         refused=("final_logit_softcapping",),
     ),
+    "gemma4": Wrapper("gemma4_text"),
     "mistral3": Wrapper("mistral", refused=("layer_types",)),
     "internvl": Wrapper("qwen2"),
     "idefics3": _IDEFICS,
@@ -96,11 +97,13 @@ _CUT_OUT = "model.language_model."
 """Begins names of the tensors of a text model inside another."""
 
 _TEXT = re.compile(
-    r"(?:model\.)?(?:(?:language|text)_model\.)?(?:model\.)?((?:layers|embed_tokens|norm)\..*)"
+    r"(?:model\.)?(?:(?:language|text)_model\.)?(?:model\.)?"
+    r"((?:layers|embed_tokens(?:_per_layer)?|norm|per_layer_\w+)\..*)"
 )
 _HEAD = re.compile(r"(?:model\.)?(?:language_model\.)?(lm_head\..*)")
 _TOWER = re.compile(
-    r"(?:model\.)?(?:vision_tower|vision_model|visual|multi_modal_projector|connector|mtp)\."
+    r"(?:model\.)?(?:(?:vision|audio)_tower|embed_(?:vision|audio)|vision_model|visual|"
+    r"multi_modal_projector|connector|mtp)\."
 )
 
 _BESIDE = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
