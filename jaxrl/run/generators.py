@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -65,12 +66,17 @@ LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 than Linux; an address in the arguments of `ray.init` is replaced by that of the network."""
 
 
-_STARTS = 3
+_STARTS = 10
 """Times that ray may need more than the 30 seconds which it gives its processes to start."""
 
 
-def _start_ray(ray: Any, **options: Any) -> None:
+def _start_ray(ray: Any, note: Callable[[str], None], **options: Any) -> None:
     """Start ray on this machine, or connect to a cluster.
+
+    Args:
+      ray: the module.
+      note: is told of each time that it did not start.
+      options: of `ray.init`.
 
     Raises:
       RuntimeError: its processes did not start in time, several times.
@@ -93,6 +99,7 @@ def _start_ray(ray: Any, **options: Any) -> None:
                     "machine is busy; run the same command again, which continues, or name a "
                     "cluster with RAY_ADDRESS"
                 ) from error
+            note("generators: ray did not start within 30 seconds, as this machine is busy; again")
 
 
 def _ray_processes() -> set[Any]:
@@ -119,7 +126,7 @@ def open_fleet(run: RunContext, config: Config) -> Fleet:
         if not address:
             options |= {"num_cpus": config.generators, "include_dashboard": False}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        _start_ray(ray, address=address, **options)
+        _start_ray(ray, run.callbacks.note, address=address, **options)
         run.closing.callback(ray.shutdown)
     gpus = ray.cluster_resources().get("GPU", 0) >= config.generators
     actor = ray.remote(Actor).options(

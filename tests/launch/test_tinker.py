@@ -559,7 +559,7 @@ def patient(port, name, more):
     "kills",
     [
         pytest.param((6, 17), marks=pytest.mark.broad),
-        pytest.param(tuple(range(1, 21)), marks=pytest.mark.slow),
+        pytest.param(tuple(range(1, 21)), marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
     ],
     ids=len,
 )

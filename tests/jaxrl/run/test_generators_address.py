@@ -27,7 +27,8 @@ def test_ray_is_told_to_stay_on_this_machine_unless_it_is_a_cluster(monkeypatch,
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setenv(name, "")
     monkeypatch.setenv("RAY_ADDRESS", address)
-    run = types.SimpleNamespace(directory="x", closing=contextlib.ExitStack())
+    callbacks = types.SimpleNamespace(note=print)
+    run = types.SimpleNamespace(directory="x", closing=contextlib.ExitStack(), callbacks=callbacks)
     with pytest.raises(Stop):
         generators.open_fleet(run, Config(generators=1))
     assert os.environ[name] == ("" if address else "0")
@@ -63,15 +64,17 @@ class SlowRay:
 def test_a_busy_machine_gets_more_than_one_attempt_to_start_ray(monkeypatch):
     slow = SlowRay(3)
     monkeypatch.setattr(generators, "_ray_processes", slow.running.copy)
-    generators._start_ray(slow, address=None)
+    notes = []
+    generators._start_ray(slow, notes.append, address=None)
+    assert len(notes) == 2 and "did not start within 30 seconds" in notes[0]
     late = ["init", "shutdown", "kill"]
     assert slow.calls == [*late, *late, "init"] and len(slow.running) == 1
     monkeypatch.setattr(generators, "_ray_processes", set)
-    with pytest.raises(RuntimeError, match=r"did not start within 30 seconds, 3 times.*RAY_ADDR"):
-        generators._start_ray(SlowRay(4), address=None)
+    with pytest.raises(RuntimeError, match=r"did not start within 30 seconds, 10 times.*RAY_ADDR"):
+        generators._start_ray(SlowRay(11), print, address=None)
     other = SlowRay(2, "no such address")
     with pytest.raises(Exception, match="no such address"):
-        generators._start_ray(other, address=None)
+        generators._start_ray(other, print, address=None)
     assert other.calls == ["init"]
 
 
