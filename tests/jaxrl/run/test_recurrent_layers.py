@@ -32,10 +32,6 @@ CONVOLUTION = dataclasses.replace(
     ),
 )  # fmt: skip
 
-MAMBA = dataclasses.replace(
-    FAMILIES["mamba"], vocab_size=byte_tokenizer.SIZE, family="granitemoehybrid", num_layers=3,
-    recurrent_layers=(True, False, True), rope_layers=(False,) * 3, max_positions=128,
-)  # fmt: skip
 KINDS = dataclasses.replace(
     FAMILIES["kinds"], vocab_size=byte_tokenizer.SIZE, family="gemma4_text", num_layers=4,
     local_layers=(True, False, True, False), max_positions=128,
@@ -68,9 +64,7 @@ def changes(directory: Path, model: DecoderConfig = HYBRID, **further) -> dict:
 
 @pytest.mark.broad
 @pytest.mark.exact("a run of recurrent layers that is killed equals an uninterrupted one")
-@pytest.mark.parametrize(
-    "model", [HYBRID, CONVOLUTION, MAMBA, KINDS], ids=lambda model: model.family
-)
+@pytest.mark.parametrize("model", [HYBRID, CONVOLUTION, KINDS], ids=lambda model: model.family)
 def test_kill_and_resume(model, tmp_path):
     """Log-probabilities of sampler and trainer agree, and the continued run is the other."""
     settings = changes(tmp_path / "model", model) | {"packing.share_prompts": not model.recurrent}
