@@ -34,11 +34,12 @@ FAMILIES = {
         *(V, 16, 24, 1, 4, 4, 8), latent=Latent(8, q_rank=None, nope_dim=8, rope_dim=4, v_dim=6)
     ),
     "kinds": DecoderConfig(
-        *(V, 16, 24, 7, 4, 2, 8),
+        *(V, 16, 24, 5, 4, 2, 8),
         sliding_window=40,
-        local_layers=(True, False, True, False, True, False, False),
+        local_layers=(True, False, True, False, False),
         local_rope_theta=100.0,
         rope_fraction=0.25,
+        logit_softcap=4.0,
         experts=Experts(4, 2, 8, shared_size=24, floor=0.0),
         kinds=LayerKinds(
             global_head_dim=12,

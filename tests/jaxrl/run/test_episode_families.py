@@ -68,7 +68,7 @@ ALIKE = frozenset({
     "llama-linear", "llama-llama3", "qwen2-yarn", "ministral3", "seed-oss", "ernie4-5", "granite",
     "granitemoe", "mixtral", "olmo3", "glm4-moe-lite", "minimax-m2", "qwen3-next", "qwen3-5",
     "deepseek-v2", "phi3", "lfm2", "lfm2-moe", "granite-hybrid", "granite-hybrid-dense",
-    "nemotron-h", "gemma4-moe",
+    "nemotron-h", "gemma4", "gemma4-moe",
 })  # fmt: skip
 """Variants whose layers are of the kinds of another's, or that shorter tests of runs play: these
 tests of them are slow ones."""

@@ -32,15 +32,6 @@ CONVOLUTION = dataclasses.replace(
     ),
 )  # fmt: skip
 
-KINDS = dataclasses.replace(
-    FAMILIES["kinds"], vocab_size=byte_tokenizer.SIZE, family="gemma4_text", num_layers=4,
-    local_layers=(True, False, True, False), max_positions=128,
-    kinds=dataclasses.replace(
-        FAMILIES["kinds"].kinds, sharing=2, input_vocab=byte_tokenizer.SIZE
-    ),
-)  # fmt: skip
-"""No recurrent layers, but ones of several kinds, which trees of prompts suit."""
-
 
 def changes(directory: Path, model: DecoderConfig = HYBRID, **further) -> dict:
     """A model of three layers, and what a run of it needs."""
@@ -64,10 +55,10 @@ def changes(directory: Path, model: DecoderConfig = HYBRID, **further) -> dict:
 
 @pytest.mark.broad
 @pytest.mark.exact("a run of recurrent layers that is killed equals an uninterrupted one")
-@pytest.mark.parametrize("model", [HYBRID, CONVOLUTION, KINDS], ids=lambda model: model.family)
+@pytest.mark.parametrize("model", [HYBRID, CONVOLUTION], ids=lambda model: model.family)
 def test_kill_and_resume(model, tmp_path):
     """Log-probabilities of sampler and trainer agree, and the continued run is the other."""
-    settings = changes(tmp_path / "model", model) | {"packing.share_prompts": not model.recurrent}
+    settings = changes(tmp_path / "model", model)
     tiny.finish(tiny.start(tmp_path / "straight", **settings))
     for row in metrics.read(tmp_path / "straight"):
         assert row["logp_gap_max"] < 1e-4 and row["grad_norm"] > 0
