@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import gc
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +49,39 @@ def pytest_configure() -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if fast == "1" and FEWER_FUSIONS not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {FEWER_FUSIONS}".strip()
+
+
+@pytest.hookimpl(tryfirst=True)  # before the marks select
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Of a test marked `sample(ordinary, broad=n)`, make further cases `broad` or `slow`."""
+    tests: dict[str, list[pytest.Function]] = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sample") and not item.get_closest_marker("slow"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for cases in tests.values():
+        mark = cases[0].get_closest_marker("sample")
+        (ordinary,), broad = mark.args, mark.kwargs.get("broad", 0)
+        assert ordinary + broad, f"{cases[0].nodeid}: no case is left for CI"
+        for place, item in enumerate(_sampled_first(cases)):
+            if place >= ordinary:
+                item.add_marker("broad" if place < ordinary + broad else "slow")
+
+
+def _sampled_first(cases: list[pytest.Function]) -> list[pytest.Function]:
+    """Ordinary cases before `broad` ones; then those that show most values of parameters that no
+    case before them has; then by a checksum of their names, which mixes them the same each time."""
+    left = sorted(cases, key=lambda item: zlib.crc32(item.name.encode()))
+    left.sort(key=lambda item: item.get_closest_marker("broad") is not None)
+    order: list[pytest.Function] = []
+    seen: set[tuple[str, int]] = set()
+    while left:
+        wide = left[0].get_closest_marker("broad") is not None
+        alike = [i for i in left if (i.get_closest_marker("broad") is not None) == wide]
+        best = max(alike, key=lambda item: len(set(item.callspec.indices.items()) - seen))
+        seen |= set(best.callspec.indices.items())
+        left.remove(best)
+        order.append(best)
+    return order
 
 
 @pytest.fixture(autouse=True, scope="module")

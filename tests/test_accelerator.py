@@ -25,6 +25,7 @@ def command(out, *flags, timeout=900):
     )  # fmt: skip
 
 
+@pytest.mark.broad
 def test_the_first_parts_are_rehearsed(tmp_path):
     out = tmp_path / "out"
     run = command(out, "--rehearse", "--parts", "imports", "device")
@@ -86,6 +87,7 @@ PARTS = (
 )
 
 
+@pytest.mark.broad
 def test_a_part_that_hangs_fails_or_dies_leaves_its_results_and_the_rest(tmp_path):
     measurement = runner.Measurement(tmp_path / "out", tmp_path / "work", 90, rehearse=False)
     whole = measurement.run(PARTS)["parts"]

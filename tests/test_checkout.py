@@ -32,6 +32,7 @@ def packaged(where: Path) -> list[str]:
     )
 
 
+@pytest.mark.broad
 def test_a_checkout_without_links_has_the_same_modules_and_imports(tmp_path):
     usual, without = clone(tmp_path / "usual", links=True), clone(tmp_path / "x", links=False)
     assert all((usual / name).is_dir() for name in LINKS)

@@ -132,6 +132,7 @@ def test_no_modules_import_each_other():
     tuple(TopologicalSorter(graph).static_order())  # raises CycleError
 
 
+@pytest.mark.broad
 def test_the_library_never_names_the_laboratory():
     for path in modules():
         tree = ast.parse(path.read_text())

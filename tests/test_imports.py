@@ -60,6 +60,7 @@ def test_nothing_but_launch_and_tests_imports_launch_or_tests():
             assert "tests" not in tops, path.relative_to(ROOT)
 
 
+@pytest.mark.broad
 def test_the_links_at_the_top_lead_into_the_package_and_nothing_imports_through_them():
     """A module that was imported through a link too would exist twice. A checkout without symbolic
     links holds files in their place, whose text is the path."""

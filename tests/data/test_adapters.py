@@ -101,6 +101,7 @@ def noted(path="", waits=False):
     return dataclasses.replace(task, turns=task.turns._replace(step=step))
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("waits", [False, True])
 def test_every_episode_is_closed_once_however_it_ends(waits, seed, tmp_path):
@@ -135,6 +136,7 @@ def test_every_episode_is_closed_once_however_it_ends(waits, seed, tmp_path):
     assert not lost if waits else lost <= died
 
 
+@pytest.mark.broad
 def test_an_episode_that_is_over_is_closed_though_its_worker_is_busy(tmp_path):
     """Another worker, which has time, cannot do that."""
     path = tmp_path / "notes"

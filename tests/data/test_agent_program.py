@@ -292,6 +292,7 @@ ask([{"role": "user", "content": prompt}])
 """
 
 
+@pytest.mark.broad
 def test_many_programs_that_share_a_machine_keep_the_limit_that_one_keeps(
     program, tmp_path, monkeypatch
 ):
@@ -495,6 +496,7 @@ if answer["message"]["content"] == "stay":
 """
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize("ends", ["by itself", "left", "the trainer is killed"])
 def test_what_a_program_has_started_ends_with_it(ends, program, tmp_path):
     """Also what is in a session of its own, and holds the output open."""
@@ -592,6 +594,7 @@ OUTLIVES = {
 }
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize("how", OUTLIVES)
 @pytest.mark.parametrize("when", ["silent", "left"])
 def test_a_program_in_the_sandbox_does_not_outlive_its_episode(how, when, tmp_path):

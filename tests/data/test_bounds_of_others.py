@@ -40,6 +40,7 @@ def is_closed(connection, seconds=5.0):
         return True
 
 
+@pytest.mark.broad
 def test_connections_of_an_episode_are_bounded(monkeypatch):
     monkeypatch.setattr(gateway, "MOST", 8)
     program = Program(lambda pending: pending.answer.set_result(Answer(1, "Hi", (), TOKENS)))
@@ -307,6 +308,7 @@ def test_a_script_of_data_reaches_no_file(run, script, tmp_path):
     assert os.listdir(tmp_path) == ["victim.db"] and victim.read_bytes() == before
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("run", [queries.execute, queries.execute_apart])
 def test_a_script_without_end_is_ended(run, monkeypatch):
     if run is queries.execute:

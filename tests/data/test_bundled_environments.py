@@ -85,6 +85,7 @@ OFTEN = (
 )
 
 
+@pytest.mark.sample(6, broad=4)
 @pytest.mark.parametrize("name", [*sorted(WORLDS.keys() - SEARCHED.keys()), *optional(SEARCHED)])
 def test_a_turn_of_many_bad_actions_voids_no_episode(name):
     """Else a policy could void an episode that goes badly."""

@@ -227,6 +227,7 @@ def test_the_sandbox_holds(template):
         chat.compile_template(template, {})([{"role": "user", "content": "x"}])
 
 
+@pytest.mark.sample(3, broad=3)
 @pytest.mark.parametrize(
     "template",
     [

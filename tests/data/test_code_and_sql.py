@@ -109,6 +109,7 @@ def test_time_that_runs_out_is_the_programs_fault_and_the_first_of_it_ends_the_t
     assert score.value == 1.0 and not score.timed_out
 
 
+@pytest.mark.broad
 def test_in_the_pool_a_slow_right_program_passes_and_one_that_never_ends_fails():
     task = {"tests": 2, "wall_s": 2.0}
     problem = tasks.get("code", **task).problem("train", 0, 0)
@@ -251,6 +252,7 @@ def test_sql_splits_are_disjoint():
     assert all(not made[a] & made[b] for a, b in itertools.combinations(SQL.splits, 2))
 
 
+@pytest.mark.sample(3, broad=3)
 @pytest.mark.parametrize("level", [1, 2, 3, 4])
 @pytest.mark.parametrize("databases", [2, 3])
 def test_no_constant_is_right_on_all_databases(level, databases):
@@ -287,6 +289,7 @@ def test_constants_do_not_pass_on_unseen_databases():
     assert task.reward(problem, f"VALUES {values}").value == 0.0
 
 
+@pytest.mark.broad
 def test_hostile_queries_are_refused_and_end(tmp_path):
     script = SQL.problem("train", 0, 0).metadata["databases"][0]
     forever = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT {} FROM c"
@@ -335,6 +338,7 @@ LONG = {
 }
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize("name", LONG)
 def test_the_limits_of_a_process_of_its_own_hold(name):
     start = time.monotonic()
@@ -366,6 +370,7 @@ def test_a_time_limit_holds_where_its_signal_was_ignored():
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.broad
 def test_a_query_that_takes_too_much_is_an_error_that_the_policy_reads(tmp_path):
     """It neither holds the trainer up nor voids the episode."""
     file = tmp_path / "made.sql"

@@ -152,6 +152,7 @@ def test_none_leaves_a_reward_out_for_a_row(folder):
     assert {s.error for s in alone if s.value is None} == {"none: returned None; return a number"}
 
 
+@pytest.mark.broad
 def test_loading_is_apart_from_scoring(folder):
     """`setup` is called before the first score; a first call that loads costs one score at most."""
     _, found = scores(folder, ["ready"], texts=("a",))

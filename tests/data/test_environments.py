@@ -212,6 +212,7 @@ def test_an_environment_that_does_not_repeat_itself_is_an_error():
     assert "differs" in play.Player(hostile()).answer(asked).error
 
 
+@pytest.mark.broad
 def test_a_pool_bounds_what_hangs_or_dies():
     """Other episodes continue, though the worker that held their state is gone."""
     name = "tests.data.test_environments:hostile"
@@ -284,6 +285,7 @@ def noted(path):
     )
 
 
+@pytest.mark.broad
 def test_an_episode_stays_with_one_worker_and_is_closed_there(tmp_path):
     """No action is played twice while its worker lives, and a worker is told what is over."""
     file = tmp_path / "notes"
@@ -345,6 +347,7 @@ def sleepy():
     return dataclasses.replace(inner, reward=unscored, pure=False, turns=world)
 
 
+@pytest.mark.broad
 def test_a_turn_may_take_the_time_of_all_its_calls():
     name = "tests.data.test_environments:sleepy"
     problem, nap = tasks.get("arithmetic").problem("test", 0, 0), call_of("nap")
@@ -870,6 +873,7 @@ ANEW = {("llama3", "user"), ("llama3", "tool"), ("late tools", "user")}
 """With tools, which these put after an earlier turn; each turn then begins a context."""
 
 
+@pytest.mark.sample(3, broad=3)
 @pytest.mark.parametrize("name", TRIED)
 def test_templates_are_tried_with_and_without_tools(name, backend):
     template = TRIED[name].replace("<|eot_id|>", "<|im_end|>")

@@ -265,6 +265,7 @@ def echo():
     program.gateway.close()
 
 
+@pytest.mark.sample(30, broad=15)
 @pytest.mark.parametrize(("path", "body"), odd_bodies())
 def test_a_body_that_is_no_request_is_refused_and_the_episode_goes_on(path, body, echo):
     """It reaches no policy. In the episode it would be an error, and the episode void."""

@@ -176,6 +176,7 @@ def shown(capsys, folder, path, *flags):
     return [(each["tokens"], each["mask"]) for each in report["first"][0]["answers"]]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     "files", [PLAIN_FILES, TOOL_FILES, TEXT_FILES], ids=["plain", "tools", "text"]

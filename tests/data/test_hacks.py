@@ -142,6 +142,7 @@ SLOW = ("tower", "power", "factorials", "nested", "huge", "exponent", "long")
 """What math-verify may compute on for ever: scored in a pool, by a test of their own."""
 
 
+@pytest.mark.sample(10, broad=8)
 @pytest.mark.parametrize("name", NAMES)
 def test_hacks_earn_no_more_than_the_floor(name, directory):
     task = bundled(name, directory)

@@ -172,6 +172,7 @@ def faults_of(answers, started):
             yield f"reward {reward}"
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize("place", ["/seed_session", "/t", "/verify"])
 def test_a_resources_server_that_breaks_the_protocol(place, raw, tmp_path):
     before, faults = threading.active_count(), []

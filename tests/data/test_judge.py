@@ -109,6 +109,7 @@ def judged(url: str, key_variable: str, passed: bool) -> Task:
     )
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.parametrize(
     ("variable", "passed", "key"),
     [

@@ -37,6 +37,7 @@ def test_a_hung_and_a_crashing_scorer_leave_the_run_running_and_are_counted(tmp_
     assert all(math.isfinite(line["loss"]) for line in lines)
 
 
+@pytest.mark.broad
 def test_environments_that_hang_crash_leak_or_never_end_leave_the_run_running(tmp_path):
     """Each is counted and void, or ends with its budget; what it takes is bounded.
 

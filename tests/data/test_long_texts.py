@@ -44,6 +44,7 @@ READERS = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(3, broad=4)
 @pytest.mark.parametrize("reader", READERS)
 def test_no_reader_takes_the_square_of_a_length(reader):
     for text in TEXTS:

@@ -77,6 +77,7 @@ REWARDS = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(8, broad=5)
 @pytest.mark.parametrize("name", REWARDS)
 @pytest.mark.parametrize("gold", GOLDS)
 def test_no_reward_of_ours_credits_them(name, gold):

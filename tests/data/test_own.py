@@ -193,6 +193,7 @@ def test_answers_that_only_look_like_none_are_answers(folder, answer):
         assert score(task, task.problem("train", 0, 0), str(answer)).value == 1.0
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize("function", ["hoards", "hoards_async", "hoards_together"])
 def test_a_worker_without_memory_is_replaced(folder, function):
     task = made(folder, f"my_reward.py:{function}")

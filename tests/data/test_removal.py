@@ -77,6 +77,7 @@ def test_what_is_not_there_or_no_directory_is_no_error(tmp_path):
     assert not list(tmp_path.iterdir()) and os.path.isdir("/etc")
 
 
+@pytest.mark.sample(3, broad=3)
 @pytest.mark.parametrize("mess", [*MESSES, *ABOVE])
 def test_a_mess_in_the_sandbox_is_no_error_and_stays_nowhere(mess, place):
     isolation = sandbox.strongest()
@@ -87,6 +88,7 @@ def test_a_mess_in_the_sandbox_is_no_error_and_stays_nowhere(mess, place):
     assert os.listdir(place) == []
 
 
+@pytest.mark.sample(3, broad=3)
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user is for root")
 @pytest.mark.parametrize("mess", [*MESSES, *ABOVE])
 def test_a_mess_of_another_user_is_no_error_in_the_fallback(mess, place):
@@ -101,6 +103,7 @@ def test_a_mess_of_another_user_is_no_error_in_the_fallback(mess, place):
     assert os.listdir(place) == []
 
 
+@pytest.mark.sample(3, broad=3)
 @pytest.mark.parametrize("mess", MESSES)
 def test_a_sweep_removes_a_mess_and_never_raises(mess, place):
     left = os.path.join(place, "jaxrl-scoring-left")

@@ -130,6 +130,7 @@ def truth(problem):
     return names[0]
 
 
+@pytest.mark.sample(3, broad=3)
 @pytest.mark.parametrize("synthesis", (0, 5))
 @pytest.mark.parametrize("credit", (0.0, 0.5))
 @pytest.mark.parametrize("regime", REGIMES)

@@ -346,6 +346,7 @@ def math_task() -> Task:
     return Task("m", lambda s, k, i: P, math_rewards.equivalent())
 
 
+@pytest.mark.broad
 def test_math_in_the_pool_ends_what_would_not_end():
     gold, monster = Problem("p", "", "1"), r"\boxed{9^{9^{9^{9}}}}"
     with scoring.open_pool("tests.data.test_rewards:math_task", workers=1, time_limit_s=2) as pool:

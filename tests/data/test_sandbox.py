@@ -89,6 +89,7 @@ def test_an_honest_program_reads_and_writes(isolation):
     assert (outcome.end, outcome.status) == ("exit", 3)
 
 
+@pytest.mark.sample(1, broad=2)
 @every
 def test_time_out_infinite_output_and_signals(isolation):
     asleep = shell("trap '' TERM INT HUP; sleep 77.1; sleep 77.1", isolation)

@@ -165,6 +165,7 @@ def test_a_program_cannot_end_or_read_its_supervisor(isolation):
     assert python(source, isolation).stdout == "survived\n"
 
 
+@pytest.mark.sample(2, broad=2)
 @pytest.mark.parametrize("isolation", KINDS, ids=str)
 def test_nothing_outlives_a_program_that_attacks_its_supervisor(isolation):
     script = "setsid sh -c '(sleep 78.1 &) ; sleep 78.1' & kill -9 $PPID; kill -9 -1; sleep 78.1"

@@ -33,6 +33,7 @@ def asked():
     server.server_close()
 
 
+@pytest.mark.sample(5, broad=4)
 @pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef", "$recursiveRef"])
 @pytest.mark.parametrize("draft", ["", "http://json-schema.org/draft-04/schema#",
                                    "https://json-schema.org/draft/2019-09/schema"])  # fmt: skip

@@ -84,6 +84,7 @@ def test_a_time_out_kills_the_scorers_children(pool, tmp_path):
     assert not running(child)
 
 
+@pytest.mark.broad
 def test_a_worker_killed_while_idle_is_replaced(pool):
     pids = {int(s.value) for s in pool.score([(PROBLEM, "pid")] * 20)}
     for pid in pids:
@@ -167,6 +168,7 @@ def test_a_killed_worker_leaves_no_scratch_files(tmp_path):
     assert not Path(kept).exists()
 
 
+@pytest.mark.broad
 def test_what_a_killed_trainer_leaves_is_removed_at_the_next_start(tmp_path, monkeypatch):
     program = (
         "from jaxrl.data.scoring import pool as scoring; from jaxrl.data.types import Problem\n"
@@ -241,6 +243,7 @@ def test_a_hostile_worker_affects_one_item_only():
     assert "exit status 3" in scores[5].error, scores[5]
 
 
+@pytest.mark.sample(2, broad=2)
 @pytest.mark.parametrize("raised", [OSError("no more processes"), OverflowError("a huge number")])
 @pytest.mark.parametrize("place", ["__init__", "prepare", "ask", "discard"])
 def test_whatever_a_thread_of_the_pool_meets_costs_one_item(monkeypatch, place, raised):

@@ -22,6 +22,7 @@ def finite(size):
     return tasks.get("tests.data.hostile:finite", size=size)
 
 
+@pytest.mark.broad
 @pytest.mark.exact("a stream restarted on any number of hosts neither repeats nor skips a problem")
 @settings(max_examples=12, deadline=None)
 @given(
@@ -70,6 +71,7 @@ def test_an_endless_task_is_made_by_seed_and_index():
     assert batch == [task.problem("test", 3, i) for i in range(4)]
 
 
+@pytest.mark.broad
 @pytest.mark.exact("two processes restarted within an epoch neither repeat nor skip a problem")
 def test_two_processes_restarted_in_mid_epoch(tmp_path):
     program = (

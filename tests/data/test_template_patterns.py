@@ -152,6 +152,7 @@ def whole(made, turns, given, system):
     return tuple(made.chat(turns, given))
 
 
+@pytest.mark.sample(6, broad=4)
 @pytest.mark.parametrize("case", TABLE, ids=str)
 def test_a_pattern_is_exact_or_refused(case, backend):
     name, role, offered = case

@@ -79,6 +79,7 @@ SHOWN = {
 }
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize("name", SHOWN)
 def test_what_an_earlier_call_has_shown_is_not_shown_again(name):
     code, shown = SHOWN[name]

@@ -54,6 +54,7 @@ class Trickling(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.broad
 def test_a_server_that_trickles_is_given_up_on():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Trickling) as server:
         server.daemon_threads = True

@@ -140,6 +140,7 @@ def test_a_further_task_is_a_variant():
 ELSEWHERE = [(n, task) for n, effect in EFFECTS.items() for task in effect.elsewhere]
 
 
+@pytest.mark.sample(3, broad=4)
 @pytest.mark.parametrize(("name", "task"), ELSEWHERE)
 def test_a_further_task_is_another_and_holds_problems_out(name, task):
     effect = EFFECTS[name]

@@ -141,6 +141,7 @@ def test_further_tasks_differ_in_what_their_docstrings_say():
     assert posterior.alike(best, best) == 1 and posterior.score(best, best) == pytest.approx(1 / 3)
 
 
+@pytest.mark.broad
 def test_a_contaminated_start_has_seen_the_benchmark_alone():
     """With its answers, in half of the demonstrations; the RL has no problem of it."""
     fresh, leaked = (

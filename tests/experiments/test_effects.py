@@ -53,6 +53,7 @@ GOLD = [name for name in EFFECTS if families.RECIPES[name][0] == "gold solutions
 SEEDS = (0, 1, families.DEVELOPMENT[0])
 
 
+@pytest.mark.sample(6, broad=5)
 @pytest.mark.parametrize("task", [t for _, t in TASKS.values()], ids=[n for n, _ in TASKS.values()])
 def test_no_held_out_prompt_is_trained_on(task):
     """Nor demonstrated."""
@@ -192,6 +193,7 @@ def test_a_setting_that_a_recipe_loses_is_seen(capsys, monkeypatch):
     assert "the arm 'method' is another" in capsys.readouterr().out
 
 
+@pytest.mark.broad
 def test_check_names_where_the_regime_differs(capsys):
     """As the protocol allows these differences, they are shown and are no problems."""
     names = ("aepo", "areal", "karl", "a_lol", "par", "raft", "ring_1t_icepop_c3po")
@@ -208,6 +210,7 @@ def test_check_names_where_the_regime_differs(capsys):
     assert "raft: regime differs" not in said and "7 methods, 0 problems" in said
 
 
+@pytest.mark.broad
 def test_every_difference_of_a_regime_is_named():
     """Each field of the regime that an arm sets beyond its recipe gives a line, and no other."""
     for name, effect in EFFECTS.items():
@@ -427,6 +430,7 @@ def test_a_task_is_refused_by_its_accuracies(tmp_path, name, accuracy, refused):
         assert plans.make(store, name, effect)["tasks"]
 
 
+@pytest.mark.broad
 def test_nothing_is_measured_without_a_committed_plan(repository, monkeypatch, capsys):
     """Missing, not committed, changed after the commit, or not what the code would run."""
     fake = Fake(0.1)
@@ -476,6 +480,7 @@ def test_nothing_is_measured_without_a_committed_plan(repository, monkeypatch, c
     assert {row["plan"] for row in recorded} == {head.stdout.strip()}
 
 
+@pytest.mark.broad
 def test_the_queue_continues_where_it_stopped(repository, monkeypatch):
     """Stopped during the measurement: nothing is run twice, and the plan's commit comes first."""
     fake = Fake(0.1)
@@ -503,6 +508,7 @@ def test_the_queue_continues_where_it_stopped(repository, monkeypatch):
     assert log[:2] == ["Plan of aepo", "Effect of aepo, as planned"]
 
 
+@pytest.mark.broad
 def test_baselines_of_a_regime_are_run_once(repository, monkeypatch):
     """ViSurf trains in GHPO's regime: its queue runs neither SFT nor LUFFY again."""
     fake = Fake(0.0)
@@ -516,6 +522,7 @@ def test_baselines_of_a_regime_are_run_once(repository, monkeypatch):
     assert fake.ran and not any("luffy" in json.dumps(run) for run in fake.ran)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(("planted", "status"), [(0.1, "effect"), (0.0, "equivalent")])
 def test_rows_say_what_was_planted(repository, monkeypatch, capsys, planted, status):
     play(monkeypatch, Fake(planted))
@@ -560,6 +567,7 @@ def test_rows_say_what_was_planted(repository, monkeypatch, capsys, planted, sta
     assert shown.count("<polyline") == len(mine) + 4  # each task's method, and the others
 
 
+@pytest.mark.broad
 def test_a_second_measurement_stays_as_a_look(repository, monkeypatch):
     play(monkeypatch, Fake(0.1))
     monkeypatch.setattr(effects.os, "nice", lambda more: 0)
@@ -573,6 +581,7 @@ def test_a_second_measurement_stays_as_a_look(repository, monkeypatch):
     assert {row["looks"] for row in effects_table.rows(["aepo"])} == {2}
 
 
+@pytest.mark.broad
 def test_the_queue_names_a_plan_whose_arm_has_changed(repository, monkeypatch):
     fake, said = Fake(0.1), list[str]()
     play(monkeypatch, fake)
@@ -589,6 +598,7 @@ def test_the_queue_names_a_plan_whose_arm_has_changed(repository, monkeypatch):
     assert len(fake.ran) == count
 
 
+@pytest.mark.broad
 def test_a_task_that_is_added_leaves_the_others_as_measured(repository, monkeypatch):
     """Neither their plans nor their rows change, and they count no further look."""
     fake = Fake(0.1)
@@ -615,6 +625,7 @@ def test_a_task_that_is_added_leaves_the_others_as_measured(repository, monkeypa
     assert {row["looks"] for row in rows} == {1} and {row["task"] for row in rows} == {*now}
 
 
+@pytest.mark.broad
 def test_a_row_that_a_family_always_has_is_measured_by_the_plan_that_exists(
     repository, monkeypatch
 ):
@@ -642,6 +653,7 @@ def test_a_row_that_a_family_always_has_is_measured_by_the_plan_that_exists(
     assert "not planned" in page.read_text()
 
 
+@pytest.mark.broad
 def test_pages_are_those_of_the_recorded_results():
     """What `python -m experiments effects --table` writes."""
     rows = effects_table.rows()
@@ -683,6 +695,7 @@ def test_a_claim_is_judged_by_its_primary_row(status, baseline, changes, fidelit
     assert verdicts.verdict(rows[-1:], fidelity) == verdicts.UNMEASURED
 
 
+@pytest.mark.broad
 def test_a_baseline_of_more_samples_is_not_the_fair_one():
     """Its row stays, and the best of the others has one: of kept figures, or without any."""
     for name in ("gain_rl", "aepo", "prorl"):
@@ -703,6 +716,7 @@ def test_a_baseline_of_more_samples_is_not_the_fair_one():
             assert known == [k for k in [max(scores, key=scores.get)] if k in larger]
 
 
+@pytest.mark.broad
 def test_a_rerun_compares_digests(repository, monkeypatch, capsys):
     play(monkeypatch, Fake(0.1))
     monkeypatch.setattr(effects.os, "nice", lambda more: 0)
@@ -740,6 +754,7 @@ def test_another_machine_may_differ_by_noise_alone():
     assert np.mean(honest) > 0.99
 
 
+@pytest.mark.broad
 def test_the_command_of_a_row_runs_its_two_arms(repository, monkeypatch, capsys):
     """And no others; what is not kept is not run at all."""
     fake = Fake(0.1)
@@ -780,6 +795,7 @@ def test_a_rerun_of_an_unknown_arm_names_those_that_are_known(capsys, flags, sai
     assert said in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.broad
 def test_a_real_arm_gives_its_recorded_figures_again(tmp_path):
     """A small one, trained twice; then one figure of one seed is changed in the file."""
     effect = dataclasses.replace(EFFECTS["raft"], warm_steps=2)
@@ -812,6 +828,7 @@ def test_a_real_arm_gives_its_recorded_figures_again(tmp_path):
     assert again() == ["beyond noise"]
 
 
+@pytest.mark.broad
 def test_recorded_digests_are_those_of_the_figures():
     archive.check(effects_table.RESULTS)
     arms_kept = dict(archive.read_all(effects_table.RESULTS))
@@ -836,6 +853,7 @@ def test_packed_arms_are_read_as_before_and_new_ones_come_first(tmp_path):
         archive.check(tmp_path)
 
 
+@pytest.mark.broad
 def test_a_plan_that_is_not_in_the_history_is_marked(repository, monkeypatch, capsys, tmp_path):
     """In a clone with the last commits alone too, where nobody can look for it."""
     play(monkeypatch, Fake(0.1))
@@ -874,6 +892,7 @@ def test_a_plan_that_is_not_in_the_history_is_marked(repository, monkeypatch, ca
     assert "`git fetch --unshallow` gets" in capsys.readouterr().err
 
 
+@pytest.mark.broad
 def test_figures_that_are_older_than_their_plan_are_marked(repository, monkeypatch):
     """Both arms were in the history before the plan that the row names, which is there too."""
     play(monkeypatch, Fake(0.1))
@@ -892,6 +911,7 @@ def test_figures_that_are_older_than_their_plan_are_marked(repository, monkeypat
     assert [effects_table.mark(row) for row in rows].count(effects_table.NOT_FIRST) == 1
 
 
+@pytest.mark.broad
 def test_rows_state_the_power_of_their_plan():
     for name in ("areal", "vcpo", "kimi_k1_5", "veripo"):
         plan = json.loads((effects_table.RESULTS / f"{name}.plan.json").read_text())
@@ -904,6 +924,7 @@ def test_rows_state_the_power_of_their_plan():
             assert row["power"] == (1.0 if np.isnan(stated) else stated)
 
 
+@pytest.mark.broad
 def test_the_rows_are_strict_json(capsys):
     """Plans of earlier code hold what is no number."""
 
@@ -921,6 +942,7 @@ def test_the_rows_are_strict_json(capsys):
             assert row["achieved_power"] is None
 
 
+@pytest.mark.broad
 def test_the_achieved_power_is_that_of_the_observed_deviation(repository, monkeypatch):
     """It stands beside the plan's on every page. The plan expected no quieter pilot than 0.03."""
     fake = Fake(0.0)
@@ -957,6 +979,7 @@ def test_the_achieved_power_is_that_of_the_observed_deviation(repository, monkey
     assert shown in page
 
 
+@pytest.mark.broad
 def test_rows_of_two_machines_say_so(repository, monkeypatch):
     play(monkeypatch, Fake(0.0))
     monkeypatch.setattr(effects.os, "nice", lambda more: 0)
@@ -1036,6 +1059,7 @@ def test_a_row_that_stopped_early_may_be_undecided_after_the_correction(tmp_path
     assert (own[0]["look"], own[0]["alone"], read["status"]) == (1, "effect", "undecided")
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.parametrize(
     ("name", "handicap"),
     [
@@ -1113,6 +1137,7 @@ def test_the_forest_plot_cuts_neither_labels_nor_effects_without_a_mark():
         assert (float(tip) - float(back)) * side > 0
 
 
+@pytest.mark.broad
 def test_ids_are_those_of_the_catalogue(capsys):
     assert recipes.load("1_shot_rlvr") == recipes.load("one_shot_rlvr")
     assert laboratory.main(["effects", "--json", "1_shot_rlvr"]) == 0

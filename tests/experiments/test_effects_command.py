@@ -32,6 +32,7 @@ def contents(folder):
     }
 
 
+@pytest.mark.broad
 def test_complete_rows_are_not_measured_again(measured, capsys):
     """The command says so, writes nothing, and counts no further look."""
     folder, fake = measured
@@ -43,6 +44,7 @@ def test_complete_rows_are_not_measured_again(measured, capsys):
     assert contents(folder) == before and len(fake.ran) == ran
 
 
+@pytest.mark.broad
 def test_a_row_that_is_missing_is_measured_alone(measured):
     folder, _ = measured
     path = folder / "measured.json"
@@ -55,6 +57,7 @@ def test_a_row_that_is_missing_is_measured_alone(measured):
     assert {k: looks[-1][k] for k in ("task", "other")} == {k: gone[k] for k in ("task", "other")}
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -88,6 +91,7 @@ def test_every_option_is_a_mode_or_belongs_to_one():
     assert fields == {*options.MODES, "methods", "task", "arms"}
 
 
+@pytest.mark.broad
 def test_the_page_is_of_the_methods_that_are_named(measured):
     folder, _ = measured
     page = folder / "page.html"
@@ -110,6 +114,7 @@ def test_a_look_at_the_code_takes_development_seeds(monkeypatch):
     assert len(seen) == 4 and {*seen} <= {*families.DEVELOPMENT}
 
 
+@pytest.mark.broad
 def test_the_queue_looks_again_for_plans_in_the_history(measured):
     """A plan that was listed as missing, and came with a merge, is marked no longer."""
     folder, _ = measured
@@ -133,6 +138,7 @@ def test_the_queue_looks_again_for_plans_in_the_history(measured):
     assert git(folder, "rev-parse", "HEAD") == last
 
 
+@pytest.mark.broad
 def test_the_queue_of_a_shallow_clone_measures_all_the_same(measured, monkeypatch, tmp_path):
     """It cannot tell which plans are in the history, and says so."""
     folder, _ = measured

@@ -48,6 +48,7 @@ def planned(tmp_path):
     return json.loads(json.dumps(plans.make(store, "raft", effect))), effect, store
 
 
+@pytest.mark.sample(6, broad=6)
 @pytest.mark.parametrize("path", PLANS, ids=lambda p: p.name)
 def test_the_code_still_measures_what_was_planned(path):
     """A result whose plan the code no longer matches cannot be run again: measure it anew."""
@@ -199,6 +200,7 @@ def test_scores_and_seeds_of_a_plan_are_those_of_the_development_figures(planned
         assert fewer == (seeds < task["seeds"])  # an arm that needed more may have been removed
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize("field", SWITCHES)
 def test_planning_after_a_switch_tunes_again(planned, field):
     """Arms that were tuned for another statistic are not kept, in new plans and in older ones."""
@@ -219,6 +221,7 @@ def test_planning_after_a_switch_tunes_again(planned, field):
             assert task.keys() > YOUNGER
 
 
+@pytest.mark.broad
 def test_the_command_refuses_a_switch(repository, monkeypatch, capsys):
     """Also where the plan is older than the field that would tell it."""
     play(monkeypatch, Fake(0.1))

@@ -180,6 +180,7 @@ def experiment(rng, effect, deviation, looks=None, bimodal=False):
     return row(effect, comparison=dataclasses.asdict(made))
 
 
+@pytest.mark.broad
 def test_few_of_the_effects_that_are_called_are_false():
     """That is what the correction promises, where half of the methods do nothing."""
     rng, shares, power = np.random.default_rng(1), [], []
@@ -196,6 +197,7 @@ def test_few_of_the_effects_that_are_called_are_false():
     assert np.mean(power) > statistics.POWER
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize("looks", [[12], [6, 12]])
 @pytest.mark.parametrize("bimodal", [False, True])
 def test_a_set_of_nulls_seldom_has_an_effect(looks, bimodal):

@@ -133,6 +133,7 @@ def test_what_cannot_be_compared_is_refused(name, reason):
         effects_real.config_of(name, 0)
 
 
+@pytest.mark.broad
 def test_mgpo_without_strength_is_grpo():
     rewards = jnp.array([1.0, 0, 0, 1, 1, 1, 0, 1])
     groups = jnp.array([0, 0, 0, 0, 1, 1, 1, 1])
@@ -181,6 +182,7 @@ def test_nothing_is_run_without_a_committed_plan(results):
     assert fake.ran == [] and not effects_real.finished()
 
 
+@pytest.mark.broad
 def test_runs_are_added_over_several_sessions(results):
     """Each is committed with the table as it comes; none is run twice."""
     committed(results)
@@ -224,6 +226,7 @@ def test_runs_are_added_over_several_sessions(results):
     assert f"<td>{CHOSEN[0]}<td>" in page and len(shown) == len(CHOSEN) + 1
 
 
+@pytest.mark.broad
 def test_the_command_ends_with_the_headline(monkeypatch, capsys):
     monkeypatch.setattr(effects_real, "measure", lambda *_: None)
     monkeypatch.setattr(effects.os, "nice", lambda more: 0)
@@ -232,6 +235,7 @@ def test_the_command_ends_with_the_headline(monkeypatch, capsys):
     assert said == effects_scales.headline()
 
 
+@pytest.mark.broad
 def test_the_correlation_is_that_of_complete_methods(results):
     """Of all methods of the plan; one counts with all its seeds, and no other line does."""
     committed(results)
@@ -261,6 +265,7 @@ def test_the_correlation_is_that_of_complete_methods(results):
     assert interim in effects_scales.headline()
 
 
+@pytest.mark.broad
 def test_effects_in_the_lab_are_those_of_the_recorded_arms():
     lab = effects_scales.in_the_lab(CHOSEN)
     assert sorted(lab) == sorted(CHOSEN)
@@ -269,6 +274,7 @@ def test_effects_in_the_lab_are_those_of_the_recorded_arms():
     assert lab["prefixrl"] == pytest.approx(rows["prefixrl"]["effect"], abs=1e-4)  # over: final
 
 
+@pytest.mark.broad
 def test_one_seed_has_no_interval(results):
     committed(results)
     assert scales.difference([0.5], [0.4, 0.3]) == (pytest.approx(0.15), None, None)
@@ -307,6 +313,7 @@ def test_a_run_is_done_again_and_compared(results, monkeypatch, capsys):
         assert f"there is no run {unknown!r} of the plan" in capsys.readouterr().err
 
 
+@pytest.mark.broad
 def test_runs_have_low_priority(results, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(effects.os, "nice", lambda more: asked.append(more) or 0)
@@ -348,6 +355,7 @@ def test_a_perfect_order_of_four_methods_is_no_evidence():
     assert found.rho == pytest.approx(1) and found.p == pytest.approx(1 / 12) and found.low < 0
 
 
+@pytest.mark.broad
 def test_the_permutation_test_is_that_of_scipy():
     """Ties have average ranks; of more methods than 8, random orders are drawn."""
     rng = np.random.default_rng(0)
@@ -362,6 +370,7 @@ def test_the_permutation_test_is_that_of_scipy():
         assert found.p == pytest.approx(known.pvalue, abs=0.05 if size > 8 else 1e-9)
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("methods", [4, 8])
 def test_the_interval_of_a_rank_correlation_holds_the_true_one(rho, methods):

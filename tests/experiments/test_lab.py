@@ -62,6 +62,7 @@ def rewards(answers, completions, task=TASK):
     return np.asarray(jax.vmap(task.reward)(answers, completions))
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize(
     "task", [TASK, lab.cipher(partial=True), lab.cipher(modes=2, accepted=(0.7, 0.3)), lab.lookup()]
 )
@@ -90,6 +91,7 @@ def test_fillers_are_ignored_and_the_budget_is_not():
     assert rewards(answer, np.array([[tasks.FILLER] * (room + 1) + gold[:-1]])) == 0
 
 
+@pytest.mark.broad
 def test_the_world_answers_each_question(params):
     """The policy's own keys at even places, the table's at odd ones until it answers."""
     task = lab.lookup(hops=2)
@@ -167,6 +169,7 @@ def test_in_chunks_the_sampler_records_what_the_trainer_computes(params):
         np.testing.assert_allclose(plain[:, :, start - stop :], mine, atol=1e-5)
 
 
+@pytest.mark.broad
 @pytest.mark.exact(
     "in a nucleus, log-probs of the lab's sampler equal those of its trainer to 1e-5"
 )
@@ -194,6 +197,7 @@ def test_in_a_nucleus_the_sampler_records_what_the_trainer_computes(params):
     assert (likelier[real] < 0.7).all() and (likelier[real] > 0).any()
 
 
+@pytest.mark.broad
 @pytest.mark.exact("tokens of a seed of the lab do not depend on the other seeds")
 def test_tokens_of_a_seed_do_not_depend_on_the_others(params):
     problems, keys = batch(), jax.random.split(jax.random.key(1), SEEDS)
@@ -204,6 +208,7 @@ def test_tokens_of_a_seed_do_not_depend_on_the_others(params):
     np.testing.assert_array_equal(alone.tokens[0], both.tokens[1])
 
 
+@pytest.mark.broad
 def test_an_update_follows_the_gradient_of_reinforce(params):
     """A first Adam step moves every parameter by the rate, against the sign of its gradient."""
     objective = ObjectiveConfig(
@@ -287,6 +292,7 @@ def test_an_arm_with_replay_trains(params, rows):
     assert np.isfinite(got["change"]).all() and (np.diff(got["change"], axis=0) > 0).all()
 
 
+@pytest.mark.broad
 def test_an_arm_with_a_critic_trains(params):
     critic = CriticConfig(kl_coef=0.1)
     arm = lab.Arm(critic=critic, prompts=4, group_size=4, updates_per_batch=2)
@@ -408,6 +414,7 @@ def test_prompts_come_from_the_real_curricula(params):
     assert (drawn[:2] == 1).all() and (drawn[2:] == 3).all()
 
 
+@pytest.mark.broad
 def test_an_order_by_angles_begins_with_the_most_concentrated(params):
     args = {"width": 0.1, "speed": 0.0}
     curriculum = CurriculumConfig("gain", args)
@@ -435,6 +442,7 @@ def by_first_token(state):
     return np.where(state.visits == 2, number, np.nan)
 
 
+@pytest.mark.broad
 def test_an_earlier_run_chooses_the_prompts(params):
     """It saw 32 prompts twice: the best two of those come back, repeated in each batch."""
     passes = CurriculumConfig("passes", prompts=32)
@@ -466,6 +474,7 @@ def by_gold(batch):
     return batch.problems.gold[:, 0] % 2.0
 
 
+@pytest.mark.broad
 def test_stale_data_is_recorded_as_such(params):
     """With a delay of 2 the third batch comes from the first policy."""
     seen = []
@@ -534,6 +543,7 @@ def test_the_warm_start_is_as_long_for_a_short_arm(monkeypatch):
     assert quick["before"] != before[0]  # a quick look is quick as a whole
 
 
+@pytest.mark.broad
 @pytest.mark.exact("a clip changes nothing where every batch is sampled by the policy it updates")
 @pytest.mark.parametrize("updates", [1, 2])
 def test_a_clip_binds_only_off_policy(monkeypatch, updates):
@@ -614,6 +624,7 @@ def test_an_advantage_that_the_policy_loss_does_not_take_is_no_part():
     assert arms.parts(method, dataclasses.replace(method, objective=same)) == {}
 
 
+@pytest.mark.broad
 def test_no_part_gives_the_figures_of_the_whole_method():
     """To take such a part out does nothing, so what was measured is not the method."""
 
@@ -629,7 +640,7 @@ def test_no_part_gives_the_figures_of_the_whole_method():
     assert idle == []
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_dph_rl_has_something_to_rehearse():
     """The policy that its experiment begins from answers a part of the prompts right 8 times of 8,
     and on the neutral task none."""
@@ -672,6 +683,7 @@ def test_further_arms_are_others_and_leave_a_plan_as_it_is(name):
         assert {label: made[label] for label in plain} == plain
 
 
+@pytest.mark.broad
 def test_an_arm_may_have_its_own_sizes_and_figures():
     """RL of the large model begins where that model stands after its demonstrations."""
     module = importlib.import_module("experiments.claims.rast")
@@ -784,6 +796,7 @@ def test_every_method_with_gold_solutions_has_a_row_against_sft_alone(name):
         assert len(rows) == len(set(rows))
 
 
+@pytest.mark.broad
 def test_a_plan_foresees_the_row_against_sft(tmp_path):
     """Its seeds give that row power too."""
 

@@ -23,6 +23,7 @@ def params():
     return jax.vmap(lambda k: decoder.init(MODEL, k))(jax.random.split(jax.random.key(0), SEEDS))
 
 
+@pytest.mark.broad
 def test_a_critic_learns_from_what_is_trained_on(params):
     """As from a batch whose other sequences have no actions."""
     ids = np.tile(np.arange(2), (SEEDS, 1))
@@ -40,6 +41,7 @@ def test_a_critic_learns_from_what_is_trained_on(params):
     assert not all(np.array_equal(a, b) for a, b in zip(ours, other, strict=True))
 
 
+@pytest.mark.broad
 def test_an_experts_tokens_are_of_the_step_that_they_came_in(params, monkeypatch):
     """Their likelihoods and their version, though the sampler is older; also where replayed."""
     shares, seen = train.packing.shares, []

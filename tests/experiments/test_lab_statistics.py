@@ -137,6 +137,7 @@ def test_looks_spend_the_level_once():
         statistics.levels([4, 4])
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize("looks", [[24], [12, 24], [6, 12, 18, 24]])
 def test_several_looks_at_a_difference_of_the_minimum_are_seldom_equivalent(looks):
     """The level is spent once, as it is for a difference from 0."""

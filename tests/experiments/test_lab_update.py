@@ -212,6 +212,7 @@ def _update_of(name: str) -> tuple[str, bool, bool, int]:
     return text, arm.guidance is not None, arm.critic is not None, replayed
 
 
+@pytest.mark.broad
 @pytest.mark.exact("an update of the lab equals that of the real loop to 1e-6, for every recipe")
 @pytest.mark.parametrize(
     "name",

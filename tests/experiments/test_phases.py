@@ -13,6 +13,7 @@ from jaxrl.launch import recipes
 from tests.losses.cases import draw
 
 
+@pytest.mark.sample(2, broad=2)
 @pytest.mark.exact("stages of the objective compute what one function of several phases computes")
 @pytest.mark.parametrize("name", sorted(phases.JOINED))
 def test_a_recipe_in_stages_is_the_function_that_was_measured(name):

@@ -179,12 +179,14 @@ def status(row, p, same):
     return word
 
 
+@pytest.mark.broad
 def test_every_interval_is_that_of_the_figures(again):
     for row in again:
         assert row["mean"] == pytest.approx(row["effect"], abs=1e-4), row["id"]
         assert [row["low"], row["high"]] == pytest.approx(row["interval"], abs=1e-4), row["id"]
 
 
+@pytest.mark.broad
 def test_every_status_is_that_of_the_protocol(again):
     differing = [
         (row["id"], row["task"], row["other"], row["s"], row["status"], row["why"])
@@ -197,6 +199,7 @@ def test_every_status_is_that_of_the_protocol(again):
     }  # fmt: skip
 
 
+@pytest.mark.broad
 def test_verdicts_on_the_page_follow_from_the_statuses(again):
     """Replicated, contrary and level claims, counted without the page's code."""
     text, ids = ANSWER.read_text(), sorted({row["id"] for row in again})
@@ -239,6 +242,7 @@ def differences(family, algorithm, reference):
     return np.array(list(out.values()))
 
 
+@pytest.mark.broad
 def test_each_number_of_the_answer_follows_from_the_figures(again, listing):
     """The ten sentences, number by number, in order."""
     lines = [line for line in ANSWER.read_text().splitlines() if re.match(r"\d+\. ", line)]
@@ -359,6 +363,7 @@ for _line in LINES:
         DEVELOPMENT[_arm["task"]].append(_arm)
 
 
+@pytest.mark.broad
 def test_the_picture_has_a_line_for_each_method(listing):
     text = claims_page.PICTURE.read_text()
     for name in {row["id"] for row in listing}:

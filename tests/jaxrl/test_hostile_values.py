@@ -136,6 +136,7 @@ def test_a_hostile_value_is_refused_in_words_or_sane(read):
     assert not wrong
 
 
+@pytest.mark.sample(2)
 @pytest.mark.broad
 @pytest.mark.parametrize("read", WAYS)
 def test_every_hostile_value_is_refused_in_words_or_sane(read):
@@ -212,6 +213,7 @@ CONTENTS = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize("name", CONTENTS)
 def test_a_hostile_file_is_refused_by_its_name_or_field(name, tmp_path):
     path = tmp_path / name

@@ -217,6 +217,7 @@ OF_ONE_KIND = (
 )  # fmt: skip
 
 
+@pytest.mark.sample(12, broad=9)
 @pytest.mark.parametrize("field", sorted(untrusted.JSON | untrusted.PROSE | {"task"}))
 @pytest.mark.parametrize("depth", [200, 480, 950, 100_000])
 def test_json_in_a_text_is_not_read_where_it_is_deep(field, depth):

@@ -55,6 +55,7 @@ def test_different_thoughts_of_all(experiment, tmp_path):
     assert experiment.distinct(tmp_path / "rows.jsonl") == 0
 
 
+@pytest.mark.broad
 def test_the_tables_are_those_of_the_results(experiment):
     assert (FOLDER / "tables.md").read_text() == experiment.tables()
 

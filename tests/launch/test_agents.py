@@ -45,6 +45,7 @@ def trained(tmp_path, source, *more):
     return metrics.read(run), [json.loads(line) for line in lines]
 
 
+@pytest.mark.broad
 def test_every_turn_that_a_program_asked_for_is_trained_as_sampled(tmp_path):
     rows, logged = trained(tmp_path, HEAD + textwrap.dedent(TWICE))
     assert len(rows) == 2
@@ -59,7 +60,7 @@ def test_every_turn_that_a_program_asked_for_is_trained_as_sampled(tmp_path):
 
 
 @pytest.mark.parity
-@pytest.mark.broad
+@pytest.mark.slow
 def test_the_documented_agent_is_trained_with_openais_client(tmp_path):
     pytest.importorskip("openai")
     rows, _ = trained(tmp_path, documented())
@@ -110,7 +111,14 @@ class OpenAI:
 """
 
 
-@pytest.mark.parametrize("client", ["stub", pytest.param("openai", marks=pytest.mark.parity)])
+@pytest.mark.broad
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param("stub", marks=pytest.mark.slow),
+        pytest.param("openai", marks=pytest.mark.parity),
+    ],
+)
 def test_the_documented_agent_calls_its_tool_and_is_trained(client, tmp_path):
     """The policy is a script. Its calls are run by the program, and the sum earns the reward."""
     if client == "openai":

@@ -15,6 +15,7 @@ MODEL = policy.shape(TASK.vocabulary, TASK.prompt_length + TASK.budget)
 ARMS = dict(archive.read_all(table.RESULTS))
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize(
     ("terms", "updates_per_batch", "counted"),
     [

@@ -87,6 +87,7 @@ def test_sample_of_a_run(run, capsys):
     assert cli.main(["sample", str(run), *given]) == 0
 
 
+@pytest.mark.broad
 def test_a_method_of_ones_own_is_a_function_and_a_flag(tmp_path, monkeypatch):
     (tmp_path / "my_method.py").write_text(README.split("# my_method.py\n")[1].split("```")[0])
     monkeypatch.chdir(tmp_path)

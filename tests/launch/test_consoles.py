@@ -33,6 +33,7 @@ CONSOLES = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.broad
 @pytest.mark.parametrize("console", CONSOLES)
 def test_a_run_ends_well_whatever_its_console(console, tmp_path):
@@ -165,6 +166,7 @@ def test_the_closing_table_is_a_best_effort(contents, summary, tmp_path, capsys)
         assert "000000.jsonl" in said
 
 
+@pytest.mark.sample(1)
 @pytest.mark.broad
 @pytest.mark.parametrize("stage", ["evaluate", "train"])
 def test_a_lost_terminal_saves_the_run(stage, tmp_path):

@@ -60,6 +60,7 @@ def where(module):
     return environments.get("cartpole" if discrete else "point_mass", horizon=10)
 
 
+@pytest.mark.sample(6, broad=5)
 @pytest.mark.parametrize("name", algorithms.names())
 def test_an_algorithm_says_what_it_is_and_keeps_its_shapes(name, data):
     module = algorithms.load(name)
@@ -102,6 +103,7 @@ def test_an_algorithm_fits_on_three_screens(name):
     assert len(source.splitlines()) <= 175, "one algorithm, one file of about 150 lines"
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.exact(
     "seeds of a control run trained together begin as seeds alone do, to rounding, which training "
     "amplifies"
@@ -223,6 +225,7 @@ def test_what_does_not_fit_together_is_refused(given, remedy, data, tmp_path, ca
     assert remedy in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.broad
 def test_the_remedy_of_a_refused_request_goes_into_the_same_directory(data, tmp_path, capsys):
     readers.write(tmp_path / "data.npz", data)
     run = tmp_path / "run"

@@ -37,6 +37,7 @@ def batch_of(algorithm, data, key=KEY):
     return jax.vmap(draw)(keys) if algorithm.minibatches else draw(key)
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize("name,share", [("sac", 1.0), ("rlpd", 0.5), ("redq", 0.5), ("droq", 0.5)])
 def test_the_temperature_holds_the_authors_entropy(name, share, data):
     """ikostrikov/rlpd has `target_entropy = -action_dim / 2`, Haarnoja et al. `-action_dim`."""
@@ -72,6 +73,7 @@ def test_the_gumbel_loss_is_rescaled_as_the_authors_do(scale):
     assert xql.config().rescale and np.all(np.isfinite(each(jnp.asarray(v), jnp.asarray(q))))
 
 
+@pytest.mark.broad
 def test_layer_norm_stands_after_the_activation_where_the_authors_have_it():
     layers = mlp.init(KEY, (4, 6, 2), norm_after=True)
     x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
@@ -87,6 +89,7 @@ def test_layer_norm_stands_after_the_activation_where_the_authors_have_it():
         assert "after_scale" in first and "scale" not in first
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize("aggregation,normalise", [("mean", True), ("min", False)])
 def test_fqls_choices_are_fields(aggregation, normalise, data):
     config = fql.Config(hidden=(8,), batch_size=16)
@@ -101,6 +104,7 @@ def test_fqls_choices_are_fields(aggregation, normalise, data):
     assert (losses[0][0] == losses[1][0]) is same and (losses[0][1] == losses[1][1]) is normalise
 
 
+@pytest.mark.broad
 def test_cqls_multiplier_rises_where_the_gap_is_above_its_target(data):
     """Kumar et al. 2020, equation of the dual: the factor descends on `-factor (term - tau)`."""
     factors = {}
@@ -116,6 +120,7 @@ def test_cqls_multiplier_rises_where_the_gap_is_above_its_target(data):
     assert factors[1e-3] > 0 > factors[50.0]
 
 
+@pytest.mark.broad
 def test_the_maximum_of_several_next_actions_is_above_one(data):
     loss = {}
     for count in (1, 10):
@@ -130,6 +135,7 @@ def test_the_maximum_of_several_next_actions_is_above_one(data):
     assert loss[1] != loss[10]
 
 
+@pytest.mark.broad
 def test_a_decision_transformer_standardises_states_and_averages_over_the_action(data):
     config = dt.Config(width=8, batch_size=16)
     algorithm = dt.make(SPACE, config)
@@ -150,6 +156,7 @@ def test_a_decision_transformer_standardises_states_and_averages_over_the_action
     )
 
 
+@pytest.mark.broad
 def test_fb_reads_actions_and_tasks_apart():
     """Touati et al. 2023: (s, a) and (s, z) each through linear, LayerNorm, tanh, linear, ReLU."""
     algorithm = fb.make(SPACE, fb.Config(hidden=(8, 8), features=4))
@@ -171,6 +178,7 @@ def test_every_algorithm_has_its_rate_networks_and_discount(name):
     assert ("discount" in fields) or name in imitates, name
 
 
+@pytest.mark.broad
 def test_one_rate_reaches_the_networks_of_a_variant(data):
     env = environments.get("point_mass", horizon=10)
     for name in ("edac", "ro2o", "weighted", "wsrl"):

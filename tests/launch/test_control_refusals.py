@@ -55,6 +55,7 @@ def test_every_number_of_every_algorithm_is_checked(name):
                     settings.check(dataclasses.replace(config, **{field.name: bad}))
 
 
+@pytest.mark.broad
 def test_a_run_that_diverges_stops_and_names_seed_and_step(tmp_path, capsys):
     flags = [*SMALL, "--algorithm.steps", "40", "--algorithm.warmup", "16"]
     flags += ["--algorithm.learning-rate", "1e30", "--algorithm.batch-size", "16"]
@@ -96,12 +97,14 @@ def record_of(*codes):
     return {"title": "T", "note": "", "episodes": 1, "arms": arms, "claims": claims}
 
 
+@pytest.mark.broad
 def test_the_page_of_results_is_that_of_its_records():
     """The rows in italics are those whose algorithm has changed since; `python -m experiments
     control NAME` measures them again."""
     assert (bench.OUT / "results.md").read_text() == bench.table(bench.OUT)
 
 
+@pytest.mark.sample(2, broad=2)
 @pytest.mark.parametrize("path", RECORDS, ids=lambda p: p.stem)
 def test_a_row_knows_the_code_it_was_measured_with(path):
     record = json.loads(path.read_text())
@@ -123,6 +126,7 @@ def test_a_claim_about_a_stale_row_has_no_verdict(tmp_path):
         assert ("| *arm 1* |" in page) is (verdict != "shown")
 
 
+@pytest.mark.broad
 def test_the_code_of_an_algorithm_is_what_it_computes(tmp_path, monkeypatch):
     """A docstring or a comment is no code; an algorithm that builds on another holds its code."""
     first = control_code.ast.parse('"""One."""\nx = 1  # a comment\n')

@@ -92,6 +92,7 @@ def alike(key, shape=(), dtype=jnp.float32, *, draw, **bounds):
     return jnp.broadcast_to(draw(key, one, **bounds), shape)
 
 
+@pytest.mark.sample(1, broad=3)
 @pytest.mark.exact("an update is the same, to rounding, for the rows of each part in any order")
 @pytest.mark.parametrize("name", [slow_but_mixtures(n) for n in algorithms.names()])
 def test_an_update_does_not_depend_on_the_order_of_rows(name, data, monkeypatch):
@@ -140,6 +141,7 @@ def test_an_update_does_not_depend_on_the_order_of_rows(name, data, monkeypatch)
         assert any(np.any(a != b) for a, b in pair)
 
 
+@pytest.mark.sample(6, broad=5)
 @pytest.mark.exact("the next observation of a terminal row of a data set changes no batch")
 @pytest.mark.parametrize("name", algorithms.names())
 def test_what_follows_a_terminal_is_never_read(name, data):
@@ -162,6 +164,7 @@ def test_what_follows_a_terminal_is_never_read(name, data):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.broad
 def test_every_minibatch_of_rlpd_is_half_offline_and_so_is_the_actors():
     env, seen = point_mass.make(horizon=5), []
     config = dataclasses.replace(tiny(rlpd), critic_updates=4)
@@ -189,6 +192,7 @@ def test_every_minibatch_of_rlpd_is_half_offline_and_so_is_the_actors():
         assert np.all(kinds["offline"] == 1000.0) and not np.any(kinds["online"] == 1000.0)
 
 
+@pytest.mark.broad
 def test_fine_tuning_with_data_retained_mixes_every_minibatch():
     config = dataclasses.replace(tiny(wsrl), prior=0.25, critic_updates=3)
     _, part = wsrl.programs(point_mass.make(horizon=5), config)
@@ -214,6 +218,7 @@ def update(algorithm, batch, key=KEY):
     return before.params, after.params, metrics
 
 
+@pytest.mark.sample(0, broad=2)
 @pytest.mark.exact(
     "losses of control algorithms equal their authors' formulas: TD3+BC and ReBRAC, to 1e-4"
 )
@@ -248,6 +253,7 @@ def test_td3_bc_gives_the_loss_of_its_authors_on_their_numbers():
     assert ours / config.actor_penalty == pytest.approx(authors)
 
 
+@pytest.mark.broad
 @pytest.mark.exact("losses of control algorithms equal their authors' formulas: FQL, to 1e-4")
 def test_the_actor_of_fql_takes_the_mean_over_dimensions():
     """agents/fql.py with `normalize_q_loss`: `alpha * mean((a - flow)^2) - mean(q) / mean|q|`."""
@@ -263,6 +269,7 @@ def test_the_actor_of_fql_takes_the_mean_over_dimensions():
     assert float(metrics["actor_loss"]) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.broad
 @pytest.mark.exact("losses of control algorithms equal their authors' formulas: DroQ, to 1e-4")
 def test_the_actor_of_droq_seeks_the_mean_under_dropout(monkeypatch):
     batch, drawn = rows(12), []
@@ -279,6 +286,7 @@ def test_the_actor_of_droq_seeks_the_mean_under_dropout(monkeypatch):
     assert float(metrics["actor_loss"]) == pytest.approx(float((logp - q).mean()), rel=1e-4)
 
 
+@pytest.mark.broad
 def test_the_critics_of_resfit_see_no_action_outside_the_box(monkeypatch):
     algorithm, seen = resfit.make(SPACE, resfit.Config(hidden=(8,), critic_updates=2)), []
     state = algorithm.init(KEY)
@@ -309,6 +317,7 @@ def test_resfit_learns_from_the_action_that_was_executed():
     np.testing.assert_allclose(acted, np.clip(base + 0.5 * residual, -1, 1), rtol=1e-5)
 
 
+@pytest.mark.broad
 @pytest.mark.exact("losses of control algorithms equal their authors' formulas: EXPO, to 1e-4")
 def test_the_editor_of_expo_learns_at_the_batchs_actions_with_the_density_of_the_edit():
     """expo_learner.py: `log_probs -= A log scale`; actions are `batch + scale * sample`."""
@@ -324,6 +333,7 @@ def test_the_editor_of_expo_learns_at_the_batchs_actions_with_the_density_of_the
     assert float(metrics["entropy"]) == pytest.approx(-logp.mean(), rel=1e-4)
 
 
+@pytest.mark.broad
 def test_expo_chooses_and_bootstraps_by_the_least_of_a_few_target_critics(monkeypatch):
     config = expo.Config(hidden=(8,), members=3, subset=3, samples=3)
     algorithm = expo.make(SPACE, config)
@@ -363,6 +373,7 @@ def test_pa_rl_takes_steps_of_the_gradient_and_keeps_the_best(monkeypatch):
     np.testing.assert_allclose(found, start[0, 0], rtol=1e-5)
 
 
+@pytest.mark.broad
 @pytest.mark.exact("losses of control algorithms equal their authors' formulas: HILP, to 1e-3")
 def test_the_target_of_hilp_is_0_where_a_goal_is_reached_and_a_step_more_before():
     """sf.py: success is `obs == goals`; `-1 + discount V(next, goal)` elsewhere, an expectile."""
@@ -414,6 +425,7 @@ def test_hilp_refuses_data_whose_rewards_show_no_goal(data):
         algorithm.prepare(data._replace(rewards=np.full(24, -1.0, np.float32)))
 
 
+@pytest.mark.broad
 def test_cal_ql_floors_the_policys_actions_and_not_the_uniform_ones(monkeypatch):
     """conservative_sac.py: current and next actions are lifted to the returns, random ones not."""
     reached, floors = np.linspace(-1, 1, 12).astype(np.float32), []
@@ -430,6 +442,7 @@ def test_cal_ql_floors_the_policys_actions_and_not_the_uniform_ones(monkeypatch)
     assert np.all(floor[4:] == -np.inf)
 
 
+@pytest.mark.broad
 def test_cal_ql_has_returns_to_go_online_once_an_episode_has_ended():
     env = point_mass.make(horizon=6)
     config = cql.Config(hidden=(8,), batch_size=16, calibrate=True, steps=1, online_steps=9)
@@ -508,6 +521,7 @@ def test_moments_of_the_data_are_held_once_and_standardise_what_is_seen(make, da
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.broad
 def test_neither_a_model_nor_a_classifier_learns_from_terminal_steps():
     batch = rows(16)
     over = batch.terminals > 0
@@ -539,6 +553,7 @@ def test_dsac_t_moves_its_policy_at_every_second_update_of_the_critics():
     assert counts == {"critic": 2, "actor": 1, "temperature": 1}
 
 
+@pytest.mark.broad
 def test_a_simulator_that_cannot_be_made_anew_is_refused():
     env = point_mass.make()._replace(name="point_mass/delay2")
     config = h2o.Config(simulator={"friction": 0.3})

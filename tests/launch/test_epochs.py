@@ -24,6 +24,7 @@ def drawn(config):
     return collections.Counter(problem.id for step in steps for problem in step)
 
 
+@pytest.mark.sample(4, broad=4)
 @pytest.mark.parametrize("long", [0, 3])
 @pytest.mark.parametrize(("rows", "batch", "epochs"), SIZES)
 def test_each_prompt_is_used_so_often_or_the_run_says_how_often(

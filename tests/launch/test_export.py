@@ -52,6 +52,7 @@ def run(tmp_path_factory):
     return directory
 
 
+@pytest.mark.broad
 def test_a_fresh_run(run, tmp_path, capsys):
     """The newest checkpoint, another, and the sampler on what is written."""
     out = tmp_path / "out"
@@ -166,9 +167,10 @@ def test_a_directory_that_is_not_empty(run, tmp_path, capsys):
     assert "--out DIR" in capsys.readouterr().err
 
 
+@pytest.mark.sample(5)
 @pytest.mark.exact("exported adapters and merged weights of every family give transformers' logits")
 @pytest.mark.parity
-@pytest.mark.parametrize("variant", tiny.CASES)
+@pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_every_family(tiny_model, variant, tmp_path):  # noqa: F811
     """Merged, as adapters by PEFT, and both again here."""
     import transformers
@@ -297,6 +299,7 @@ def _padding(directory):
     return held, None if named is None else fast.token_to_id(named)
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.parametrize("pad", [-1, 0, 1, 2])
 def test_a_reward_model_is_not_padded_with_a_token_that_ends_texts(pad, tmp_path):
     """Another program would take the end of a text, where it is scored, for padding."""
@@ -370,6 +373,7 @@ def test_a_reward_model_in_transformers(pad, tmp_path):
     np.testing.assert_allclose(theirs, ours, atol=1e-4)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parity
 @pytest.mark.parametrize(
     "how",

@@ -170,6 +170,7 @@ def test_two_fifths_of_the_solutions_are_wrong_and_counted_where_they_are_kept(m
     assert set(donod_claims.kept(None, task, None, None, None, samples=1)) == {"pass@1"}
 
 
+@pytest.mark.broad
 def test_sharpness_is_the_rise_of_the_loss_uphill(policies, monkeypatch):
     """To first order, the radius times the norm of the scaled gradient."""
     model, start = policies

@@ -29,6 +29,7 @@ def saved(directory, **fields):
     return config
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize(
     "flags", [["--fork", "{}"], ["--fork={}@4"], ["--from", "{}@2"], ["--from={}"]]
 )
@@ -43,6 +44,7 @@ def test_without_a_recipe_the_settings_are_those_of_the_run(flags, source):
     assert config.rollout.temperature == 0.7
 
 
+@pytest.mark.broad
 def test_a_recipe_that_is_named_is_the_base(source):
     config, _ = resolve(["quickstart", "--fork", str(source)])
     assert config.recipe == "quickstart" and config.rollout.temperature == 1.0
@@ -81,6 +83,7 @@ def test_a_fork_of_nothing_is_refused_by_its_name(fork, capsys):
     assert f"fork={fork!r}" in said and said.count("\n") == 1
 
 
+@pytest.mark.broad
 def test_a_fork_trains_as_the_run_did_and_another_recipe_is_said(source, tmp_path):
     config, _ = resolve(["--fork", str(source), "--steps", "5", "--run-dir", str(tmp_path / "b")])
     notes = []

@@ -2,6 +2,8 @@
 
 import textwrap
 
+import pytest
+
 from tests.data.test_agent_program import HEAD
 from tests.launch.test_agents import trained
 
@@ -53,6 +55,7 @@ print(ask(said)["message"]["content"])
 """
 
 
+@pytest.mark.broad
 def test_a_program_that_sends_anything_trains_on_its_whole_turns(tmp_path):
     rows, logged = trained(tmp_path, HEAD + textwrap.dedent(HOSTILE))
     assert len(rows) == 2

@@ -75,6 +75,7 @@ def opened(page, path):  # noqa: F811
     yield from (f"request {each}" for each in page.requests)
 
 
+@pytest.mark.broad
 @pytest.mark.browser
 def test_scripts_in_every_text_of_a_run_do_nothing(page, tmp_path):  # noqa: F811
     faults = []
@@ -85,6 +86,7 @@ def test_scripts_in_every_text_of_a_run_do_nothing(page, tmp_path):  # noqa: F81
     assert not faults, "\n".join(faults)
 
 
+@pytest.mark.broad
 @pytest.mark.browser
 def test_scripts_in_names_of_runs_do_nothing(page, tmp_path):  # noqa: F811
     names = [text.replace("/", "\u2215") for text in ATTACKS if text.isprintable()]

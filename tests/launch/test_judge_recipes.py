@@ -191,6 +191,7 @@ def test_creative_writing_has_principles_that_rank_its_cases():
     assert 0 < task.reward(found, task.gold(found)).value <= 1
 
 
+@pytest.mark.broad
 def test_a_hidden_quality_is_what_a_judge_and_a_model_learn_from_pairs():
     """Quality, marks and scores by hand; the judge is nearer to it in each of three instances."""
     task = greetings.greetings()

@@ -28,6 +28,7 @@ def test_traces_are_what_their_domain_says(domain):
     assert (np.count_nonzero(gold, axis=1) == 2 * turns + 1).all()
 
 
+@pytest.mark.broad
 def test_the_environment_answers_as_the_traces_do():
     problems = jax.tree.map(lambda a: a[:40], TASK.train)
     for answer, gold in zip(problems.answer, problems.gold, strict=True):
@@ -56,6 +57,7 @@ def test_a_dial_is_open_by_its_last_setting():
     assert TASK.reward(answer, np.pad(right, (0, size - len(right)))) == 0  # not ended
 
 
+@pytest.mark.broad
 def test_demonstrations_never_go_back_and_seldom_pass():
     """A guess from the same odds is right by the sum of their squares, 0.38, and three by 0.055."""
     shown = TASK.demonstrations

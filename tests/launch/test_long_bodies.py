@@ -47,6 +47,7 @@ BODIES = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(4, broad=5)
 @pytest.mark.parametrize("name", BODIES)
 def test_what_is_wrong_with_a_long_body_is_found_in_little_time(name):
     """While it is looked for, no other caller is served. Some of these took 20 seconds."""

@@ -73,6 +73,7 @@ def test_no_method_is_the_base_algorithm(name):
     }  # fmt: skip
 
 
+@pytest.mark.sample(20, broad=10)
 @pytest.mark.parametrize("name", METHODS)
 def test_what_is_missing_is_refused_with_its_flag(name, rows):
     own = recipes.module(name).METHOD
@@ -157,6 +158,7 @@ def test_stages_keep_their_share_of_the_run(steps, rows):
 STAGED = [name for name in METHODS if recipes.method_in(recipes.module(name)).stages]
 
 
+@pytest.mark.sample(6, broad=5)
 @pytest.mark.parametrize("model", ["smollm2-135m", ""])
 @pytest.mark.parametrize("name", STAGED)
 def test_stages_are_in_the_same_place_whoever_sets_the_steps(name, model, tmp_path):
@@ -174,6 +176,7 @@ def test_stages_are_in_the_same_place_whoever_sets_the_steps(name, model, tmp_pa
     assert files.resolve([str(path)])[0].stages == config.stages
 
 
+@pytest.mark.sample(4, broad=4)
 @pytest.mark.parametrize("name", STAGED)
 def test_away_from_the_task_of_its_example_a_method_has_its_own_stages(name):
     config = files.resolve([name, "--env", "tests.data.test_tasks:counting", "--steps", "2000"])[0]
@@ -339,6 +342,7 @@ def test_recipes_for_a_file_lists_methods_and_what_is_missing(rows, capsys):
     assert listed["chord"] == ["solution"] and not listed["cure"]
 
 
+@pytest.mark.sample(4, broad=4)
 @pytest.mark.parametrize("policy", sorted(companions.COMPANIONS))
 def test_a_policy_brings_its_advantage_and_aggregation(policy, rows):
     config = resolved("cispo", rows, "--objective.policy", policy)
@@ -498,6 +502,7 @@ def gives(need, name, folder):
     return flags.get(need, ("--task" if need == "task" else "--env", example))
 
 
+@pytest.mark.sample(20, broad=10)
 @pytest.mark.parametrize("name", METHODS)
 def test_the_flag_of_a_refusal_makes_it_go_away(name, odd_rows):
     data = ("--data", f"{odd_rows}/rows-*.jsonl", *ODD, "--reward", f"{odd_rows}/mine.py:score")

@@ -138,6 +138,7 @@ def test_a_group_is_scored_at_once_with_other_rewards(capsys):
     assert "first scored completions" in said and "ranked" in said
 
 
+@pytest.mark.broad
 def test_a_failing_reward_stops_the_run_and_a_corrected_one_continues_it(capsys):
     given = command(reward="my_reward.py:broken", run_dir="broken")
     assert cli.main(given) == 1
@@ -186,6 +187,7 @@ def test_another_task_starts_from_its_own_parameters():
     assert kept.task_args == {"digits": 3, "operators": "+", "slips": 0.65}
 
 
+@pytest.mark.sample(24, broad=12)
 @pytest.mark.parametrize("name", [*recipes.names(), *algorithms.names()])
 def test_every_recipe_is_read_back_from_its_yaml(name, tmp_path):
     config = recipes.load(name)
@@ -344,6 +346,7 @@ def test_a_method_is_put_on_another_model_by_a_flag_and_in_a_file(tmp_path, monk
     assert files.resolve(["quickstart", "--steps", "3"])[0].rollout.max_new_tokens == 8
 
 
+@pytest.mark.sample(5, broad=4)
 @pytest.mark.parametrize("name", algorithms.names())
 def test_an_algorithm_passes_the_checks_of_a_run_and_is_in_the_readme(name):
     config, _ = files.resolve([name, *command()[2:]])
@@ -482,12 +485,14 @@ def test_so_many_runs_are_trained_at_once(monkeypatch, capsys, folder):
     assert "this is one of 2 processes" in capsys.readouterr().err
 
 
+@pytest.mark.broad
 def test_a_sweep_trains_in_turn_and_compares(capsys):
     assert cli.main(command("--seed", "0,1", steps="1", run_dir="swept")) == 0
     assert Path("swept/seed=1/summary.json").exists() and Path("swept/report.html").exists()
     assert "seed=0" in capsys.readouterr().out
 
 
+@pytest.mark.broad
 def test_a_sweep_over_rows_of_a_file_shows_the_figures_that_they_have(capsys):
     rows = [{"prompt": f"{i}+1?", "completion": str(i + 1)} for i in range(8)]
     Path("rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -512,6 +517,7 @@ def test_figures_of_a_sweep_are_there_or_not(tmp_path):
     assert list(table.columns[5].cells) == ["3", "3", "unfinished"]
 
 
+@pytest.mark.broad
 def test_python_trains_with_a_function_of_the_session(folder):
     seen = []
 

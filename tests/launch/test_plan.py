@@ -55,6 +55,7 @@ ALL = {
 }
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.exact("the plan of a run counts its state to the byte")
 @pytest.mark.parametrize(
     "changes",
@@ -238,6 +239,7 @@ def test_warnings_name_what_does_not_divide():
     ]
 
 
+@pytest.mark.sample(2, broad=3)
 @pytest.mark.parametrize(
     ("name", "billions"),
     [

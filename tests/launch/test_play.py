@@ -61,6 +61,7 @@ def duel() -> Task:
     return dataclasses.replace(judged(), turns=Environment(begin, step, agents=2))
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.parametrize(
     ("actions", "why"),
     [
@@ -78,6 +79,7 @@ def test_what_has_no_reward_is_an_error_for_a_person_too(actions, why):
     assert not any(line.startswith("reward") for line in said)
 
 
+@pytest.mark.broad
 def test_a_reward_that_an_earlier_turn_gave_counts_at_the_end():
     said, left = [], iter(["later", "nothing"])
     config = SampleConfig(env=f"{__name__}:judged", human=True)
@@ -85,6 +87,7 @@ def test_a_reward_that_an_earlier_turn_gave_counts_at_the_end():
     assert said[-1] == "reward 0.25"
 
 
+@pytest.mark.broad
 def test_a_game_against_oneself_has_the_reward_of_the_first_player():
     """As where a policy plays both: the other player's reward is not added to it."""
     said, moves = [], iter("1425")
@@ -111,6 +114,7 @@ def episode(capsys, monkeypatch):
     return played
 
 
+@pytest.mark.broad
 def test_a_policy_plays_with_the_limits_of_the_flags(episode):
     """Log-probabilities are those of the distribution that the limits leave."""
     greedy, _ = episode("--temperature", "0")
@@ -134,6 +138,7 @@ def trained(tmp_path_factory):
     return run
 
 
+@pytest.mark.broad
 def test_a_run_plays_as_it_was_trained(trained, capsys):
     """Its task's parameters, the lengths of turns and episodes: what is not given is the run's."""
     given = ["sample", str(trained), "--env", "keydoor", "--episodes", "4", "--temperature", "0"]

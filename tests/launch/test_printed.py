@@ -66,6 +66,7 @@ def test_every_control_character_is_visible():
         assert made.isprintable() and made == character.encode("unicode_escape").decode()
 
 
+@pytest.mark.broad
 @given(st.recursive(HOSTILE, lambda inner: st.dictionaries(HOSTILE, inner) | st.lists(inner)))
 def test_nested_values_are_printable_with_their_names(value):
     found = printable_values(value)
@@ -196,6 +197,7 @@ def test_refusals_and_tracebacks_are_printable(text):
     assert not forbidden(said.getvalue())
 
 
+@pytest.mark.broad
 def test_a_person_who_plays_reads_text(capsys):
     config = sample.SampleConfig(env="tests.launch.test_printed:hostile_world", human=True)
     assert play.by_hand(config, ask=lambda _: "x") == 1.0
@@ -241,6 +243,7 @@ def test_tables_of_trackers_are_printable(tmp_path):
 ODD = ["x", float("nan"), float("inf"), -float("inf"), None, [], {}, True, 10**400, 1e308, -1e308]
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.parametrize("name", ["step", "time/step", "reward/mean", "tokens", "time/train"])
 def test_watch_shows_odd_rows(name):
     good = {"step": 1, **METRICS}

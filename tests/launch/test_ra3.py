@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from experiments.claims import ra3 as ra3_claims
 from experiments.lab import Arm, differences, macros, policy
@@ -121,6 +122,7 @@ def test_a_text_is_given_line_by_line_with_the_policys_plans():
     assert next(forked.programs[0]).request.turn_tokens == 0  # answered as ever
 
 
+@pytest.mark.broad
 def test_texts_are_rewarded_by_the_bound():
     """Two texts and a prompt of another domain, against one unpacked sequence at a time."""
     _, tokenizer = world()
@@ -158,6 +160,7 @@ def test_texts_are_rewarded_by_the_bound():
     assert made.scores[1:] == scores[1:]  # a failure stays one, and so does another domain
 
 
+@pytest.mark.broad
 def test_the_labs_texts():
     """Texts are given but for plans, imitated ones are trained on whole, and gold is right."""
     task = macros.patterned()
@@ -199,6 +202,7 @@ def test_the_labs_texts():
     assert not batch.expert[0, 6:].any()  # the policy wrote these itself
 
 
+@pytest.mark.broad
 def test_the_arm_has_the_recipes_latents():
     method = ra3_claims.effect().method
     assert method.latents == LatentsConfig() and not differences.unlike(

@@ -1,5 +1,6 @@
 """Every recipe trains in the real loop, every effect runs, and the table is what was measured."""
 
+import collections
 import dataclasses
 import inspect
 import json
@@ -159,22 +160,29 @@ def small_extensions(config):
     return made
 
 
-MECHANISMS = (
-    "chord", "delethink", "dump", "quickstart", "remix", "nlpo",
-    "rlpr",
-)  # fmt: skip
-"""Recipes that differ most in extensions, rollouts and curricula. The others are broad tests; runs
-from files are in `test_fine_tuning`."""
+MECHANISMS = ("chord", "delethink", "dump", "quickstart", "remix", "nlpo", "rlpr")
+"""Recipes that differ most in extensions, rollouts and curricula; runs from files are in
+`test_fine_tuning`."""
 
 
 TAUGHT = {"distill", "distill_on_policy"}
 """Recipes with a teacher, which tests/jaxrl/extensions/test_teacher.py runs."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    broad_except(MECHANISMS, [name for name in recipes.names() if name not in TAUGHT]),
-)
+def recipe_cases():
+    """The recipes, of which three are ordinary cases. The first of each folder, whose recipes
+    have something in common, and the other mechanisms are broad ones, and the rest is slow."""
+    names = [name for name in recipes.names() if name not in TAUGHT]
+    folders = collections.defaultdict(list)
+    for name in names:
+        folders[recipes.family(name)].append(name)
+    broad = {*MECHANISMS}.union(*(f[:1] for f in folders.values()))
+    quick = ("chord", "delethink", "quickstart")
+    slow = [pytest.param(n, marks=pytest.mark.slow) for n in names if n not in broad]
+    return broad_except(quick, [name for name in names if name in broad]) + slow
+
+
+@pytest.mark.parametrize("name", recipe_cases())
 def test_a_recipe_trains_in_the_real_loop(name, tmp_path):
     loop.train(tiny(recipes.load(name), tmp_path / "run"))
     rows = metrics.read(tmp_path / "run")
@@ -182,6 +190,7 @@ def test_a_recipe_trains_in_the_real_loop(name, tmp_path):
     assert all(np.isfinite(row["loss"]) and row["skipped"] == 0 for row in rows)
 
 
+@pytest.mark.sample(24, broad=12)
 @pytest.mark.parametrize("name", [n for n in recipes.names() if n not in TAUGHT])
 def test_a_recipe_passes_the_checks_of_a_run_as_it_is(name):
     """Unlike above, with its own task, budgets and stages."""

@@ -193,6 +193,7 @@ def test_too_many_completions_are_left_out_by_groups(tmp_path, monkeypatch):
     assert all(steps.count(step) == 4 for step in steps) and {1, 20} <= set(steps)
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize("field", ["prompt", "completion", "answer", "error", "problem"])
 def test_a_report_is_of_bounded_size_whatever_is_long(field, tmp_path, monkeypatch):
     """And so is the memory it takes: the files here are thirty times what is kept."""
@@ -255,6 +256,7 @@ def test_no_text_ends_the_element_that_holds_it(text):
     assert json.loads(embedded) == {"text": shown, "number": None}
 
 
+@pytest.mark.broad
 def test_pictures(tmp_path):
     runs = [write_run(tmp_path / f"seed{seed}", seed=seed, steps=3) for seed in (0, 1)]
     for path in runs:
@@ -406,6 +408,7 @@ def test_filter_and_shading(page, written):
     assert page.errors == []
 
 
+@pytest.mark.broad
 @pytest.mark.browser
 def test_an_episode_is_shown_by_turns_with_calls_and_replies(page, tmp_path):
     """Of a run with tools some of whose calls are taken back, which begins another context."""
@@ -446,6 +449,7 @@ def test_an_episode_is_shown_by_turns_with_calls_and_replies(page, tmp_path):
     assert page.errors == []
 
 
+@pytest.mark.broad
 @pytest.mark.browser
 def test_a_match_against_oneself_says_whose_turn_it_is(page, tmp_path):
     changes = {
@@ -554,6 +558,7 @@ def test_serving_what_is_no_run_is_refused(tmp_path, capsys):
     assert "holds no run" in capsys.readouterr().err
 
 
+@pytest.mark.broad
 @pytest.mark.browser
 def test_a_served_report_follows_its_run(page, served):
     run, address = served
@@ -617,6 +622,7 @@ def test_hostile_completions_do_no_harm(page, written, number):
     assert (page.errors, page.requests) == ([], [])
 
 
+@pytest.mark.broad
 @pytest.mark.browser
 def test_ten_thousand_rollouts_do_not_stall(page, tmp_path):
     rows = [

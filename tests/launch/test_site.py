@@ -52,6 +52,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert (tmp_path / "search" / "search_index.json").stat().st_size > 100_000
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parity
 @pytest.mark.parametrize("name", ["own-data", "objective", "look"])
 def test_a_notebook_runs(name, tmp_path):

@@ -204,6 +204,7 @@ def of_train(loss):
     return learner.to_arrays(part.split(state.params)[0]), metrics
 
 
+@pytest.mark.sample(3)
 @pytest.mark.extra
 @pytest.mark.parametrize("loss", LOSSES)
 def test_an_update_is_that_of_train(server, client, loss):
@@ -402,6 +403,7 @@ def test_samples_of_one_seed_take_turns():
     assert work.together(jobs) == [[0, 1, 3], [2], [4]]
 
 
+@pytest.mark.broad
 def test_what_ends_a_sample(server):
     name = session(server)
     body = {"session_id": name, "sampling_session_seq_id": 0, "base_model": MODEL}
@@ -427,6 +429,7 @@ def test_what_ends_a_sample(server):
     assert tokens(3, temperature=0.0, stop=[]) == tokens(4, temperature=0.0, stop=[], seed=9)
 
 
+@pytest.mark.broad
 def test_a_request_is_served_once_however_often_it_is_sent(tmp_path):
     """Also by a server that is started again, which takes up what was not answered."""
     with serving(tmp_path) as server:

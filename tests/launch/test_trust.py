@@ -161,6 +161,7 @@ PICKLED = {"distributed.py", "pool.py", "scoring_process.py"}
 LOADERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "imp", "code"}
 
 
+@pytest.mark.sample(2, broad=3)
 @pytest.mark.parametrize("package", ["data", "jaxrl", "models", "losses", "launch"])
 def test_no_file_is_read_as_code(package):
     for path in sorted((ROOT / package).rglob("*.py")):

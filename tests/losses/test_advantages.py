@@ -49,6 +49,7 @@ def close(got, want):
     np.testing.assert_allclose(got, want, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.sample(4, broad=4)
 @pytest.mark.exact("group advantages of every baseline and scale equal a formula in NumPy")
 @pytest.mark.parametrize("baseline", advantages.BASELINES)
 @pytest.mark.parametrize("scale", advantages.SCALES)
@@ -541,6 +542,7 @@ def tp_grpo_by_hand(rewards, groups, tokens, mask, valid, weight):
     return out
 
 
+@pytest.mark.broad
 @pytest.mark.exact("TP-GRPO equals a float64 loop over samples and prefixes")
 @FEW
 @given(seed=seeds)

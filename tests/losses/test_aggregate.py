@@ -52,6 +52,7 @@ def test_by_hand(mode):
     np.testing.assert_allclose(reduce(LOSS, MASK, GROUPS, mode), BY_HAND[mode], rtol=1e-6)
 
 
+@pytest.mark.sample(2, broad=2)
 @pytest.mark.exact("an aggregation's parts add up to the whole in any split and order")
 @pytest.mark.parametrize("mode", aggregate.MODES)
 @settings(max_examples=10, deadline=None)

@@ -26,14 +26,14 @@ from jaxrl.losses.policy import (
 )
 from jaxrl.losses.reduce import aggregate
 
-FIXTURES = Path(__file__).with_name("fixtures")
+FIXTURES = Path(__file__).with_name("authors.json")
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
 promised = pytest.mark.exact("losses and gradients equal the authors' code, to 1e-5")
 
 
 def fixture(name: str) -> tuple[SimpleNamespace, SimpleNamespace]:
     """Inputs as arrays, and outputs, some of whose names are not identifiers."""
-    found = json.loads((FIXTURES / f"{name}.json").read_text())
+    found = json.loads(FIXTURES.read_text())[name]
     assert found.keys() == {"source", "commit", "function", "constants", "inputs", "outputs"}
     given = {k: np.array(v) for k, v in found["inputs"].items()}
     return SimpleNamespace(**given), SimpleNamespace(**found["outputs"])

@@ -131,6 +131,7 @@ REVERSE = {
 }
 
 
+@pytest.mark.sample(4, broad=5)
 @pytest.mark.parametrize("name", REVERSE)
 def test_reverse_kl_objectives_reach_the_tilted_reference(name, x64):
     np.testing.assert_allclose(solve(REVERSE[name]), TARGET, atol=1e-4)

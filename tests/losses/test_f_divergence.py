@@ -84,6 +84,7 @@ def test_outside_its_domain_the_conjugate_is_infinite(kind):
     assert f_divergence.conjugate(jnp.float32(1.5), kind=kind) == np.inf
 
 
+@pytest.mark.sample(8, broad=5)
 @each_kind
 @pytest.mark.parametrize("gap", [80.0, -80.0])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

@@ -31,6 +31,7 @@ FEW = settings(max_examples=4, deadline=None)
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 
+@pytest.mark.sample(30, broad=60)
 @pytest.mark.exact("value and gradient of every policy objective equal a float64 formula")
 @each_case
 @FEW
@@ -52,6 +53,7 @@ def test_value_and_gradient_equal_the_formula(case: Case, seed: int, spread: flo
             assert name in case.live or not np.any(grad), f"a gradient flows into {name}"
 
 
+@pytest.mark.sample(16, broad=10)
 @pytest.mark.exact("padding does not change a policy objective")
 @each_case
 def test_padding_changes_nothing(case: Case, x64):
@@ -108,6 +110,7 @@ SEPARABLE = {
 }
 
 
+@pytest.mark.sample(30, broad=15)
 @pytest.mark.exact("a policy objective adds up over micro-batches")
 @pytest.mark.parametrize("case", SEPARABLE.values(), ids=SEPARABLE.keys())
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
@@ -128,6 +131,7 @@ def test_micro_batches_add_up(case: Case, mode: str, x64):
     np.testing.assert_allclose(loss(first) + loss(rest), loss(np.arange(6)), rtol=1e-9)
 
 
+@pytest.mark.sample(16, broad=10)
 @each_case
 def test_metrics_are_unreduced_and_carry_no_gradient(case: Case):
     d = checks.renamed(case, draw(29))
@@ -146,6 +150,7 @@ def test_metrics_are_unreduced_and_carry_no_gradient(case: Case):
     assert not total(logp).any()
 
 
+@pytest.mark.sample(30, broad=15)
 @pytest.mark.exact("masked tokens do not change a policy objective")
 @each_case
 @pytest.mark.parametrize("poison", [np.nan, -np.inf])
@@ -168,6 +173,7 @@ def test_masked_tokens_cannot_leak(case: Case, poison: float):
     np.testing.assert_allclose(grad, clean, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sample(40, broad=30)
 @each_case
 @pytest.mark.parametrize("gap", [80.0, -80.0])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["fp32", "bf16"])
@@ -367,6 +373,7 @@ def test_the_entropy_bonus_of_tea_is_differentiated(x64):
     assert (metrics["entropy_weight"].max(axis=1) == 0.9).any()
 
 
+@pytest.mark.broad
 def test_log_probabilities_must_be_of_the_same_tokens():
     with pytest.raises(ValueError, match="behavior_logp of ppo_clip"):
         objectives.ppo_clip(jnp.ones((2, 3)), jnp.ones((2, 4)), jnp.ones((2, 1)))

@@ -78,6 +78,7 @@ def logps(seed, names):
     return {n: -rng.exponential(1.5, 7) - 0.01 for n in names}
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.exact("preference losses with a reference equal float64 formulas")
 @pytest.mark.parametrize("name", PAIRS)
 @FEW
@@ -164,6 +165,7 @@ def test_online_dpo_pairs_the_best_with_the_worst(seed):
         checks.agree(ours, oracle, {"logp": d.logp}, fixed)
 
 
+@pytest.mark.broad
 @pytest.mark.exact("losses of reward models equal float64 formulas")
 @FEW
 @given(seed=st.integers(0, 9999))

@@ -171,6 +171,7 @@ def cosine(left, right):
     return sum(n * b[word] for word, n in a.items()) / max(norms[0] * norms[1], 1e-6)
 
 
+@pytest.mark.broad
 @FEW
 @given(seeds)
 def test_episodic_rewards_likeness_to_success_and_novelty(seed):
@@ -196,6 +197,7 @@ def test_episodic_rewards_likeness_to_success_and_novelty(seed):
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+@pytest.mark.broad
 def test_episodic_looks_at_the_nearest_prompts():
     """Row 0 asks as row 1 did, which failed; row 2 asks otherwise, and its success is no model."""
     tokens = jnp.array([[5, 6, 1, 2], [5, 6, 1, 2], [8, 9, 1, 2]])

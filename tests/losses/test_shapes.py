@@ -64,6 +64,7 @@ def test_every_public_loss_is_checked(name):
     assert bool(shapes.expected(function)) == (name in CHECKED)
 
 
+@pytest.mark.sample(50, broad=25)
 @pytest.mark.parametrize("name", CHECKED)
 def test_a_wrong_array_is_refused_by_the_name_of_its_argument(name):
     """One axis more or less, an axis of another size, floats for integers or bools."""

@@ -111,6 +111,7 @@ def test_action_values(seed):
         np.testing.assert_allclose(value.ensemble_target(q, pessimism=0.5), want)
 
 
+@pytest.mark.broad
 @pytest.mark.exact("losses of categorical critics equal float64 formulas")
 @FEW
 @given(seed=st.integers(0, 9999))
@@ -158,6 +159,7 @@ def test_categorical_critics(seed):
         np.testing.assert_allclose(value.hl_gauss(inner, CENTERS) @ CENTERS, inner, atol=0.01)
 
 
+@pytest.mark.sample(2, broad=2)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("size", [80.0, -80.0])
 def test_extreme_inputs_are_finite(dtype, size):

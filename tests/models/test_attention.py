@@ -27,6 +27,7 @@ def _inputs(size: int, value_size: int) -> tuple[jax.Array, ...]:
     return tuple(jnp.asarray(rng.normal(size=s), jnp.float32) for s in shapes)
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.exact("splash attention on trees equals XLA's to 1e-5")
 @pytest.mark.parametrize(("value_size", "softcap", "window"), [(16, None, None), (24, 5.0, 30)])
 def test_splash_is_exact_on_trees(value_size, softcap, window):

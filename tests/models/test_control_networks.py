@@ -145,6 +145,7 @@ def test_a_divergence_of_normals_is_the_mean_log_ratio():
     assert float(policies.gaussian_kl(mean, std, mean, std)) == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.broad
 def test_a_model_of_a_task_scores_and_draws_from_one_density():
     params = dynamics.init(KEY, 3, 2, (8,), 4)
     s, a = jax.random.normal(KEY, (5, 3)), jax.random.normal(KEY, (5, 2))

@@ -13,7 +13,6 @@ import pytest
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig, Experts
 from jaxrl.models.mixers import delta_rule, pattern, state_space
-from tests import broad_except
 from tests.models.test_extend import FAMILIES
 
 B, H, K, V = 2, 3, 8, 6
@@ -48,6 +47,7 @@ def _one_by_one(inputs, state, segment):
     return out, state
 
 
+@pytest.mark.sample(3, broad=3)
 @pytest.mark.exact("the gated delta rule in chunks equals one token at a time to 2e-6")
 @pytest.mark.parametrize("alike", [False, True])
 @pytest.mark.parametrize("total, chunk", [(1, 8), (5, 8), (64, 64), (150, 64), (47, 16)])
@@ -145,7 +145,8 @@ def _params(family="hybrid"):
     return decoder.init(FAMILIES[family], jax.random.key(0))
 
 
-@pytest.mark.parametrize("family", broad_except(["hybrid"], ["hybrid", "mamba"]))
+@pytest.mark.broad
+@pytest.mark.parametrize("family", ["hybrid", "mamba"])
 def test_gradients_at_zeros_are_finite(family):
     params = {**_params(family), "embed": jnp.zeros_like(_params(family)["embed"])}
 
@@ -159,6 +160,7 @@ def test_gradients_at_zeros_are_finite(family):
     assert all(jnp.all(jnp.isfinite(a)) for a in jax.tree.leaves(jax.grad(loss)(params)))
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.exact("tokens of padding change no bit of a recurrent state, wherever they stand")
 @pytest.mark.parametrize("family", ["hybrid", "convolution", "mamba", "parts"])
 def test_padding_changes_no_state(family):
@@ -184,6 +186,7 @@ def test_padding_changes_no_state(family):
             np.testing.assert_allclose(a[row], b[row], atol=1e-6)
 
 
+@pytest.mark.broad
 @pytest.mark.exact("a scan over periods of layers, and a part of one, equals the layers one by one")
 def test_periods_equal_single_layers(monkeypatch):
     """Two periods of two layers and a fifth, with what the routers of all did."""

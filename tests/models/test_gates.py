@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxrl.models import attention, decoder
 from jaxrl.models.config import DecoderConfig
@@ -37,6 +38,7 @@ def test_a_gate_mixes_all_keys_with_the_first_and_the_last():
     assert rest == {"attention": 1}
 
 
+@pytest.mark.broad
 def test_gates_in_training_and_decoding():
     """Open gates change nothing, closed ones do; a cache gives what the whole pass gives."""
     params = decoder.init(MODEL, jax.random.key(0))

@@ -142,6 +142,7 @@ def test_quantised_tensors(tmp_path):
         assert np.abs(a - b).max() < np.abs(b).max() / 127
 
 
+@pytest.mark.broad
 @pytest.mark.exact("weights from the cache equal those that were dequantised")
 def test_a_file_is_read_and_dequantised_once(tmp_path, monkeypatch):
     monkeypatch.setattr(gguf_file, "SMALLEST", 0)

@@ -110,6 +110,7 @@ def _logits(config, params, tokens):
     return head.logits(hidden[0], decoder.unembedding(params), softcap=config.logit_softcap)
 
 
+@pytest.mark.sample(3, broad=3)
 @pytest.mark.exact("a model written as GGUF is read back with equal weights, to 2e-7")
 @pytest.mark.parametrize("case", CASES)
 def test_read_back(written, case):

@@ -24,6 +24,7 @@ CONFIG = DecoderConfig(
 )
 
 
+@pytest.mark.sample(2, broad=2)
 @pytest.mark.exact("log-probs and gradients computed in chunks equal those of the whole to 1e-5")
 @pytest.mark.parametrize("chunk", [4, 7, 100])
 @pytest.mark.parametrize("softcap", [None, 3.0])
@@ -140,6 +141,7 @@ def test_remat_policies_change_memory_alone():
         remat.wrap(abs, "half")
 
 
+@pytest.mark.broad
 def test_bf16_compute_over_fp32_weights():
     """Activations are bf16, gradients fp32, and both near those of fp32 compute."""
     config = DecoderConfig(**{**vars(CONFIG), "dtype": "bfloat16"})
@@ -159,6 +161,7 @@ def test_bf16_compute_over_fp32_weights():
         assert jnp.linalg.norm(a - b) < 0.05 * jnp.linalg.norm(b) + 1e-3
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (1, 2), (2, 1)])
 def test_gradients_of_projections(inputs, outputs):
     rng = np.random.default_rng(0)

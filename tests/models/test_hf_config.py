@@ -178,6 +178,7 @@ def test_a_base_of_gpt_oss_is_heeded_beside_its_own_yarn():
     assert bare.rope_scaling == based.rope_scaling != None  # noqa: E711
 
 
+@pytest.mark.broad
 def test_kimi_k2_is_deepseek_v3_by_another_name(tmp_path):
     raw = {
         **RAW,

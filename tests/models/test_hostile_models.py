@@ -116,6 +116,7 @@ def test_a_file_that_holds_no_fields(file, readers, refused, trials):
         trials.put(file, content, *readers, refused=refused)
 
 
+@pytest.mark.broad
 def test_a_config_with_any_value_in_any_field(base, trials):
     fields = json.loads((base / "config.json").read_text())
     extra = ("layer_types", "rope_parameters", "quantization_config", "text_config", "num_labels",
@@ -125,6 +126,7 @@ def test_a_config_with_any_value_in_any_field(base, trials):
             trials.put("config.json", fields | {name: value}, config)
 
 
+@pytest.mark.broad
 def test_fields_of_a_tokenizer_with_any_value(base, trials):
     fields = json.loads((base / "tokenizer.json").read_text())
     for name in fields:

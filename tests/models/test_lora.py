@@ -40,6 +40,7 @@ def _trained(model, params, config):
     return jax.tree.map(lambda x: x + 0.1 * jax.random.normal(next(keys), x.shape), fresh)
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.exact("adapters beside, merged into and sampled over their base agree to 1e-5")
 @pytest.mark.parametrize(
     ("model", "dora", "kind"),

@@ -60,6 +60,7 @@ def attend(q, k, v, visible, positions, window, *, kernel, ordered):
     return attention.attend(q, k, v, mask, kernel=kernel), mask.dense(T)
 
 
+@pytest.mark.broad
 @pytest.mark.exact("attention under a mask of vectors equals float64 attention under the dense one")
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(

@@ -74,6 +74,7 @@ def logits(config, params):
     return head.logits(out[0], decoder.unembedding(params))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.exact("adapters of every kind of PEFT's LoRA give its logits to 1e-4")
 @pytest.mark.parity
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ def test_sampling_in_fp32(name, length):
     assert in_fp32(found) and all(types == {"float32"} for _, types in found)
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.parametrize("kind", ["nf4", None])
 def test_adapters_in_fp32(kind):
     config, settings = MODELS["plain"], lora.LoraConfig(rank=2, dora=True)

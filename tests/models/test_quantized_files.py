@@ -148,6 +148,7 @@ def checkpoint(directory, config, form):
     (other / "config.json").write_text(json.dumps(raw))
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.exact("weights in fp8 and of compressed-tensors: their numbers to the last bit")
 @pytest.mark.parametrize("form", QUANTIZATION)
 @pytest.mark.parametrize("config", [CONFIG, FUSED], ids=["experts", "fused"])

@@ -86,6 +86,7 @@ PUBLISHED = [
 ]
 
 
+@pytest.mark.sample(3, broad=3)
 @pytest.mark.parametrize(("shape", "more", "count"), PUBLISHED, ids=lambda x: str(x)[:24])
 def test_parameter_count(shape, more, count):
     config = hf_config.read({**dict(zip(_KEYS, shape, strict=True)), **more})

@@ -91,6 +91,7 @@ def test_logits(model_of, variant):
     np.testing.assert_allclose(_ours(config, params, rows)[real], expected[real], atol=1e-4)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.exact("a model that reads pictures is exported with its tower, bit for bit")
 @pytest.mark.parametrize("variant", wrapped_tiny.VARIANTS)
 def test_export_keeps_the_tower(model_of, variant, tmp_path):
@@ -122,6 +123,7 @@ def test_export_keeps_the_tower(model_of, variant, tmp_path):
     np.testing.assert_allclose(_ours(*read, rows)[rows["real"]], expected[rows["real"]], atol=1e-4)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.exact("adapters of a model that reads pictures give PEFT's logits")
 @pytest.mark.parametrize(
     "variant",
@@ -210,6 +212,7 @@ def _check(variant, directory, count):
     return test_config_mutations.compare(Sides(base), changes, base, variant, count)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.exact("a changed key of a text_config: the logits of transformers, or a refusal")
 @pytest.mark.parametrize("variant", broad_except(("gemma3",), wrapped_tiny.VARIANTS))
 def test_a_sample_of_changed_keys(variant, tmp_path):

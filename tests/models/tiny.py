@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests import broad_except
-
 BASE = dict(
     vocab_size=97,
     hidden_size=32,
@@ -358,12 +356,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """Name to class and arguments of a transformers config."""
-
-CASES = broad_except(
-    (v for v in VARIANTS if v not in ("granite-hybrid", "granite-hybrid-dense", "nemotron-h")),
-    VARIANTS,
-)
-"""The variants, for tests of each."""
 
 
 _PERTURBED = (

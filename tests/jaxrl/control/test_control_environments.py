@@ -46,6 +46,7 @@ def test_dynamics_are_gymnasiums(name):
         state = out.state
 
 
+@pytest.mark.broad
 def test_a_walk_never_enters_a_wall_and_the_compass_leads_to_the_goal():
     for layout, rows in maze.LAYOUTS.items():
         env = maze.make(layout)
@@ -95,6 +96,7 @@ def test_delay_holds_actions_back():
         plain, held = a.state, b.state
 
 
+@pytest.mark.broad
 def test_disturbance_noise_and_constraint():
     env = point_mass.make()
     windy = wrappers.disturbance(env, 0.3)
@@ -217,6 +219,7 @@ def test_a_step_of_gymnax_is_computed_once(walk):
     assert walk.calls == 1
 
 
+@pytest.mark.sample(2)
 @pytest.mark.extra
 @pytest.mark.parametrize(
     "name",

@@ -68,6 +68,7 @@ def cleanrl(params, batch, old_logp, config, discrete):
     return loss.item(), gradients
 
 
+@pytest.mark.broad
 @pytest.mark.exact("an update of PPO equals CleanRL's loss and gradients")
 @pytest.mark.parametrize("value_clip", [False, True])
 @pytest.mark.parametrize("discrete", [False, True])
@@ -111,6 +112,7 @@ def test_advantages_know_an_end_from_a_time_limit():
     assert float(chained[0, 2]) == pytest.approx(3 + 0.5 * 40 - 30 + 0.25 * last)
 
 
+@pytest.mark.broad
 def test_the_rate_falls_from_round_to_round():
     config = ppo.Config(
         steps=32, worlds=2, segment=4, epochs=2, minibatches=2, hidden=(4,), anneal=True
@@ -150,6 +152,7 @@ def test_rewards_are_scaled_by_the_spread_of_discounted_returns():
     assert held["total"].shape == (2,)
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize("preset", sorted(ppo.PRESETS))
 def test_a_policy_that_normalises_trains_and_plays(preset):
     both = {"normalise_observations": True, "normalise_rewards": True}

@@ -257,6 +257,7 @@ def added(step=4):
     return corrector.corrector(settings).prepare(context(), state(step), episodes())
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.parametrize(
     ("advantage", "args"),
     [

@@ -64,6 +64,7 @@ def plain_outputs(params, data):
     return jnp.pad(value.outputs(params["value"], hidden), ((0, 0), (1, 0), (0, 0)))[:, :-1]
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.exact("values of packed rows equal those of separate rows to 2e-5")
 @pytest.mark.parametrize("head", HEADS)
 def test_values_are_those_of_separate_rows(head):
@@ -95,6 +96,7 @@ def test_advantages_by_hand():
     np.testing.assert_allclose(punished.returns[0, 4], 2.0 - 0.1 * 2.0, rtol=1e-6)
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize("credit", ["gae", "turn_gae", "bilevel_gae"])
 def test_a_critic_learns_from_shaped_rewards(credit):
     """Others of the batch stay as they are, so that nothing is shaped twice."""
@@ -144,6 +146,7 @@ def test_a_cut_response_is_bootstrapped_by_hand():
         np.testing.assert_allclose(found.returns[row, 3:5], [start + 0.5, end + 1.0], rtol=1e-6)
 
 
+@pytest.mark.broad
 @pytest.mark.exact("values of the states after cut responses equal those of separate rows to 2e-5")
 def test_the_state_after_the_last_token_has_its_value():
     """Also of a response that fills the array and the row; other values are what they were."""
@@ -251,6 +254,7 @@ def test_an_update_is_that_of_the_plain_loss_and_learns(head):
     )
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.parametrize("head", HEADS)
 def test_the_loss_holds_no_array_of_all_sequences_for_each_micro_batch(head):
     """Inside the loop over micro-batches, nothing has the shape of the whole batch."""

@@ -42,6 +42,7 @@ def experience(texts=TEXTS):
     return Experience(problems, [], texts, [Score(0.5)] * len(texts), [])
 
 
+@pytest.mark.broad
 def test_marks_are_probabilities_of_yes(by):
     model, opened = by
     rubric = rubrics.parse(RUBRIC)

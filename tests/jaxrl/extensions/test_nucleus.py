@@ -64,6 +64,7 @@ def plain_logp(params, allowed, data):
     return jnp.where(data.action_mask, jnp.pad(said - jnp.log(mass), ((0, 0), (1, 0))), 0.0)
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.exact("packed log-probs in a nucleus equal a plain computation to 2e-5")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_log_probabilities_are_those_among_the_likely(world, shape):
@@ -78,6 +79,7 @@ def test_log_probabilities_are_those_among_the_likely(world, shape):
     assert np.abs(score(own, packed) - expected).max() > 0.5
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.exact("an update in a nucleus equals the plain gradient to 1e-5")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_update_is_the_gradient_among_the_likely(world, shape):

@@ -120,6 +120,7 @@ def test_only_kept_rows_are_trained_on_again():
     assert (found["lag/mean"], found["lag/max"]) == (0, 0)
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.parametrize("advantage", ["opo", "group_advantages", "turn_advantages", "gigpo"])
 def test_replayed_rows_are_compared_as_when_they_were_fresh(advantage):
     """Also with the lengths and the turns of those that are not trained on again."""

@@ -95,6 +95,7 @@ def plain(model, params, data, terms):
     return terms.balance * balance + terms.z * z, hits(routing.chosen).sum((1, 2))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.exact("the losses of routers are those of separate rows, however they are packed")
 @pytest.mark.broad
 @pytest.mark.parametrize("case", CASES)
@@ -191,6 +192,7 @@ def test_two_steps_of_grpo(directories, tmp_path):
     assert rows[0]["logp_gap_max"] < 1e-4
 
 
+@pytest.mark.broad
 def test_refusals_name_the_field(directories, tmp_path):
     for model, more, says in (
         ("softmax", {"router": {"balance": -1.0}}, r"router\.balance=-1\.0"),

@@ -47,6 +47,7 @@ def plain_divergence(now, before, data):
     return (np.exp(theirs) * (theirs - logp)).sum(axis=-1)[acted].mean()
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.exact("a sharpness-aware update is the plain gradient at the moved parameters")
 @pytest.mark.parametrize("radius", [0.0, 0.05])
 def test_the_update_is_the_gradient_at_the_moved_parameters(radius):

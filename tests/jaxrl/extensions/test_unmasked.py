@@ -62,6 +62,7 @@ def test_the_log_probabilities_are_the_policys_and_its_own_tokens_keep_theirs():
     assert (got.policy_version[~added] == data.policy_version[~added]).all()
 
 
+@pytest.mark.broad
 def test_a_run_trains_on_observations(tmp_path):
     world = {"task": "keydoor", "task_args": {"level": 1, "turns": 4}, "warm_start.steps": 0}
     turns = {

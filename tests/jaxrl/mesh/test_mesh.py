@@ -68,6 +68,7 @@ def reports() -> dict[str, dict]:
     return run(MESHES)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.broad
 @pytest.mark.exact(
     "an update and its log-probs on any of four meshes equal those of one device to 1e-5"
@@ -190,6 +191,7 @@ def test_attention_sinks_lie_with_their_heads():
     )
 
 
+@pytest.mark.broad
 def test_slots_and_caches_lie_by_the_rules(reports):
     """Slots over the batch's axes, heads of keys over tensor."""
     data, fsdp, tensor = 2, 2, 2

@@ -98,6 +98,7 @@ def resumed(directory, name):
     return [note for note in notes if str(directory / name) in note]
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("name", ["metrics.jsonl", "history.jsonl"])
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_lost_rows_are_said_and_good_ones_kept(name, damage, short, tmp_path):
@@ -116,6 +117,7 @@ def test_lost_rows_are_said_and_good_ones_kept(name, damage, short, tmp_path):
         assert any(re.search(r"lines? \d", note) for note in notes), notes
 
 
+@pytest.mark.broad
 def test_a_run_says_which_steps_are_lost_and_goes_on(short, tmp_path):
     directory = tmp_path / "run"
     shutil.copytree(short, directory)
@@ -127,6 +129,7 @@ def test_a_run_says_which_steps_are_lost_and_goes_on(short, tmp_path):
     assert [row["step"] for row in metrics.read(directory)] == [5, 6]
 
 
+@pytest.mark.broad
 def test_nothing_is_said_of_whole_files(short, tmp_path):
     """Of a continued run, a fork, a rollback, a run from which later rows are dropped."""
     directory = tmp_path / "run"
@@ -204,6 +207,7 @@ def bracket(path):
     path.write_bytes(b"\x3a" + path.read_bytes()[1:])
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("field", ["steps", "prompts", "curriculum", "learning_rate"])
 def test_a_config_with_a_damaged_field_name_is_refused_by_its_file(field, short, tmp_path):
     directory = tmp_path / "run"
@@ -216,6 +220,7 @@ def test_a_config_with_a_damaged_field_name_is_refused_by_its_file(field, short,
         rundir.prepare(tiny.config(directory, steps=6), print)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("value", ["3", '"x"', "null", "[]", "[1]", "true"])
 @pytest.mark.parametrize("field", ["rollout", "curriculum", "extensions"])
 def test_a_config_with_a_damaged_section_is_refused_by_its_file(field, value, short, tmp_path):
@@ -229,6 +234,7 @@ def test_a_config_with_a_damaged_section_is_refused_by_its_file(field, value, sh
         rundir.prepare(tiny.config(directory, steps=6), print)
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("damage", [half, nul, empty, bracket, not_utf8, folder])
 def test_a_damaged_config_is_refused_by_its_name(damage, short, tmp_path):
     directory = tmp_path / "run"
@@ -240,6 +246,7 @@ def test_a_damaged_config_is_refused_by_its_name(damage, short, tmp_path):
         runs.load_config(directory)
 
 
+@pytest.mark.broad
 def test_a_missing_config_is_said(short, tmp_path):
     directory = tmp_path / "run"
     shutil.copytree(short, directory)

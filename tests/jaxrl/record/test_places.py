@@ -194,6 +194,7 @@ def test_a_run_that_began_with_relative_paths_continues_with_whole_ones(tmp_path
         rundir.prepare(config("/elsewhere/"), print)
 
 
+@pytest.mark.broad
 def test_a_renamed_run_grows_no_second_directory(tmp_path):
     """Its last step cannot be saved, and the message says why."""
     run, moved = tmp_path / "run", tmp_path / "moved"
@@ -229,6 +230,7 @@ def test_a_run_renamed_while_a_save_begins_grows_no_second_directory(tmp_path, m
     assert checkpoint.steps(moved) and not checkpoint.steps(run)
 
 
+@pytest.mark.broad
 def test_old_checkpoints_are_removed_at_the_end_of_a_finished_run(tmp_path):
     """As where a kill came between a commit and what follows it."""
     loop.train(tiny.config(tmp_path, steps=6, **{"checkpoint.keep": 9}))

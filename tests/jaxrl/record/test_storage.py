@@ -258,6 +258,7 @@ def test_metrics_wait_for_room(small_disk):
     assert rows[5] == {"step": 6, "loss": 6.0, "not": None}
 
 
+@pytest.mark.broad
 def test_training_continues_where_storage_fails(small_disk):
     """A disk full from step 2 to 4: the run trains on, loses no row, and ends saved."""
     notes, ballast = [], []

@@ -50,6 +50,7 @@ def test_an_episode_is_imitated_turn_by_turn(made):
         assert problem.prompt in TOKENIZER.decode(tokens[: np.flatnonzero(mask)[0]])
 
 
+@pytest.mark.sample(3, broad=3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_calls_are_imitated_as_the_template_teaches_them(layout, tmp_path, monkeypatch):
     """And are read as the calls of the solution."""

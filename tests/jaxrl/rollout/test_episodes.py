@@ -171,6 +171,7 @@ def counting(states):
     return dataclasses.replace(digits(), turns=turns)
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.parametrize("replies", ["together", "arrival"])
 def test_a_reply_that_is_pending_between_steps_is_asked_for_once(replies, play):
     """In a run that goes on, whose pool remembers its episodes: no environment steps twice."""
@@ -214,6 +215,7 @@ def played_by(row):
     return said[0], tuple(said[1::2])
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.parametrize("replies", ("together", "arrival"))
 def test_environments_that_hang_cost_their_limit_once_a_turn_and_are_void(replies, play):
     """Those of one turn cost one limit together, and nothing else is lost."""
@@ -686,6 +688,7 @@ def sampled(slots, workers=0):
     return [row for group in groups.groups for row in group.rows], chunks
 
 
+@pytest.mark.broad
 def test_episodes_whose_replies_are_known_at_once_keep_their_slots():
     """Fewer slots than episodes: the others wait, and no history is read again."""
     (whole, _), (rows, chunks) = sampled(slots=12), sampled(slots=6)

@@ -83,6 +83,7 @@ def alone(params):
     return whole(Local(SETUP, params))
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize("dies", [{}, {"generator 0": 2}, {"generator 0": 1, "generator 1": 3}])
 def test_tokens_are_those_of_one_sampler_whoever_dies(params, alone, dies):
     world = World(dies)

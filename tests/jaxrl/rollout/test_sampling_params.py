@@ -27,6 +27,7 @@ def params():
     return jax.jit(functools.partial(decoder.init, MODEL))(jax.random.key(0))
 
 
+@pytest.mark.sample(2, broad=2)
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the layout of a CPU")
 @pytest.mark.parametrize("case", ["float32", "bfloat16", "int8", "adapters"])
 def test_each_layer_is_what_one_program_makes(case, params):

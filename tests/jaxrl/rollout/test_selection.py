@@ -91,6 +91,7 @@ def rewards(problems, group=4):
     return np.array([[1.0, 1.0, p.answer % 2, p.answer % 2] for p in problems])
 
 
+@pytest.mark.sample(3, broad=3)
 @pytest.mark.exact("a restored source of prompts continues with the same prompts")
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_restored_source_continues_as_the_original(name):
@@ -243,6 +244,7 @@ def test_angles_are_those_of_the_training_forward_pass():
         assert value == pytest.approx(wanted, abs=1e-5)
 
 
+@pytest.mark.broad
 @pytest.mark.exact("what a solution is worth is computed from the gradient of its plain loss")
 def test_solutions_are_worth_what_their_gradients_say():
     """Each gradient made in full, from a forward pass of its own row."""

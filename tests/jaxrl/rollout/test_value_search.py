@@ -110,6 +110,7 @@ def test_a_search_that_is_none_is_refused(width):
         value_search.searched(turns, width, lambda sequences: np.zeros(len(sequences)))
 
 
+@pytest.mark.broad
 def test_the_value_is_that_of_the_last_token_by_the_head_that_gives_least():
     params = {
         "decoder": decoder.init(MODEL, jax.random.key(0)),
@@ -147,6 +148,7 @@ def runs(tmp_path_factory):
     return found
 
 
+@pytest.mark.broad
 def test_a_run_is_searched_by_the_values_that_it_has_saved(runs):
     settings = evaluate.EvaluateConfig(problems=8, search=3, score_workers=0)
     figures = evaluate.measure(runs[0], settings)
@@ -169,6 +171,7 @@ def test_a_run_is_searched_by_the_values_that_it_has_saved(runs):
     assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (own, fast)), strict=True))
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("case", ("entry", "leaf", "shape"))
 def test_what_a_checkpoint_does_not_hold_is_refused(runs, case):
     where = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -180,6 +183,7 @@ def test_what_a_checkpoint_does_not_hold_is_refused(runs, case):
         checkpoint.restore_extra(Path(runs[0]), name, {"target": {leaf: shape}})
 
 
+@pytest.mark.broad
 def test_a_search_without_values_or_variety_is_refused(runs):
     trained, plain = runs
     for name, changes, why in (
@@ -194,6 +198,7 @@ def test_a_search_without_values_or_variety_is_refused(runs):
             evaluate.measure(name, settings)
 
 
+@pytest.mark.broad
 def test_an_oracle_makes_the_policy_better(runs):
     """Candidates that search for a name in the question are kept."""
     actor, task, pool_args = _parts(runs[0])

@@ -178,6 +178,7 @@ def test_a_conversation_that_is_returned_to_keeps_its_ids():
     assert len(made.row.tokens) == made.length and made.row.source.dtype == EMPTY.source.dtype
 
 
+@pytest.mark.sample(1)
 @pytest.mark.exact("replayed episodes keep their turns and contexts, and resume bit for bit")
 @pytest.mark.broad
 @pytest.mark.parametrize("task", [f"{__name__}:branches", "tests.jaxrl.run.test_episodes:digits"])

@@ -24,6 +24,7 @@ def started(tmp_path_factory):
     return composition.started(tmp_path_factory.mktemp("started") / "run")
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize(
     "pair",
     [

@@ -40,6 +40,7 @@ def whole(stage):
     return stage | {"course": {0: plain}}
 
 
+@pytest.mark.broad
 def test_a_stage_starts_where_the_one_before_ended(stage, tmp_path):
     tiny.run(tmp_path, **whole(stage))
     first = json.loads((tmp_path / "stages/0/summary.json").read_text())

@@ -203,6 +203,7 @@ def test_a_run_is_evaluated_on_episodes(run, capsys):
     assert figures["completion_length"] > 0 and figures["errors"] < figures["problems"] == 8
 
 
+@pytest.mark.broad
 def test_a_mixture_has_parts_with_turns_and_without(tmp_path, capsys):
     """Both are in each batch; they are imitated, trained, evaluated and voted on by part."""
     regimes = {"hops": ("hops", 1), "count": ("count", 2)}
@@ -266,6 +267,7 @@ CREDIT = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.broad
 @pytest.mark.parametrize("name", CREDIT)
 def test_credit_goes_to_turns(name, tmp_path):
@@ -298,6 +300,7 @@ def test_a_critic_of_turns_needs_turns(tmp_path):
         assemble.assemble(tiny.config(tmp_path, **given))
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize("seat", [1, 2])
 def test_a_person_plays_against_a_policy(seat, capsys, monkeypatch):
     """Through standard input; what is no move is asked for again, and the output stays JSON."""

@@ -105,6 +105,7 @@ def test_it_moves_the_coefficient(straight):
         assert after["entropy_coef"] == pytest.approx(max(0.0, moved), abs=1e-7)
 
 
+@pytest.mark.broad
 def test_the_moved_coefficient_is_in_the_loss(tmp_path):
     """A coefficient of 1 at the start gives another update than one of 0."""
     params = []

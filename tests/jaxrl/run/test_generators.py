@@ -34,6 +34,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(1)
 @pytest.mark.extra
 @pytest.mark.broad
 @pytest.mark.parametrize("case", CASES)

@@ -62,6 +62,9 @@ CASES = {
     },
     "search": {"task": "retrieval", "task_args": {"hops": 1}, "rollout.turn_tokens": 1},
 }  # fmt: skip
+BROAD = {"branches", "agent program"}
+"""Cases that have between them what the others have: tools, worker processes, replies that wait,
+branches and contexts. The others are slow."""
 SHORT = {
     "steps": 3, "warm_start.steps": 0, "eval.problems": 2, "eval.every": 0, "checkpoint.every": 1,
     "rollout.max_prompt_tokens": 32, "rollout.max_new_tokens": 60, "rollout.in_flight": 1.5,
@@ -70,8 +73,10 @@ SHORT = {
 
 
 @pytest.mark.exact("a run killed with episodes in flight, of any environment, is continued exactly")
-@pytest.mark.broad
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=pytest.mark.broad if c in BROAD else pytest.mark.slow) for c in CASES],
+)
 def test_a_run_killed_with_episodes_in_flight_is_continued_exactly(case, tmp_path):
     """Tokens, rewards, log-probabilities, and all that is trained with them, byte for byte."""
     straight, killed = tmp_path / "straight", tmp_path / "killed"

@@ -151,6 +151,7 @@ def test_a_fork_may_learn_from_a_file_where_the_other_sampled(to_file, files, tm
     assert name in found["before"] and name in found["after"]
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.parametrize("objective", ["ppo_clip", "decoupled_ppo"])
 def test_rows_are_taken_as_sampled_by_the_policy_before_the_update(objective, files, tmp_path):
     """So ratios are 1 in the first update, and where held-out rows are measured."""
@@ -283,6 +284,7 @@ def test_mismatched_answers_stand_under_the_next_prompt():
         assert list(np.flatnonzero(got.action_mask[n])) == list(range(len(prompt), len(whole)))
 
 
+@pytest.mark.broad
 def test_exchanged_answers_may_need_longer_rows_than_training(tmp_path):
     """A long answer under a long prompt, where each fits `packing.row_length` by itself."""
     made = [

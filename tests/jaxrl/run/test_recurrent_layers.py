@@ -67,6 +67,7 @@ def test_kill_and_resume(model, tmp_path):
     assert tiny.artefacts(tmp_path / "killed") == tiny.artefacts(tmp_path / "straight")
 
 
+@pytest.mark.sample(1, broad=3)
 @pytest.mark.parametrize(
     "further, match",
     [
@@ -101,6 +102,7 @@ def test_readers_of_rows_are_asked_too(tmp_path):
     recurrent.check_reader(config, FAMILIES["latent"], "Ann")
 
 
+@pytest.mark.broad
 def test_several_devices_are_refused_wherever_a_model_is_opened(tmp_path, monkeypatch, capsys):
     changes(tmp_path / "model")
     name = str(tmp_path / "model")

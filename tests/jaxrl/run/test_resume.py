@@ -41,6 +41,7 @@ def kill_in_save(process, run_dir):
     return torn()
 
 
+@pytest.mark.broad
 @pytest.mark.exact(
     "a run that is killed and continued equals an uninterrupted one, to the last bit"
 )
@@ -83,6 +84,7 @@ def in_flight(tmp_path_factory):
 FLIGHT = {"steps": 3, "checkpoint.every": 1, "warm_start.steps": 0, "eval.every": 0}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.broad
 @pytest.mark.parametrize(
     "changes",

@@ -59,6 +59,7 @@ def trained(file, tmp_path_factory):
     return directory
 
 
+@pytest.mark.broad
 def test_held_out_accuracy_and_calibration(trained):
     found = json.loads((trained / "summary.json").read_text())["eval"]
     assert found["after"]["loss"] < found["before"]["loss"]
@@ -66,6 +67,7 @@ def test_held_out_accuracy_and_calibration(trained):
     assert found["before"]["rows"] == 5 and "margin" in found["after"]
 
 
+@pytest.mark.broad
 def test_a_trained_one_is_the_reward_of_a_run(trained, tmp_path, capsys):
     """Its scores are those of its exported form, one sequence at a time."""
     out = tmp_path / "hf"
@@ -120,6 +122,7 @@ def test_a_trained_one_is_the_reward_of_a_run(trained, tmp_path, capsys):
     assert made[2].error == "timeout: " and "cannot read" in made[3].error
 
 
+@pytest.mark.broad
 def test_it_is_named_by_its_directory(trained, file):
     """Alone it is the reward; beside others, which are the task's, it is added."""
     arguments = ["--model", "m", "--data", str(file), "--reward", str(trained)]
@@ -163,6 +166,7 @@ def test_a_run_with_its_reward(trained, tmp_path):
     assert {"reward", "reward_model"} <= found["after"].keys()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.broad
 @pytest.mark.parametrize(
     "name", ["ppo", "online-dpo", "iterated-dpo", "rejection-sampling", "best-of-n"]

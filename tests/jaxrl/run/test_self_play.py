@@ -121,6 +121,7 @@ def test_rewards_of_others_go_through_a_worker():
     assert play.read(line, 3, turn, Environment(None, None, agents=2)) == reply
 
 
+@pytest.mark.broad
 def test_a_match_against_oneself_is_trained_as_it_was_sampled(tmp_path):
     """Both players' actions are trained, each with the advantage of its own side."""
     found = flights.trained(tmp_path / "run", **SELF)
@@ -164,6 +165,7 @@ def test_what_would_mix_the_rewards_of_agents_is_refused(changes, says, tmp_path
     assert "episodes have 2 agents" in str(refused.value)
 
 
+@pytest.mark.broad
 def test_an_agent_that_took_no_turn_cannot_be_rewarded(tmp_path):
     found = flights.trained(
         tmp_path / "run",

@@ -80,6 +80,7 @@ def test_grace_period_ends():
     assert child(BUSY.format(grace=0.1), send=[signal.SIGTERM]) == UNSAVED
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize("number", STOPPING)
 def test_uncaught_stop_exits_with_its_code(number):
     code = BUSY.format(grace=60).replace(", gate.closed()", "")
@@ -141,6 +142,7 @@ def swallowing() -> Task:
     return Task("swallowing", problem, reward, gold=lambda _: "1", alphabet="01", pure=True)
 
 
+@pytest.mark.broad
 def test_a_run_stops_before_the_next_update_although_a_reward_swallowed_it(tmp_path):
     made = tiny.config(tmp_path, task=f"{__name__}:swallowing", task_args={}, steps=9)
     with pytest.raises(Stop):

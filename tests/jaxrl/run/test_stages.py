@@ -176,6 +176,7 @@ def test_a_run_in_stages_cut_at_a_boundary_and_within_equals_an_uninterrupted_on
     assert {row["prompt"] for row in made[0]} & {row["prompt"] for row in made[1]} == set()
 
 
+@pytest.mark.sample(4, broad=4)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -202,6 +203,7 @@ def test_an_objective_of_a_stage_is_refused_before_the_first_step(
         assemble.assemble(config)
 
 
+@pytest.mark.broad
 def test_each_stage_trains_by_its_own_objective(tmp_path):
     changes = {
         "stages": {2: {"objective.policy": "reinforce"}},
@@ -215,6 +217,7 @@ def test_each_stage_trains_by_its_own_objective(tmp_path):
     assert clipped == [True, True, False, False]
 
 
+@pytest.mark.broad
 @pytest.mark.exact("a run whose objective alternates is cut and continued to the last bit")
 def test_a_run_whose_objective_alternates_cut_within_and_between_equals_an_uninterrupted_one(
     tmp_path, monkeypatch
@@ -248,6 +251,7 @@ DOMAINS = {
 }
 
 
+@pytest.mark.broad
 def test_domains_are_scored_by_their_own_tasks_and_logged_apart(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)  # a run that does not ask for it goes without
     changes = {

@@ -9,6 +9,7 @@ from tests.jaxrl import tiny
 SMALL = {"warm_start.steps": 0, "eval.every": 0, "steps": 2, "updates_per_batch": 2}
 
 
+@pytest.mark.broad
 def test_a_step_fetches_once_after_all_its_updates(tmp_path, monkeypatch):
     """With what is measured of the batch in between, which needs nothing of theirs."""
     events, fetch, program = [], jax.device_get, stage.program
@@ -34,6 +35,7 @@ def test_a_step_fetches_once_after_all_its_updates(tmp_path, monkeypatch):
     assert events == ["update", "update", "measure", "fetch 2"] * 2
 
 
+@pytest.mark.broad
 def test_an_implicit_copy_to_the_devices_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(placement, "pack", placement.on_host)
     with pytest.raises(Exception, match="Disallowed host-to-device transfer"):

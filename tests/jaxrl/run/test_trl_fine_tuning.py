@@ -181,6 +181,7 @@ def trainer_of(name):
     }[name]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.exact("loss and gradient norm of fine-tuning equal TRL's to 1e-4 on one batch")
 @pytest.mark.parametrize("name", ["sft", "dpo", "ipo", "kto", "orpo", "simpo", "cpo", "reward"])
 def test_a_batch_has_the_loss_and_the_gradient_norm_of_trl(name, models, classifiers, tmp_path):

@@ -13,6 +13,7 @@ from jaxrl.training import trainable
 from tests.jaxrl import tiny
 
 
+@pytest.mark.sample(1)
 @pytest.mark.broad
 @pytest.mark.parametrize(
     ("changes", "trained"),

@@ -129,6 +129,7 @@ def test_an_action_sees_its_prompt_and_its_chunk_alone(seed, size, data):
         assert target == row[t]
 
 
+@pytest.mark.broad
 @pytest.mark.exact("log-probs of responses in chunks are the same in training and sampling")
 def test_trained_log_probabilities_are_the_sampled_ones(tmp_path):
     """In the real loop, three chunks long."""

@@ -23,6 +23,7 @@ def _logits(config, params, tokens):
     return head.logits(hidden, decoder.unembedding(params))
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.exact("a log-prob sampled after a long observation equals the uncached one to 1e-4")
 @pytest.mark.parametrize("observed", [129, 200, 230])
 def test_log_probs_after_a_long_observation(observed):

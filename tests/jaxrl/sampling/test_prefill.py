@@ -29,6 +29,7 @@ LENGTHS = np.array([17, 1, 2, 30], np.int32)
 WIDTH = 32
 
 
+@pytest.mark.sample(2, broad=2)
 @pytest.mark.exact("a last prompt token that is read once: caches and states to the last bit")
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("piece", [8, WIDTH])

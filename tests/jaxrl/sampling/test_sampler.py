@@ -46,6 +46,7 @@ def completions():
     return oracle.run(mixed(40))
 
 
+@pytest.mark.broad
 @pytest.mark.exact("log-probs and entropies of the sampler equal those of the trainer")
 def test_recorded_logprobs_are_the_trainers(completions):
     """Log-probabilities, entropies and top log-probabilities, under every setting in one batch."""
@@ -65,6 +66,7 @@ def test_budgets_and_stops(completions):
     assert not all(c.stopped for c in completions.values())
 
 
+@pytest.mark.sample(2, broad=4)
 @pytest.mark.exact("sampled tokens do not depend on other requests, order, slots or chunks")
 @pytest.mark.parametrize(
     "changes",

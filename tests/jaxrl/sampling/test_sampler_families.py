@@ -15,6 +15,7 @@ from tests.models import tiny
 QUICK = ("qwen3", "gemma2", "deepseek-v3")  # norms on heads; windows and caps; latents and experts
 
 
+@pytest.mark.sample(3)
 @pytest.mark.exact("greedy decoding of every family equals the uncached argmax")
 @pytest.mark.parity
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ def start() -> tuple[sampler.Setup, sampler.Work]:
     return setup(hold=True)._replace(sampler=SLOTS), sampler.Work()
 
 
+@pytest.mark.broad
 @pytest.mark.exact("log-probabilities of every turn are the uncached model's, within 1e-4")
 @settings(max_examples=10, deadline=None)
 @given(st.data())

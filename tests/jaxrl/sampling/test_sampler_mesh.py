@@ -28,23 +28,27 @@ def report() -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.broad
 def test_a_decoding_step_exchanges_one_number(report):
     """How many sequences are live, with every feature on."""
     assert report["collectives"]["decode"] == [["all-reduce", 1]]
 
 
+@pytest.mark.broad
 @pytest.mark.parametrize("program", ["read", "insert", "append", "narrow", "choose"])
 def test_sequences_stay_where_they_are(report, program):
     """Prompts are read where their slots are, and slots are joined within a shard."""
     assert report["collectives"][program] == []
 
 
+@pytest.mark.broad
 def test_nothing_is_replicated(report):
     """Slots and rows are multiples of the batch's shards, whatever was asked for."""
     assert (report["sizes"], report["rows"]) == ([8, 16], 8)
     assert [shape[0] for shape in report["shards"].values()] == [1, 1, 1]
 
 
+@pytest.mark.broad
 @pytest.mark.exact("eight devices sample the tokens that one device samples")
 def test_tokens_are_those_of_one_device(report):
     """Over several turns; a second run compiles nothing."""

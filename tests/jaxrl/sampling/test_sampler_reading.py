@@ -20,6 +20,7 @@ NEVER = tuple((token, -INF) for token in oracle.STOPS)
 GREEDY, TRUNCATED = {"temperature": 0.0}, {"top_p": 0.9, "top_k": 3, "min_p": 0.01}
 
 
+@pytest.mark.broad
 def test_what_has_ended_is_fetched_and_nothing_else(monkeypatch):
     """Bytes go with the responses, not with the slots or their capacity."""
     fetched, transfers, fetch = [], [], mesh.fetch

@@ -38,6 +38,7 @@ def setup(family: str = "hybrid", **changes) -> sampler.Setup:
     return sampler.Setup(FAMILIES[family], oracle.KEY, (2,), 32, 64, LAYOUT, text=spell, **changes)
 
 
+@pytest.mark.broad
 @pytest.mark.exact("a group's completions from one state of their prompt are the uncached model's")
 @FAMILY
 def test_groups_in_slots_that_are_used_again(family):
@@ -59,6 +60,7 @@ def test_groups_in_slots_that_are_used_again(family):
     assert oracle.recorded_as_recomputed(list(done), params(family), FAMILIES[family]) > 60
 
 
+@pytest.mark.broad
 @pytest.mark.exact("a turn behind a stop string is the uncached model's")
 @FAMILY
 def test_a_sequence_cut_back_is_read_again(family, monkeypatch):
@@ -107,6 +109,7 @@ def test_a_sequence_is_resumed_from_its_tokens():
     assert oracle.recorded_as_recomputed(done, params(), CONFIG) > 20
 
 
+@pytest.mark.broad
 @pytest.mark.exact("beam search of width 1 over recurrent layers is greedy decoding")
 def test_beams():
     weights, prompt = decoder.unstack(params()), (3, 9, 4)

@@ -103,6 +103,7 @@ def completions():
     return [c for _, c in sorted(oracle.run(items, features=RECORDED).items())]
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.exact("log-probs over the recorded support equal those of the sampler to 1e-4")
 @pytest.mark.parametrize("shape", [PackingConfig(4096), PackingConfig(64, row_length=64)])
 def test_a_trainer_agrees_over_the_recorded_support(completions, shape):

@@ -109,6 +109,7 @@ def test_lines_of_a_board():
     assert len(game_arrays.lines(3, 3, 3)) == 8 and len(game_arrays.lines(6, 7, 4)) == 69
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.exact("episodes within the decode loop are those of the host, token for token")
 @pytest.mark.parametrize(
     ("task", "rollout"),

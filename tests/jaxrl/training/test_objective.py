@@ -161,6 +161,7 @@ NEEDED = {"k": 2}
 """Arguments that some of them have no default for."""
 
 
+@pytest.mark.sample(3, broad=4)
 @pytest.mark.exact("a share of a batch has the advantages of a batch of its own")
 @pytest.mark.parametrize("function", ADVANTAGES)
 @settings(max_examples=3, deadline=None)
@@ -253,6 +254,7 @@ def _named(function: str) -> tuple[object, str]:
 CONFIGS = configs_by_advantage()
 
 
+@pytest.mark.sample(8, broad=5)
 @pytest.mark.parametrize("plain", CONFIGS.values(), ids=CONFIGS)
 def test_shaping_moves_each_advantage_or_is_refused(plain):
     shaped = dataclasses.replace(plain, shaping=f"{__name__}:fined")

@@ -172,6 +172,7 @@ def trained(model: DecoderConfig, trains: str, of_critic: bool) -> dict:
     return {"decoder": params, "value": head}
 
 
+@pytest.mark.broad
 @pytest.mark.exact("weight decay applies to matrices, and to no vector, for any decoder or adapter")
 @settings(max_examples=20, deadline=None)
 @given(decoders(), st.sampled_from(["whole", "lora", "dora"]), st.booleans())
@@ -181,6 +182,7 @@ def test_exactly_the_matrices_are_decayed(model, trains, of_critic):
         assert found == is_matrix(tuple(step.key for step in path)), path
 
 
+@pytest.mark.sample(2, broad=2)
 @pytest.mark.parametrize("method", ["adamw", "lion", "muon", "adafactor"])
 def test_every_method_decays_the_matrices_alone(method):
     """Where gradients are zero, an update is the decay."""

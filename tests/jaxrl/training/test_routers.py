@@ -55,6 +55,7 @@ def weights(rows):
     return {token: share for token, share in found.items() if share}, sequences
 
 
+@pytest.mark.sample(2, broad=2)
 @pytest.mark.parametrize("case", CASES)
 def test_a_token_counts_in_each_context_as_in_a_row_of_its_own(case):
     written, others = CASES[case]
@@ -65,6 +66,7 @@ def test_a_token_counts_in_each_context_as_in_a_row_of_its_own(case):
     assert_counts_as_apart(acts, parent)
 
 
+@pytest.mark.sample(8, broad=5)
 @pytest.mark.parametrize("seed", range(40))
 def test_so_it_does_in_contexts_at_random(seed):
     draw = np.random.default_rng(seed)

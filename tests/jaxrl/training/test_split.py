@@ -162,6 +162,7 @@ def check(name: str, aggregation: str, split: str) -> None:
         np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-6, err_msg=key)
 
 
+@pytest.mark.sample(2, broad=5)
 @pytest.mark.exact("an objective's loss, gradient and metrics do not depend on micro-batches, 1e-4")
 @pytest.mark.parametrize("name", broad_except(ORDINARY, OBJECTIVES))
 def test_an_objective_does_not_depend_on_the_split(name):
@@ -175,6 +176,7 @@ def test_an_objective_does_not_depend_on_the_split(name):
         check(name, "seq-mean-token-mean", "several, in contexts")
 
 
+@pytest.mark.sample(3, broad=4)
 @pytest.mark.exact(
     "an aggregation's loss and gradient do not depend on micro-batches or chunks, 1e-4"
 )

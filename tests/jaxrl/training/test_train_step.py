@@ -113,6 +113,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.exact("an update equals the plain gradient whatever the packing")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_update_is_the_plain_gradient_whatever_the_packing(data, expected, shape):
@@ -203,6 +204,7 @@ def test_terms_of_the_objective_add_up_over_micro_batches(data):
     assert tree_max(whole, without) > 1e-3
 
 
+@pytest.mark.broad
 @pytest.mark.exact("an objective that couples a group does not depend on micro-batches")
 def test_an_objective_that_couples_a_group_is_exact_over_micro_batches(data):
     """Every pair of a group has a term, also where the two lie in different micro-batches."""

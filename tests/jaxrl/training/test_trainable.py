@@ -75,6 +75,7 @@ def test_adapters_change_and_their_base_does_not(base):
     assert moments == 2 * small
 
 
+@pytest.mark.broad
 def test_the_sampler_gets_the_adapters():
     _, state = trained(4, ())
     tokens = jnp.arange(8)[None] + 1
@@ -120,6 +121,7 @@ WAYS = {
 }
 
 
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("way", WAYS)
 def test_frozen_parameters_are_held_in_the_compute_dtype(way, dtype):
@@ -152,6 +154,7 @@ def test_frozen_parameters_are_held_in_the_compute_dtype(way, dtype):
     assert bytes_held == width * sum(a.size for a in reference) + 2 * norms
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.exact("frozen weights held in bfloat16 give the log-probabilities of float32 ones")
 @pytest.mark.parametrize("rank", [0, 4])
 def test_what_is_held_in_the_compute_dtype_computes_the_same(rank):

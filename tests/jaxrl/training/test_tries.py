@@ -54,6 +54,7 @@ def weighted(params, packed, weights, micro_batches):
     return jnp.vdot(total, weights), total
 
 
+@pytest.mark.broad
 @pytest.mark.exact("a trie gives the log-probs and gradient of its contexts apart, 1e-5")
 def test_a_trie_gives_what_its_contexts_give_apart():
     data = branched(batch(5, groups=2, size=2), 5)
@@ -73,6 +74,7 @@ def test_a_trie_gives_what_its_contexts_give_apart():
         np.testing.assert_allclose(leaf, want, atol=1e-5 * max(1.0, np.abs(want).max()))
 
 
+@pytest.mark.broad
 @pytest.mark.exact("an update on episodes that branch does not depend on micro-batches, 1e-4")
 def test_an_episode_that_branches_counts_once_however_it_is_split():
     """As one sequence of a loss that looks at whole sequences."""

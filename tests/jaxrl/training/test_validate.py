@@ -88,6 +88,7 @@ def is_refused(policy: str, advantage: str) -> bool:
     return False
 
 
+@pytest.mark.broad
 def test_a_policy_objective_of_sequences_refuses_an_advantage_of_tokens():
     for policy in ("gmpo", "kimi_opmd", "oapl", "grao", "a_lol"):
         for advantage in ("tp_grpo", "m_grpo"):
@@ -119,6 +120,7 @@ KINDS = {
 works as one, of bool."""
 
 
+@pytest.mark.sample(10, broad=7)
 @pytest.mark.parametrize("advantage", ADVANTAGES)
 def test_an_advantage_that_is_not_refused_is_finite_and_of_a_kind(advantage):
     if not is_refused("ppo_clip", advantage):
@@ -129,6 +131,7 @@ def test_an_advantage_that_is_not_refused_is_finite_and_of_a_kind(advantage):
         assert np.all(np.isfinite(found))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.broad
 @pytest.mark.parametrize("advantage", KINDS.values())
 def test_what_is_not_refused_can_be_differentiated(advantage):
@@ -149,6 +152,7 @@ def test_most_are_not_refused():
         assert not is_refused("ppo_clip", advantage), advantage
 
 
+@pytest.mark.sample(12)
 @pytest.mark.broad
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_is_not_refused_is_finite(policy):
@@ -173,6 +177,7 @@ def arguments(kinds: tuple[type, ...]) -> list[tuple[str, str, str]]:
     ]
 
 
+@pytest.mark.sample(5, broad=4)
 @pytest.mark.parametrize(("slot", "name", "argument"), arguments((str,)))
 def test_a_misspelled_choice_is_refused(slot, name, argument):
     """By the name of its field, with what may be chosen."""
