@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Literal
 
 Kernel = Literal["auto", "xla", "cudnn", "splash"]
@@ -14,6 +15,9 @@ first in each period are stacked in `layers_0`, the second ones in `layers_1`, .
 
 SHARING = "sharing_layers_"
 """The same, of the top layers that keep no keys and values of their own; see `LayerKinds`."""
+
+Part = Literal["mixer", "attention", "mlp", "experts"]
+"""What a layer of one part alone is: recurrent, attention, a dense MLP or a routed one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +93,43 @@ class DeltaRule:
     def channels(self) -> int:
         """Of the convolution: queries, keys and values of all heads."""
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+
+@dataclasses.dataclass(frozen=True)
+class Mamba2:
+    """A state space with scalar decays (Dao and Gu 2024), behind a short convolution."""
+
+    heads: int
+    head_dim: int
+    """Features of a value."""
+    groups: int
+    """Each serves an equal run of heads with its keys and queries; norms are over a group."""
+    state: int
+    """Features of a key, and of a query."""
+    taps: int
+    """Tokens that the convolution sees, the newest included."""
+    conv_bias: bool = True
+    strides: tuple[float, float] = (0.0, math.inf)
+    """Bounds of how far a token moves the state."""
+
+    def __post_init__(self) -> None:
+        if self.heads % self.groups:
+            raise ValueError(
+                f"heads={self.heads} is not a multiple of groups={self.groups}; choose groups that "
+                "divides it"
+            )
+        if self.taps < 2:
+            raise ValueError(f"taps={self.taps}: the convolution must see at least 2 tokens")
+
+    @property
+    def size(self) -> int:
+        """Features of the values of all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: values of all heads, keys and queries of all groups."""
+        return self.size + 2 * self.groups * self.state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +249,10 @@ class DecoderConfig:
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
-    activation: Literal["silu", "gelu_tanh"] = "silu"
+    activation: Literal["silu", "gelu_tanh", "relu"] = "silu"
+    self_gated: bool = False
+    """MLPs and experts have no gate but what they project up: activation(up) * up, which for relu
+    is the squared ReLU (Nemotron-H)."""
     embed_scale: float = 1.0
     residual_scale: float = 1.0
     """Factor on what attention and MLP add to the residual stream (Granite)."""
@@ -237,10 +281,15 @@ class DecoderConfig:
     convolution: int = 0
     """Tokens that the gated short convolution sees, the newest included, which mixes tokens in
     recurrent layers instead (LFM2)."""
+    mamba: Mamba2 | None = None
+    """What mixes tokens in recurrent layers instead."""
     kinds: LayerKinds | None = None
     """What differs between local layers and others; None: their window and RoPE alone."""
     recurrent_layers: tuple[bool, ...] = ()
-    """Which layers have `delta` or `convolution` in place of attention; empty: none."""
+    """Which layers have `delta`, `convolution` or `mamba` in place of attention; empty: none."""
+    parts: tuple[Part, ...] = ()
+    """Which one part each layer has (Nemotron-H); empty: attention or what stands in its place,
+    and an MLP."""
     dtype: str = "float32"
     """Compute dtype; parameters stay float32 unless the caller casts them."""
     attention: Kernel = "auto"
@@ -253,7 +302,7 @@ class DecoderConfig:
                 f"num_heads={self.num_heads} is not a multiple of "
                 f"num_kv_heads={self.num_kv_heads}; choose num_kv_heads that divides it"
             )
-        for field in ("rope_layers", "local_layers", "recurrent_layers"):
+        for field in ("rope_layers", "local_layers", "recurrent_layers", "parts"):
             flags = getattr(self, field)
             if flags and len(flags) != self.num_layers:
                 raise ValueError(
@@ -265,7 +314,7 @@ class DecoderConfig:
                 f"local_layers needs a sliding_window, got {self.sliding_window}; "
                 "set it to the number of tokens a local layer sees"
             )
-        if any(self.recurrent_layers):
+        if any(self.recurrent_layers) or self.parts:
             self._check_recurrent()
         if self.kinds:
             self._check_kinds(self.kinds)
@@ -319,6 +368,12 @@ class DecoderConfig:
             return layer
         return max(i for i in below if self.is_local(i) == self.is_local(layer))
 
+    def routes(self, layer: int) -> bool:
+        """Whether a layer has routed experts."""
+        if self.parts:
+            return self.parts[layer] == "experts"
+        return self.experts is not None and layer >= self.dense_layers
+
     def place(self, layer: int) -> tuple[str, int]:
         """The stack of parameters that has a layer, and its row there."""
         if self.cycled:
@@ -334,7 +389,8 @@ class DecoderConfig:
     def _period(self, first: int, last: int) -> int:
         """After how many layers the kinds of those from `first` to `last` repeat."""
         flags = self.recurrent_layers or self.local_layers or (False,) * self.num_layers
-        kinds = [(flags[i], i < self.dense_layers) for i in range(first, last)]
+        parts = self.parts or (None,) * self.num_layers
+        kinds = [(flags[i], i < self.dense_layers, parts[i]) for i in range(first, last)]
         sizes = range(1, len(kinds) // 2 + 1)
         return next((n for n in sizes if kinds[n:] == kinds[:-n]), len(kinds))
 
@@ -364,13 +420,19 @@ class DecoderConfig:
             )
 
     def _check_recurrent(self) -> None:
+        mixers = sum(map(bool, (self.delta, self.convolution, self.mamba)))
         lacking = {
-            "delta or convolution alone": bool(self.delta) == bool(self.convolution),
+            "one of delta, convolution and mamba": mixers != 1,
             "a convolution of 2 tokens or more": self.convolution < 0 or self.convolution == 1,
-            "attention in some layer": all(self.recurrent_layers),
+            "attention in some layer": "attention" not in self.parts
+            if self.parts
+            else all(self.recurrent_layers),
+            "parts that are mixers in recurrent layers alone": bool(self.parts)
+            and self.recurrent_layers != tuple(part == "mixer" for part in self.parts),
+            "experts where parts are": bool(self.parts)
+            and bool(self.experts) != ("experts" in self.parts),
             "norms before attention and MLP alone": not self.pre_norm or self.post_norm,
             "attention that is not latent": self.latent is not None,
-            "residual_scale=1": self.residual_scale != 1,
         }
         if needs := [name for name, lacks in lacking.items() if lacks]:
             raise ValueError(f"recurrent_layers={self.recurrent_layers} needs {needs[0]}; add it")

@@ -6,7 +6,6 @@ and scanned for training; the sampler unrolls them over per-layer caches (`unsta
 
 from __future__ import annotations
 
-import collections
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from jaxrl.models.layers import (
     rms_norm,
 )
 from jaxrl.models.linear import Transposed
+from jaxrl.models.mixers import block as hybrid
 from jaxrl.models.mixers import kind_block, pattern
 from jaxrl.models.mixers import memory as memories
 from jaxrl.models.mixers.block import RecurrentBlock
@@ -66,7 +66,7 @@ class Decoder(nnx.Module):
     """
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
-        def stack(depth: int, *, routed: bool, kind: Maker = Block) -> AnyBlock:
+        def stack(depth: int, *, routed: bool, kind: Maker) -> AnyBlock:
             @nnx.split_rngs(splits=depth)
             @nnx.vmap(in_axes=(0,), out_axes=0)
             def make(rngs: nnx.Rngs) -> AnyBlock:
@@ -80,11 +80,12 @@ class Decoder(nnx.Module):
             return nnx.Param(value, axes=("vocab", "embed"), inputs=0, batch=0)
 
         self.embed = table()
-        places = [config.place(i)[0] for i in range(config.num_layers)]
-        for name, depth in collections.Counter(places).items():
-            layer = places.index(name)
-            routed = config.experts is not None and layer >= config.dense_layers
-            setattr(self, name, stack(depth, routed=routed, kind=_kind(config, layer)))
+        stacks: dict[str, list[int]] = {}
+        for i in range(config.num_layers):
+            stacks.setdefault(config.place(i)[0], []).append(i)
+        for name, (first, *rest) in stacks.items():
+            routed, kind = config.routes(first), _kind(config, first)
+            setattr(self, name, stack(1 + len(rest), routed=routed, kind=kind))
         if config.kinds and config.kinds.input_size:
             self.inputs = LayerInputs(config, rngs=rngs)
         self.norm = Norm(config, (config.hidden_size,), ("embed",))
@@ -137,14 +138,14 @@ def _kind(config: DecoderConfig, layer: int) -> Maker:
     if config.kinds:
         sharing = layer >= config.num_layers - config.sharing
         return functools.partial(KindBlock, local=config.is_local(layer), sharing=sharing)
-    return RecurrentBlock if config.recurrent and config.recurrent_layers[layer] else Block
+    return hybrid.kind(config, layer)
 
 
 def _block(config: DecoderConfig, params: Params) -> AnyBlock:
     if config.kinds:
         return kind_block.block(config, params)
-    kind = RecurrentBlock if "mixer" in params else Block
-    return nnx.merge(_block_def(config, "router" in params["mlp"], kind), nnx.State(params))
+    routed, kind = "router" in params.get("mlp", ()), hybrid.kind_of(params)
+    return nnx.merge(_block_def(config, routed, kind), nnx.State(params))
 
 
 def _embed(config: DecoderConfig, params: Params, tokens: jax.Array) -> jax.Array:
@@ -237,7 +238,7 @@ def _forward(
         layer_params, kind, local = xs
         layer_params, gated = gates.take(layer_params, layout)
         block = _block(config, layout.weights(layer_params, stack))
-        has_routing = routed and "router" in layer_params["mlp"]
+        has_routing = routed and "router" in layer_params.get("mlp", ())
         if isinstance(block, RecurrentBlock):
             x, routing = block.train(x, segment, gated, routed=has_routing)
             return layout.activations(x), routing
@@ -304,7 +305,7 @@ def outputs_first(params: Params) -> Params:
     """
     inputs = {"q": 1, "k": 1, "v": 1, "o": 2, "gate": 1, "up": 1, "down": 1}
     inputs |= {"qkvz": 1, "ba": 1, "qkv": 1, "z": 1, "b": 1, "a": 1, "out": 2}
-    inputs |= {"bcx": 1, "output": 1, "projection": 1}
+    inputs |= {"bcx": 1, "zxbcdt": 1, "output": 1, "projection": 1}
 
     def turn(part: Params, axes: int) -> Params:
         def leaf(name: str, value: Any) -> Any:
@@ -333,8 +334,7 @@ def cast(params: Params, dtype: str) -> Params:
     """
     exempt_names = {
         "weight", "router", "router_bias", "correction", "sinks", "scales", "a_log", "dt_bias",
-        "conv", "router_scale",
-        "expert_scale",
+        "conv", "conv_bias", "skip", "router_scale", "expert_scale",
     }  # fmt: skip
 
     def leaf(path: tuple[Any, ...], a: jax.Array) -> jax.Array:

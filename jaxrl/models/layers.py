@@ -258,7 +258,7 @@ class LatentAttention(nnx.Module):
 
 
 def _activate(config: DecoderConfig, x: jax.Array) -> jax.Array:
-    return jax.nn.silu(x) if config.activation == "silu" else jax.nn.gelu(x, approximate=True)
+    return getattr(jax.nn, config.activation.removesuffix("_tanh"))(x)
 
 
 class MLP(nnx.Module):
@@ -267,17 +267,18 @@ class MLP(nnx.Module):
     def __init__(self, config: DecoderConfig, size: int, *, rngs: nnx.Rngs) -> None:
         d, depth = config.hidden_size, _depth(config)
         self.config = config
-        self.gate = _matrix(rngs, (d, size), ("embed", "mlp"))
+        if not config.self_gated:
+            self.gate = _matrix(rngs, (d, size), ("embed", "mlp"))
         self.up = _matrix(rngs, (d, size), ("embed", "mlp"))
         self.down = _matrix(rngs, (size, d), ("mlp", "embed"), depth=depth)
         if config.mlp_bias:
-            self.gate_bias = _vector(0.0, (size,), ("mlp",))
-            self.up_bias = _vector(0.0, (size,), ("mlp",))
+            self.gate_bias, self.up_bias = (_vector(0.0, (size,), ("mlp",)) for _ in range(2))
             self.down_bias = _vector(0.0, (d,), ("embed",))
 
     def __call__(self, x: jax.Array, layout: Layout = Layout()) -> jax.Array:
         """[B, T, D] to the same."""
-        gate, up = (project(x, p.get_value()) for p in (self.gate, self.up))
+        up = project(x, self.up.get_value())
+        gate = up if self.config.self_gated else project(x, self.gate.get_value())
         if self.config.mlp_bias:
             gate = gate + self.gate_bias[...].astype(x.dtype)
             up = up + self.up_bias[...].astype(x.dtype)
@@ -296,7 +297,8 @@ class ExpertMLP(nnx.Module):
         if e.correction_bias:
             self.correction = _vector(0.0, (n,), ("expert",))
         wide, narrow = ("expert", "embed", "mlp"), ("expert", "mlp", "embed")
-        self.gate = _matrix(rngs, (n, d, f), wide, batch=1)
+        if not config.self_gated:
+            self.gate = _matrix(rngs, (n, d, f), wide, batch=1)
         self.up = _matrix(rngs, (n, d, f), wide, batch=1)
         self.down = _matrix(rngs, (n, f, d), narrow, batch=1, depth=depth)
         if e.biases:
@@ -358,7 +360,8 @@ class ExpertMLP(nnx.Module):
         source = order // e.per_token
         sizes = jnp.bincount(chosen.reshape(-1), length=e.num_experts)
         rows, row_expert = tokens[source], chosen.reshape(-1)[order]
-        gate, up = (project_ragged(rows, p.get_value(), sizes) for p in (self.gate, self.up))
+        up = project_ragged(rows, self.up.get_value(), sizes)
+        gate = up if self.config.self_gated else project_ragged(rows, self.gate.get_value(), sizes)
         if e.biases:
             gate = gate + self.gate_bias[...].astype(x.dtype)[row_expert]
             up = up + self.up_bias[...].astype(x.dtype)[row_expert]
@@ -376,10 +379,8 @@ class ExpertMLP(nnx.Module):
 
     def _shared(self, x: jax.Array) -> jax.Array:
         """What the expert that every token passes adds, [B, T, D]."""
-        y = self.shared(x)
-        if not self.config.experts.shared_gate:
-            return y
-        return y * jax.nn.sigmoid(project(x, self.shared_gate[...].T))
+        y, gated = self.shared(x), self.config.experts.shared_gate
+        return y * jax.nn.sigmoid(project(x, self.shared_gate[...].T)) if gated else y
 
 
 def make_mlp(config: DecoderConfig, *, routed: bool, rngs: nnx.Rngs) -> MLP | ExpertMLP:

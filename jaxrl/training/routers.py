@@ -173,7 +173,8 @@ def steered(params: Params, load: jax.Array, speed: float) -> Params:
       speed: see `Terms.bias_speed`.
     """
     steps = router.bias_step(load, speed=speed)
-    names = [name for name in pattern.names(params) if "correction" in params[name]["mlp"]]
+    stacked = pattern.names(params)
+    names = [name for name in stacked if "correction" in params[name].get("mlp", ())]
     stacks = dict[str, Any]()
     for i, name in enumerate(names):  # a stack has every len(names)-th of the routed layers
         mlp = params[name]["mlp"]

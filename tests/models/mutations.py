@@ -93,8 +93,8 @@ def mutations(raw: Raw) -> Iterator[tuple[str, Raw]]:
     for key in VALUES.keys() - raw.keys():
         for value in VALUES[key]:
             yield f"added {key}={value}", raw | {key: value}
-    typed = ["sliding_attention", "full_attention"] * raw["num_hidden_layers"]
-    typed = typed[: raw["num_hidden_layers"]]
+    depth = raw.get("num_hidden_layers") or len(raw["layers_block_type"])
+    typed = (["sliding_attention", "full_attention"] * depth)[:depth]
     yield "layer types", raw | {"layer_types": typed, "sliding_window": 5}
     yield from _ropes(raw)
 

@@ -172,6 +172,69 @@ def test_keys_of_released_files(tmp_path):
             hf_config.read(other)
 
 
+@pytest.mark.broad
+def test_keys_of_mamba(tmp_path):
+    """Granite 4: bounds of the strides, and layers by the names of transformers 4."""
+    tiny.make(*tiny.VARIANTS["granite-hybrid-dense"], tmp_path / "base")
+    raw = json.loads((tmp_path / "base/config.json").read_text())
+    rest = {k: v for k, v in raw.items() if k != "layer_types"}
+    old = ["mamba", "attention", "mamba"]
+    changes = {
+        "strides": raw | {"time_step_limit": [0.4, 1.5]},
+        "a lower bound": raw | {"time_step_limit": [0.9, float("inf")]},
+        "old names": rest | {"layers_block_type": old, "time_step_limit": None},
+        "sizes": raw | {"mamba_d_head": "auto", "position_embedding_type": None},
+    }
+    sides = Sides(tmp_path / "base")
+    dense = "granite-hybrid-dense"
+    assert compare(sides, changes, tmp_path / "base", dense, None) == len(changes) - 1
+    wrong = {
+        "mamba_proj_bias": True,
+        "hidden_act": "gelu_pytorch_tanh",
+        "layer_types": ["mamba", "attention", "conv"],
+        "mamba_d_head": 4,
+        "mamba_n_groups": 3,
+        "mamba_d_conv": 1,
+        "time_step_limit": [2.0, 1.0],
+    }
+    for key, value in wrong.items():
+        with pytest.raises(ValueError, match=rf"{key.removeprefix('mamba_n_')}|taps=1"):
+            hf_config.read(raw | {key: value})
+    with pytest.raises(ValueError, match=r"layer_types=\(\): give 3"):
+        hf_config.read(rest)
+
+
+@pytest.mark.broad
+def test_keys_of_parts(tmp_path):
+    """Nemotron-H: layers as released files write them, and keys by older names."""
+    tiny.make(*tiny.VARIANTS["nemotron-h"], tmp_path / "base")
+    raw = json.loads((tmp_path / "base/config.json").read_text())
+    rest = {k: v for k, v in raw.items() if k != "layers_block_type"}
+    changes = {
+        "letters": rest | {"hybrid_override_pattern": "ME*-ME*-M", "num_hidden_layers": 9},
+        "a lower bound": raw | {"time_step_min": 1.2},
+        "its older name": {k: v for k, v in raw.items() if k != "time_step_min"}
+        | {"mamba_dt_min": 1.2},
+        "norms": raw | {"layer_norm_epsilon": 1e-2, "rms_norm_eps": 1.0},
+        "groups of experts": raw | {"n_group": 2, "topk_group": 1, "norm_topk_prob": False},
+    }
+    sides = Sides(tmp_path / "base")
+    assert compare(sides, changes, tmp_path / "base", "nemotron-h", None) == len(changes)
+    wrong = {
+        "mlp_hidden_act": "silu",
+        "mamba_hidden_act": "gelu",
+        "layers_block_type": ["mamba", "conv"],
+        "moe_latent_size": 8,
+        "use_bias": True,
+        "mlp_bias": True,
+    }
+    for key, value in wrong.items():
+        with pytest.raises(ValueError, match=key):
+            hf_config.read(raw | {key: value})
+    with pytest.raises(ValueError, match="hybrid_override_pattern"):
+        hf_config.read(rest | {"hybrid_override_pattern": "MX*-"})
+
+
 def test_short_texts_by_an_edited_context(tmp_path):
     """Of longrope, the short factors with the temperature of the whole context, as documented."""
     rope = {

@@ -1,4 +1,4 @@
-"""The gated delta rule in chunks against one token at a time, and what padding does to a state."""
+"""Recurrences in chunks against one token at a time, and what padding does to a state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig, Experts
-from jaxrl.models.mixers import delta_rule, pattern
+from jaxrl.models.mixers import delta_rule, pattern, state_space
 from tests.models.test_extend import FAMILIES
 
 B, H, K, V = 2, 3, 8, 6
@@ -92,6 +92,44 @@ def test_gradients():
         np.testing.assert_allclose(a, b, atol=2e-5 * np.abs(b).max())
 
 
+@pytest.mark.exact("Mamba-2 in chunks equals one token at a time to 2e-6, gradients to 2e-5")
+@pytest.mark.parametrize("total, chunk", [(5, 8), (47, 16)])
+def test_state_spaces_in_chunks_equal_single_tokens(total, chunk):
+    """Two groups of two heads; segments begin anywhere."""
+    rng = np.random.default_rng(total)
+    q, k = rng.standard_normal((2, B, total, 2, K)).astype(np.float32)
+    v = rng.standard_normal((B, total, 4, V)).astype(np.float32)
+    g = -np.exp(rng.uniform(-9, 4, (B, total, 4))).astype(np.float32)
+    state = rng.standard_normal((B, 4, K, V)).astype(np.float32)
+    starts = rng.random((B, total)) < 0.05
+    starts[0, 0] = total == 5  # also at once
+    segment = np.cumsum(starts, axis=1).astype(np.int32)
+    weight = rng.standard_normal(v.shape)
+
+    def chunked(inputs):
+        y, end = state_space.run(*inputs, state, segment, chunk=chunk)
+        return jnp.sum(y * weight), (y, end)
+
+    def single(inputs):
+        def one(carry, xs):
+            state, before = carry
+            *token, now = xs
+            state = jnp.where((now == before)[:, None, None, None], state, 0)
+            y, state = state_space.step(*token, state)
+            return (state, now), y
+
+        xs = (*(jnp.moveaxis(a, 1, 0) for a in inputs), segment.T)
+        (end, _), y = jax.lax.scan(one, (state, jnp.zeros(B, jnp.int32)), xs)
+        y = jnp.moveaxis(y, 0, 1)
+        return jnp.sum(y * weight), (y, end)
+
+    ours, theirs = (jax.jit(jax.grad(f, has_aux=True))((q, k, v, g)) for f in (chunked, single))
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5 * np.abs(b).max())
+    for a, b in zip(ours[1], theirs[1], strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6 * np.abs(b).max())
+
+
 def test_segments_begin_where_a_token_does_not_follow_the_one_before():
     positions = np.array([[0, 1, 2, 0, 1, 0, 0], [0, 0, 1, 2, 3, 4, 5]])
     until = np.array([[3, 3, 3, 5, 5, 0, 0], [0, 7, 7, 7, 7, 7, 7]])
@@ -108,13 +146,14 @@ def _params(family="hybrid"):
 
 
 @pytest.mark.broad
-def test_gradients_at_zeros_are_finite():
-    params = {**_params(), "embed": jnp.zeros_like(_params()["embed"])}
+@pytest.mark.parametrize("family", ["hybrid", "mamba"])
+def test_gradients_at_zeros_are_finite(family):
+    params = {**_params(family), "embed": jnp.zeros_like(_params(family)["embed"])}
 
     def loss(params):
         tokens = np.zeros((1, 9), np.int32)
         hidden = decoder.hidden(
-            HYBRID, params, tokens, np.arange(9)[None], np.full((1, 9), 9), remat="full"
+            FAMILIES[family], params, tokens, np.arange(9)[None], np.full((1, 9), 9), remat="full"
         )
         return jnp.sum(hidden)
 
@@ -123,7 +162,7 @@ def test_gradients_at_zeros_are_finite():
 
 @pytest.mark.sample(1, broad=1)
 @pytest.mark.exact("tokens of padding change no bit of a recurrent state, wherever they stand")
-@pytest.mark.parametrize("family", ["hybrid", "convolution"])
+@pytest.mark.parametrize("family", ["hybrid", "convolution", "mamba", "parts"])
 def test_padding_changes_no_state(family):
     config, rng = FAMILIES[family], np.random.default_rng(3)
     tokens = rng.integers(0, 31, (2, 12)).astype(np.int32)
@@ -185,10 +224,13 @@ def test_routing_above_dense_layers():
     "changes, needs",
     [
         ({"recurrent_layers": (True,) * 5}, "attention in some layer"),
-        ({"delta": None}, "delta or convolution alone"),
-        ({"convolution": 3}, "delta or convolution alone"),
+        ({"delta": None}, "one of delta, convolution and mamba"),
+        ({"convolution": 3}, "one of delta, convolution and mamba"),
         ({"delta": None, "convolution": 1}, "2 tokens or more"),
         ({"post_norm": True}, "norms before"),
+        ({"parts": ("mixer", "mlp", "mixer", "mlp", "mixer")}, "attention in some layer"),
+        ({"parts": ("attention",) * 5}, "parts that are mixers"),
+        ({"parts": ("mixer", "attention", "mixer", "experts", "mixer")}, "experts where parts are"),
         ({"recurrent_layers": (True, False)}, "2 entries for num_layers=5"),
     ],
 )

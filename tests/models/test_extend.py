@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxrl.models import decoder, head
-from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, Latent, LayerKinds
+from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, Latent, LayerKinds, Mamba2
 from tests import broad_except
 
 V = 31
@@ -65,6 +65,23 @@ FAMILIES = {
         convolution=3,
         recurrent_layers=(True, False, True, False, True),
         experts=Experts(4, 2, 8, dense_layers=2),
+    ),
+    "mamba": DecoderConfig(
+        *(V, 16, 24, 5, 4, 2, 8),
+        residual_scale=0.5,
+        rope_layers=(False,) * 5,
+        mamba=Mamba2(4, 8, groups=2, state=6, taps=4),
+        recurrent_layers=(True, False, True, False, True),
+        experts=Experts(4, 2, 8, shared_size=8),
+    ),
+    "parts": DecoderConfig(
+        *(V, 16, 24, 5, 4, 2, 8),
+        activation="relu",
+        self_gated=True,
+        mamba=Mamba2(4, 8, groups=2, state=6, taps=4),
+        recurrent_layers=(True, False, False, False, True),
+        parts=("mixer", "experts", "attention", "mlp", "mixer"),
+        experts=Experts(4, 2, 8, shared_size=8),
     ),
 }
 WIDTHS = (8, 136)

@@ -44,6 +44,23 @@ _LFM2_MOE = {
     "layer_types": ["full_attention" if i in (2, 6, 10, 14, 18, 21) else "conv" for i in range(24)],
 }
 _LFM2 = {"full_attn_idxs": [2, 5, 8, 10, 12, 14]}
+_GRANITE_TINY = {
+    "num_local_experts": 64,
+    "num_experts_per_tok": 6,
+    "shared_intermediate_size": 1024,
+    "layer_types": ["attention" if i in (5, 15, 25, 35) else "mamba" for i in range(40)],
+    "mamba_n_heads": 48,
+    "mamba_d_head": 64,
+    "mamba_d_state": 128,
+}
+_NEMOTRON_NANO = {
+    "hybrid_override_pattern": "MEMEM*" + "EMEMEM*" * 4 + "EMEMEMEM*" + "EMEMEMEME",
+    "mamba_num_heads": 64,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1856,
+    "moe_shared_expert_intermediate_size": 3712,
+}
 
 PUBLISHED = [
     (("llama", 49152, 576, 1536, 30, 9, 3, 64), _TIED, 134_515_008),  # SmolLM2-135M
@@ -55,6 +72,16 @@ PUBLISHED = [
     (("gpt_oss", 201088, 2880, 2880, 24, 64, 8, 64), _GPT_OSS, 20_914_757_184),  # gpt-oss-20b
     (("lfm2", 65536, 2048, 12288, 16, 32, 8, 64), _LFM2, 1_170_340_608),  # LFM2-1.2B
     (("lfm2_moe", 65536, 2048, 7168, 24, 32, 8, 64), _LFM2_MOE, 8_339_930_560),  # LFM2-8B-A1B
+    (  # Granite 4.0 H Tiny
+        ("granitemoehybrid", 100352, 1536, 512, 40, 12, 4, 128),
+        _GRANITE_TINY | _TIED,
+        6_939_037_248,
+    ),
+    (  # Nemotron 3 Nano 30B-A3B
+        ("nemotron_h", 131072, 2688, 1856, 52, 32, 2, 128),
+        _NEMOTRON_NANO,
+        31_577_940_288,
+    ),
     (("deepseek_v3", 129280, 7168, 18432, 61, 128, 128, 128), _DEEPSEEK, 671_026_419_200),
 ]
 

@@ -72,6 +72,18 @@ _GRANITE = dict(
     logits_scaling=3.0,
 )
 
+_MAMBA = dict(
+    mamba_n_heads=8,
+    mamba_d_head=8,
+    mamba_n_groups=2,
+    mamba_d_state=6,
+    mamba_d_conv=4,
+    mamba_expand=2,
+    mamba_chunk_size=8,
+)
+_HYBRID_TYPES = [*[_LINEAR, _LINEAR, _FULL] * 2, _LINEAR]
+"""Two periods, and a part of a third."""
+
 
 def _rope(kind: str, **values: Any) -> dict[str, Any]:
     return dict(rope_parameters=dict(rope_type=kind, rope_theta=1e4, **values))
@@ -234,9 +246,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-next": ("Qwen3NextConfig", dict(HYBRID, **GATED_EXPERTS)),
     "qwen3-5": (
         "Qwen3_5TextConfig",
-        dict(  # two periods, and a part of a third
-            HYBRID, num_hidden_layers=7, layer_types=[*[_LINEAR, _LINEAR, _FULL] * 2, _LINEAR]
-        ),
+        dict(HYBRID, num_hidden_layers=7, layer_types=_HYBRID_TYPES),
     ),
     "qwen3-5-moe": (
         "Qwen3_5MoeTextConfig",
@@ -297,12 +307,60 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             routed_scaling_factor=1.5,
         ),
     ),
+    "granite-hybrid": (
+        "GraniteMoeHybridConfig",
+        dict(
+            BASE,
+            **_GRANITE,
+            **_MAMBA,
+            num_hidden_layers=7,
+            layer_types=_HYBRID_TYPES,
+            num_local_experts=8,
+            num_experts_per_tok=3,
+            shared_intermediate_size=24,
+        ),
+    ),
+    "granite-hybrid-dense": (
+        "GraniteMoeHybridConfig",
+        dict(
+            BASE,
+            **_GRANITE,
+            **_MAMBA,
+            num_hidden_layers=3,
+            layer_types=[_LINEAR, _FULL, _LINEAR],
+            num_local_experts=0,
+            shared_intermediate_size=40,
+            position_embedding_type="rope",
+            attention_bias=True,
+        ),
+    ),
+    "nemotron-h": (
+        "NemotronHConfig",
+        dict(
+            {k: v for k, v in BASE.items() if k != "num_hidden_layers"},
+            head_dim=12,
+            layers_block_type=[*[_LINEAR, "moe", _FULL, "mlp"] * 2, _LINEAR],
+            mamba_num_heads=8,
+            mamba_head_dim=6,
+            n_groups=2,
+            ssm_state_size=7,
+            chunk_size=8,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            n_group=4,
+            topk_group=2,
+            routed_scaling_factor=1.5,
+            moe_intermediate_size=16,
+            moe_shared_expert_intermediate_size=24,
+        ),
+    ),
 }
 """Name to class and arguments of a transformers config."""
 
 
 _PERTURBED = (
-    "weight", "bias", "_proj", "sinks", "A_log", "layer_scalar", "router.scale", "expert_scale",
+    "weight", "bias", "_proj", "sinks", "A_log", ".D", "layer_scalar", "router.scale",
+    "expert_scale",
 )  # fmt: skip
 """How the names end of what is moved away from its special value."""
 

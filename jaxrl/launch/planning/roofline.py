@@ -166,6 +166,7 @@ def train_flops(config: DecoderConfig, tokens: int, row: int, remat: str) -> flo
       remat: `full` computes the forward pass twice, `dots` and `offload` attention alone.
     """
     layers = config.num_layers - sum(config.recurrent_layers)
+    layers = config.parts.count("attention") if config.parts else layers
     attention = 2 * layers * config.num_heads * row * _head(config) * tokens
     weights = 2 * active(config) * tokens
     return weights * (4 if remat == "full" else 3) + attention * (3 if remat == "none" else 4)

@@ -33,6 +33,9 @@ class Stack:
     """The outputs of the parts take turns."""
 
 
+PREFIX = "model."
+"""Begins the names of tensors in transformers, but for the head's."""
+
 EXPERT = "mlp.experts.{expert}"
 """Begins the names of what is of one expert."""
 
@@ -88,6 +91,8 @@ class Family:
     """The keys of config.json that take more than renaming."""
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Keys of config.json that stand for another, and win where both are there."""
+    prefix: str = PREFIX
+    """What the names of tensors begin with in files, but for the head's, in place of `PREFIX`."""
     outside: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Names of tensors outside the layers that differ from `OUTSIDE`."""
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -97,6 +102,8 @@ class Family:
     """Names of tensors in a layer with experts that differ from `ROUTED`."""
     stacks: tuple[Stack, ...] = ()
     """Tensors that hold all experts of a layer, by the names of what they hold of one."""
+    unadapted: tuple[str, ...] = ()
+    """Ends of the paths of parameters whose modules PEFT refuses to adapt in this family."""
     ignored: tuple[str, ...] = (r"rotary_emb\.inv_freq$",)
     """Patterns of tensors that are not weights of the decoder; `{num_layers}` is filled in, and
     `{sharing}`, the numbers of `DecoderConfig.sharing` layers."""

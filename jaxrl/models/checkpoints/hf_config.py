@@ -13,10 +13,13 @@ from jaxrl.models.checkpoints.forms import wrapped
 from jaxrl.models.checkpoints.grouped_families import GROUPED
 from jaxrl.models.checkpoints.hybrid_families import HYBRID
 from jaxrl.models.checkpoints.kind_families import KINDS
+from jaxrl.models.checkpoints.mamba_families import MAMBA
 from jaxrl.models.checkpoints.recent_families import RECENT
 from jaxrl.models.config import DecoderConfig
 
-FAMILIES: Mapping[str, Family] = {**FIRST, **GROUPED, **RECENT, **HYBRID, **CONVOLUTION, **KINDS}
+FAMILIES: Mapping[str, Family] = {
+    **FIRST, **GROUPED, **RECENT, **HYBRID, **CONVOLUTION, **KINDS, **MAMBA
+}  # fmt: skip
 """By the `model_type` of config.json."""
 
 ALIASES: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
@@ -29,9 +32,7 @@ _INDEXED = "an indexer chooses the keys that a query sees"
 LACKING: Mapping[str, str] = {
     "olmo_hybrid": _RECURRENT,
     "kimi_linear": _RECURRENT,
-    "nemotron_h": _RECURRENT,
-    "granitemoehybrid": "it mixes recurrent layers and a shared MLP",
-    "falcon_h1": _RECURRENT,
+    "falcon_h1": "attention and a recurrent mixer stand side by side in its layers",
     "gemma3n_text": "it has several residual streams and sparse activations",
     "deepseek_v32": _INDEXED,
     "glm_moe_dsa": _INDEXED,
@@ -67,6 +68,8 @@ _DEFAULTS = {
 }
 
 _ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+_SELF_GATED = {"relu2": "relu"}
+"""Of MLPs without a gate."""
 
 
 def find(model_type: str, inner: Raw | None = None) -> Family:
@@ -131,11 +134,12 @@ def read(raw: Raw, family: Family | None = None) -> DecoderConfig:
     except KeyError as error:
         raise ValueError(f"config.json of {model_type!r} lacks {error}; add it") from error
     activation = raw.get(family.activation_key, "silu")
-    if activation not in _ACTIVATIONS:
+    supported = _SELF_GATED if family.fixed.get("self_gated") else _ACTIVATIONS
+    if activation not in supported:
         raise ValueError(
-            f"{family.activation_key}={activation!r} is not one of {sorted(_ACTIVATIONS)}"
+            f"{family.activation_key}={activation!r} is not one of {sorted(supported)}"
         )
-    fields["activation"] = _ACTIVATIONS[activation]
+    fields["activation"] = supported[activation]
     if any(name.endswith(_CLASSIFIER) for name in raw.get("architectures") or ()):
         fields["labels"] = int(raw.get("num_labels") or len(raw.get("id2label") or (0, 1)))
     return DecoderConfig(family=model_type, **(fields | family.fixed))
@@ -184,7 +188,7 @@ def write(config: DecoderConfig, dtype: str, family: Family | None = None) -> di
     raw = {"model_type": config.family, "architectures": [family.architecture]}
     raw |= {"torch_dtype": dtype}
     raw |= {theirs: getattr(config, ours) for theirs, ours in (COMMON | family.fields).items()}
-    names = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
+    names = {ours: theirs for theirs, ours in (_ACTIVATIONS | _SELF_GATED).items()}
     raw[family.activation_key] = names[config.activation]
     if config.labels:
         raw["architectures"] = [family.architecture.replace("ForCausalLM", _CLASSIFIER)]

@@ -18,7 +18,7 @@ import safetensors.numpy
 from flax import nnx
 
 from jaxrl.models.checkpoints import hf_config, peft_merge, tensor_files
-from jaxrl.models.checkpoints.families import INPUTS, LAYER, OUTSIDE, ROUTED, Family
+from jaxrl.models.checkpoints.families import INPUTS, LAYER, OUTSIDE, PREFIX, ROUTED, Family
 from jaxrl.models.checkpoints.forms import quantized_files, stacked, wrapped
 from jaxrl.models.checkpoints.peft_merge import Adapter
 from jaxrl.models.checkpoints.tensor_files import listed
@@ -55,6 +55,10 @@ def _file_shape(leaf: Leaf) -> tuple[int, ...]:
     return shape if AS_THEY_ARE & {*leaf.axes} else (math.prod(shape),)
 
 
+def _renamed(name: str, before: str, after: str) -> str:
+    return after + name.removeprefix(before) if name.startswith(before) else name
+
+
 def _dtype(path: str, dtype: str) -> np.dtype:
     """In which a parameter is written where matrices are in `dtype`."""
     return jnp.dtype("float32" if path.endswith(_FLOAT32) else dtype)
@@ -79,7 +83,7 @@ def pieces(config: DecoderConfig, family: Family | None = None) -> list[Piece]:
     for layer in range(config.num_layers):
         stack, row = config.place(layer)
         names = LAYER | family.names
-        if layer >= config.dense_layers and config.experts:
+        if config.routes(layer):
             names |= ROUTED | family.routed
         for name, tensor in names.items():
             if leaf := leaves.get(f"{stack}/{name}"):
@@ -146,6 +150,7 @@ def load(
         tensors = wrapped.text_tensors(raw, tensors)
         if quantization := raw.get("quantization_config"):
             tensors = quantized_files.dequantize(quantization, tensors)
+        tensors = {_renamed(name, family.prefix, PREFIX): t for name, t in tensors.items()}
         tensors = stacked.split(family.stacks, tensors)
         _drop_repeated_head(config, tensors)
         for adapter in adapters:
@@ -260,11 +265,12 @@ def save(
     by_tensor: dict[str, list[Piece]] = {}
     plan = pieces(config, family)
     outer_names = tensor_files.tensor_names(outer) if outer else []
-    names = {piece.tensor: piece.tensor for piece in plan}
+    family = family or hf_config.find(config.family)
+    names = {piece.tensor: _renamed(piece.tensor, PREFIX, family.prefix) for piece in plan}
     names = wrapped.file_names(outer_names, names) if outer else names
     for piece in plan:
         by_tensor.setdefault(names[piece.tensor], []).append(piece)
-    groups = stacked.groups((family or hf_config.find(config.family)).stacks, by_tensor)
+    groups = stacked.groups(family.stacks, by_tensor)
     sizes = {
         name: sum(
             math.prod(part.shape) * _dtype(part.path, dtype).itemsize

@@ -12,7 +12,7 @@ import safetensors.numpy
 from flax import nnx
 
 from jaxrl.models import lora
-from jaxrl.models.checkpoints import huggingface, peft_merge
+from jaxrl.models.checkpoints import hf_config, huggingface, peft_merge
 from jaxrl.models.checkpoints.families import Family
 from jaxrl.models.checkpoints.huggingface import Piece
 from jaxrl.models.checkpoints.peft_merge import MERGE
@@ -28,8 +28,11 @@ _SUFFIX = {"a": "lora_A.weight", "b": "lora_B.weight", "magnitude": "lora_magnit
 def _modules(model: DecoderConfig, family: Family | None) -> dict[str, Piece]:
     """Every linear module that PEFT can adapt as we do, by its name."""
     modules: dict[str, list[Piece]] = {}
+    family = family or hf_config.find(model.family)
     for piece in huggingface.pieces(model, family):
         if len(piece.at) == 1 and len(piece.shape) == 2:
+            if piece.path.endswith(family.unadapted):
+                continue
             modules.setdefault(piece.tensor.removesuffix(".weight"), []).append(piece)
     return {name: parts[0] for name, parts in modules.items() if len(parts) == 1}
 

@@ -146,22 +146,24 @@ def _write_gpt_oss(c: DecoderConfig) -> dict[str, Any]:
     return {**_write_local_experts(c), **clamp, "attention_bias": c.o_bias}
 
 
-def _read_granite(raw: Raw) -> dict[str, Any]:
+def read_granite(raw: Raw) -> dict[str, Any]:
+    """The fields of factors and biases of Granite."""
     factors = {ours: float(raw.get(theirs, 1.0)) for theirs, ours in _GRANITE.items()}
     return {**families.read_biases(raw), **factors}
 
 
-def _write_granite(c: DecoderConfig) -> dict[str, Any]:
+def write_granite(c: DecoderConfig) -> dict[str, Any]:
+    """The keys of factors and biases of Granite."""
     factors = {theirs: getattr(c, ours) for theirs, ours in _GRANITE.items()}
     return {**families.write_biases(c), **factors}
 
 
 def _read_granitemoe(raw: Raw) -> dict[str, Any]:
-    return {**_read_granite(raw), **_read_mixtral(raw)}
+    return {**read_granite(raw), **_read_mixtral(raw)}
 
 
 def _write_granitemoe(c: DecoderConfig) -> dict[str, Any]:
-    return {**_write_granite(c), **_write_local_experts(c)}
+    return {**write_granite(c), **_write_local_experts(c)}
 
 
 RECENT: Mapping[str, Family] = {
@@ -197,9 +199,7 @@ RECENT: Mapping[str, Family] = {
             expert_stack(f"{_BLOCK}.output_linear.weight", ("down_proj",)),
         ),
     ),
-    "granite": Family(
-        "GraniteForCausalLM", window="none", read=_read_granite, write=_write_granite
-    ),
+    "granite": Family("GraniteForCausalLM", window="none", read=read_granite, write=write_granite),
     "mixtral": Family(
         "MixtralForCausalLM",
         defaults={"rms_norm_eps": 1e-5, "rope_theta": 1e6},

@@ -12,7 +12,7 @@ from jaxrl.models.mixers.memory import State
 
 LayerCache = Memory | State | None
 """What one layer remembers: leaves [S, K, M, ...] for S slots, K heads, M positions; of a recurrent
-layer, a state of each slot; None where it reads what another layer remembers."""
+layer, a state of each slot; None where it reads what another layer remembers, or is an MLP."""
 
 
 def cache_axes(layer: LayerCache) -> LayerCache:
@@ -40,6 +40,8 @@ def empty_cache(config: DecoderConfig, slots: int, length: int) -> tuple[LayerCa
     def layer(number: int) -> LayerCache:
         if config.recurrent and config.recurrent_layers[number]:
             return recurrent.empty(config, slots)
+        if config.parts and config.parts[number] != "attention":
+            return None
         if config.latent:
             return LatentKeyValue(zeros(1, config.latent.kv_rank), zeros(1, config.latent.rope_dim))
         if config.source(number) != number:

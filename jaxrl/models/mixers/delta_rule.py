@@ -84,7 +84,7 @@ def run(
     segment = jnp.moveaxis(segment.reshape(segment.shape[0], -1, chunk), 1, 0)[:, :, None]
     before = jnp.pad(segment[:-1, ..., -1], ((1, 0), (0, 0), (0, 0)))[..., None]
     carried = (segment == before).astype(q.dtype)  # tokens that the incoming state reaches
-    from_start, between = _decays(g, segment)
+    from_start, between = decays(g, segment)
 
     keys = k * beta[..., None]
     system = jnp.tril(_einsum("nbhck,nbhdk->nbhcd", keys, k) * between, -1)
@@ -110,17 +110,17 @@ def run(
     return y.reshape(y.shape[0], -1, *y.shape[3:])[:, :total], state
 
 
-def _decays(g: jax.Array, segment: jax.Array) -> tuple[jax.Array, jax.Array]:
+def decays(g: jax.Array, segment: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Decay from before the chunk to each token, and from each token to each later one.
 
     Sums of each span, not differences of one running sum, which would cancel.
 
     Args:
-      g: [N, B, H, C].
-      segment: [N, B, 1, C].
+      g: [..., H, C], logarithms.
+      segment: [..., 1, C].
 
     Returns:
-      [N, B, H, C], and [N, B, H, C, C], later token first, 0 between segments.
+      [..., H, C], and [..., H, C, C], later token first, 0 between segments.
     """
     size = g.shape[-1]
     later = jnp.tril(jnp.ones((size, size), bool), -1)

@@ -89,7 +89,8 @@ def run(
     if rest:
         last = jax.tree.map(lambda leaf: leaf[repeats], {n: params[n] for n in names[:rest]})
         x, tail = layers(rest, x, (last, jax.tree.map(lambda leaf: leaf[repeated:], further)))
-        outputs = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), outputs, tail)
+        if tail is not None:
+            outputs = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), outputs, tail)
     return x, outputs
 
 

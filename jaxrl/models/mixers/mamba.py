@@ -1,0 +1,121 @@
+"""The Mamba-2 mixer of Granite 4: projection, convolution, recurrence, gated norm.
+
+Formula: `output(norm((y + skip x) * silu(z)))` for what the tokens read, y, see `state_space`
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.layers import Layout, Norm, _matrix, _vector, rms_norm
+from jaxrl.models.linear import project
+from jaxrl.models.mixers import convolution, state_space
+from jaxrl.models.mixers.memory import Recurrent
+
+
+class Mamba(nnx.Module):
+    """Parameters of a recurrent layer's mixer, and its passes."""
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
+        c, d, depth = config.mamba, config.hidden_size, 2 * config.num_layers
+        wide, heads = c.size + c.channels + c.heads, ("heads",)
+        self.config = config
+        self.zxbcdt = _matrix(rngs, (d, wide), ("embed", "channels"))
+        self.conv = convolution.taps(rngs, c.channels, c.taps)
+        self.a_log = nnx.Param(jnp.log(jnp.arange(1.0, c.heads + 1)), axes=heads, inputs=0, batch=0)
+        self.dt_bias, self.skip = (_vector(1.0, (c.heads,), heads) for _ in range(2))
+        plain = dataclasses.replace(config, norm_offset=0.0)
+        self.norm = Norm(plain, (c.size,), ("channels",))
+        self.output = _matrix(rngs, (c.size, d), ("channels", "embed"), depth=depth)
+        if c.conv_bias:
+            self.conv_bias = _vector(0.0, (c.channels,), ("channels",))
+
+    def train(self, x: jax.Array, segment: jax.Array, layout: Layout) -> jax.Array:
+        """Rows [B, T, D] of segments [B, T], which do not see each other, to the same."""
+        z, mixed, dt = self._project(x)
+        graph, weights = nnx.split(self)
+
+        def core(weights: nnx.State, *rows: jax.Array) -> jax.Array:
+            return nnx.merge(graph, weights).recur(*rows)
+
+        return self._finish(layout.by_rows(core)(weights, mixed, dt, segment), z)
+
+    def recur(self, mixed: jax.Array, dt: jax.Array, segment: jax.Array) -> jax.Array:
+        """What whole rows read, [B, T, H, V] fp32, on one device."""
+        mixed = convolution.over_rows(mixed, self._taps(), segment)
+        q, k, x = self._split(mixed, self.config.dtype)
+        state = jnp.zeros((x.shape[0], *x.shape[2:3], q.shape[-1], x.shape[-1]), jnp.float32)
+        y, _ = state_space.run(q, k, x * dt[..., None], dt * self._decay(), state, segment)
+        return y + x * self.skip[...].astype(jnp.float32)[:, None]
+
+    def extend(
+        self, x: jax.Array, memory: Recurrent, real: jax.Array
+    ) -> tuple[jax.Array, Recurrent]:
+        """The next tokens [S, T, D] of sequences, to the same, and what is then remembered.
+
+        The tokens that are `real` [S, T] come first in their rows; the others change nothing.
+        """
+        z, mixed, dt = self._project(x)
+        count = jnp.sum(real, axis=1)
+        mixed, inputs = convolution.over_pieces(mixed, self._taps(), memory.inputs, count)
+        q, k, values = self._split(mixed, self.config.dtype)
+        dt = jnp.where(real[..., None], dt, 0)
+        new = q, k, values * dt[..., None], dt * self._decay()
+        if x.shape[1] == 1:
+            y, state = state_space.step(*(a[:, 0] for a in new), memory.state)
+            y = y[:, None]
+        else:
+            zeros = jnp.zeros(x.shape[:2], jnp.int32)
+            y, state = state_space.run(*new, memory.state, zeros)
+        y = y + values * self.skip[...].astype(jnp.float32)[:, None]
+        return self._finish(y, z), Recurrent(state, inputs)
+
+    def _project(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Of [B, T, D]: gates [B, T, H V], what is convolved [B, T, C], and strides [B, T, H] in
+        fp32."""
+        c = self.config.mamba
+        cuts = [c.size, c.size + c.channels]
+        z, mixed, dt = jnp.split(project(x, self.zxbcdt.get_value()), cuts, axis=-1)
+        dt = jax.nn.softplus(dt.astype(jnp.float32) + self.dt_bias[...].astype(jnp.float32))
+        return z, mixed, jnp.clip(dt, *c.strides)
+
+    def _split(self, mixed: jax.Array, dtype: str) -> tuple[jax.Array, ...]:
+        """Queries and keys [B, T, G, K] and values [B, T, H, V], in fp32, from what was
+        convolved."""
+        c, rows = self.config.mamba, mixed.shape[:2]
+        if c.conv_bias:
+            mixed = mixed + self.conv_bias[...].astype(jnp.float32)
+        mixed = jax.nn.silu(mixed).astype(dtype).astype(jnp.float32)
+        keys = c.groups * c.state
+        x, k, q = jnp.split(mixed, [c.size, c.size + keys], axis=-1)
+        q, k = (a.reshape(*rows, c.groups, c.state) for a in (q, k))
+        return q, k, x.reshape(*rows, c.heads, c.head_dim)
+
+    def _decay(self) -> jax.Array:
+        return -jnp.exp(self.a_log[...].astype(jnp.float32))
+
+    def _taps(self) -> jax.Array:
+        return self.conv[...][:, 0].astype(jnp.float32)
+
+    def _finish(self, y: jax.Array, z: jax.Array) -> jax.Array:
+        """The mixer's output [B, T, D] of what was read [B, T, H, V] and gates [B, T, H V]."""
+        c = self.config.mamba
+        y = y.reshape(z.shape) * jax.nn.silu(z.astype(jnp.float32))
+        y = y.reshape(*z.shape[:2], c.groups, -1)
+        y = rms_norm(y, jnp.ones(y.shape[-1]), self.norm.eps).reshape(z.shape)
+        y = (y * self.norm.weight[...].astype(jnp.float32)).astype(z.dtype)
+        return project(y, self.output.get_value())
+
+
+def empty(config: DecoderConfig, slots: int) -> Recurrent:
+    """What a layer remembers at the start of `slots` sequences."""
+    c = config.mamba
+    return Recurrent(
+        jnp.zeros((slots, c.heads, c.state, c.head_dim), jnp.float32),
+        jnp.zeros((slots, c.taps - 1, c.channels), config.dtype),
+    )

@@ -1,0 +1,101 @@
+"""The recurrence of Mamba-2: a token at a time, and in chunks.
+
+A head's state `S` [K, V] decays at every token and takes in the token's value under its key:
+
+    S = exp(g) S + k v;  y = q S
+
+Paper: Dao and Gu 2024, "Transformers are SSMs: Generalized Models and Efficient Algorithms Through
+Structured State Space Duality", where q, k and v are called C, B and x
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl.models.mixers.delta_rule import decays
+
+CHUNK = 64
+"""Tokens that are computed together."""
+
+_einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+
+
+def step(
+    q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array, state: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """One token of each row, in fp32.
+
+    Args:
+      q, k: [B, G, K]; each group serves an equal run of heads.
+      v: [B, H, V]. A token of g = 0 and v = 0 leaves the state as it is.
+      g: [B, H], logarithm of the decay; at most 0.
+      state: [B, H, K, V].
+
+    Returns:
+      What the token reads, [B, H, V], and the state after it.
+    """
+    q, k = (jnp.repeat(a, v.shape[1] // a.shape[1], axis=1) for a in (q, k))
+    state = state * jnp.exp(g)[..., None, None] + k[..., None] * v[:, :, None]
+    return _einsum("bhk,bhkv->bhv", q, state), state
+
+
+def run(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    g: jax.Array,
+    state: jax.Array,
+    segment: jax.Array,
+    *,
+    chunk: int = CHUNK,
+) -> tuple[jax.Array, jax.Array]:
+    """Rows of tokens in chunks, in fp32: what `step` gives token by token.
+
+    Args:
+      q, k: [B, T, G, K].
+      v: [B, T, H, V].
+      g: [B, T, H], see `step`.
+      state: [B, H, K, V], before the tokens of segment 0.
+      segment: [B, T] int32, not decreasing along a row; every segment but 0 starts from zeros.
+      chunk: static; how many tokens are computed together.
+
+    Returns:
+      What the tokens read, [B, T, H, V], and the state after the last one.
+    """
+    rows, total, heads = v.shape[:3]
+    groups = q.shape[2]
+    chunk = min(chunk, total)
+    room = -total % chunk
+
+    def cut(a: jax.Array, *axes: int) -> jax.Array:
+        """[B, T, H, ...] as [N, B, *axes, C, ...], what is beyond the row changing nothing."""
+        a = jnp.pad(a, ((0, 0), (0, room), *[(0, 0)] * (a.ndim - 2)))
+        a = jnp.moveaxis(a.reshape(rows, -1, chunk, *a.shape[2:]), (1, 3), (0, 2))
+        return a.reshape(*a.shape[:2], *axes, *a.shape[3:])
+
+    q, k = (cut(a, groups) for a in (q, k))
+    v, g = (cut(a, groups, heads // groups) for a in (v, g))
+    segment = jnp.pad(segment, ((0, 0), (0, room)), mode="edge")
+    segment = jnp.moveaxis(segment.reshape(rows, -1, chunk), 1, 0)
+    before = jnp.pad(segment[:-1, :, -1], ((1, 0), (0, 0)))
+
+    def advance(state: jax.Array, xs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        q, k, v, g, segment, before = xs
+        from_start, between = decays(g, segment[:, None, None])
+        carried = (segment == before[:, None])[:, None, None]  # whom the incoming state reaches
+        reach = jnp.where(carried, from_start, 0)[..., None]
+        scores = _einsum("bgck,bgdk->bgcd", q, k)[:, :, None] * between
+        y = _einsum("bghcd,bghdv->bghcv", scores, v)
+        y = y + _einsum("bgck,bghkv->bghcv", q, state) * reach
+        left = v * between[..., -1, :, None]
+        state = state * reach[..., -1:, :] + _einsum("bgck,bghcv->bghkv", k, left)
+        return state, y
+
+    shape = state.shape
+    state = state.reshape(rows, groups, heads // groups, *shape[2:])
+    state, y = jax.lax.scan(advance, state, (q, k, v, g, segment, before))
+    y = jnp.moveaxis(y.reshape(-1, rows, heads, *y.shape[4:]), (0, 2), (1, 3))
+    return y.reshape(rows, -1, *y.shape[3:])[:, :total], state.reshape(shape)
