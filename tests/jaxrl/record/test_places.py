@@ -228,7 +228,7 @@ def test_a_run_renamed_while_a_save_begins_grows_no_second_directory(tmp_path, m
 
     def clear_and_rename(where):
         clear(where)
-        if where.name == "00000002" and run.exists():
+        if where.name == "00000002" and not moved.exists():
             rename(run, moved)
 
     monkeypatch.setattr(writer, "clear", clear_and_rename)
