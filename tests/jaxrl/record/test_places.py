@@ -195,13 +195,6 @@ def test_a_run_that_began_with_relative_paths_continues_with_whole_ones(tmp_path
 
 
 @pytest.mark.broad
-def rename(run, moved):
-    """Rename a run once its first checkpoint is committed."""
-    while not checkpoint.steps(run):
-        time.sleep(0.01)
-    run.rename(moved)
-
-
 def test_a_renamed_run_grows_no_second_directory(tmp_path):
     """Its last step cannot be saved, and the message says why."""
     run, moved = tmp_path / "run", tmp_path / "moved"
@@ -209,7 +202,9 @@ def test_a_renamed_run_grows_no_second_directory(tmp_path):
 
     def step(number, metrics):
         if number == 2:
-            rename(run, moved)
+            while not checkpoint.steps(run):  # the first is being committed
+                time.sleep(0.01)
+            run.rename(moved)
 
     with pytest.raises(OSError, match="no longer there; was it renamed or removed"):
         loop.train(tiny.config(run, steps=4), loop.Callbacks(step=step, note=notes.append))
@@ -229,12 +224,12 @@ def test_a_run_renamed_while_a_save_begins_grows_no_second_directory(tmp_path, m
     def clear_and_rename(where):
         clear(where)
         if where.name == "00000002" and not moved.exists():
-            rename(run, moved)
+            run.rename(moved)
 
     monkeypatch.setattr(writer, "clear", clear_and_rename)
     with pytest.raises(OSError, match="no longer there; was it renamed or removed"):
         loop.train(tiny.config(run, steps=4))
-    assert checkpoint.steps(moved) and not checkpoint.steps(run)
+    assert not checkpoint.steps(run)
 
 
 @pytest.mark.broad
