@@ -130,7 +130,7 @@ PLAN = (
     Plan("cure", BRIEF, "share of completions that branch from another",
          "from 1/4 to 1/2: the second half of each group, but for branches before its first token",
          share("forced"), lambda v: 0.25 <= statistics.fmean(v) <= 0.5),
-    Plan("sasr", BRIEF, "probability of a step of imitation",
+    Plan("sasr", (*BRIEF, "--imitation.warmup-steps=6"), "probability of a step of imitation",
          "in (0, 1], and no constant", by_step("imitation_probability"), _varies),
     Plan("tram", BRIEF, "radius of the ascent step", "above 0", by_step("ascent_radius"),
          _positive),
@@ -169,7 +169,8 @@ of GSM8K (Cobbe et al. 2021), which is read by path. The question is whether the
 works on data that the project does not contain; so few steps say nothing about which method is
 better. The plan names the figure that shows a mechanism and what it must be, and was committed
 before any result. A figure is given at the first and the last step, and as its mean. A row without
-figures has not been run.
+figures has not been run. The plan was changed once after a result: the first run of sasr spent its
+20 steps in the method's warm-up of 20 (probability 1 in each), so that the warm-up now is of 6.
 
 `python -m experiments own_data --data FILE` runs it, continues where it was stopped, and writes
 this page. A step has one prompt with 4 answers of 56 tokens, and with several updates a batch a
