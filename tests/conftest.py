@@ -52,8 +52,13 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before the marks select
-def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Of a test marked `sample(ordinary, broad=n)`, make further cases `broad` or `slow`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Function]) -> None:
+    """Of a test marked `sample(ordinary, broad=n)`, make further cases `broad` or `slow`.
+
+    Cases that are named one by one, or that have failed before (`--lf`), stay as they are.
+    """
+    if config.getoption("lf", default=False) or any("[" in argument for argument in config.args):
+        return
     tests: dict[str, list[pytest.Function]] = collections.defaultdict(list)
     for item in items:
         if item.get_closest_marker("sample") and not item.get_closest_marker("slow"):

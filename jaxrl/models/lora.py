@@ -179,13 +179,16 @@ def attach(
     """
     flat, parts = nnx.traversals.flatten_mapping(params), nnx.traversals.flatten_mapping(adapters)
     for i, (path, leaf) in enumerate(targets(model, config).items()):
-        dropped = key is not None and config.dropout > 0
+        drop = None
+        if key is not None and config.dropout > 0:
+            drop = jax.random.fold_in(key, i)
+            drop = jax.random.split(drop, leaf.shape[0]) if leaf.batch else drop
         flat[path] = Adapted(
             base=flat[path],
             a=parts[*path, "a"],
             b=parts[*path, "b"],
             magnitude=parts.get((*path, "magnitude")),
-            key=jax.random.split(jax.random.fold_in(key, i), leaf.shape[0]) if dropped else None,
+            key=drop,
             scale=config.scale,
             dropout=config.dropout,
         )

@@ -379,7 +379,7 @@ def advance(
       engine: decodes, under the weights of `version`.
       pool: scores completions and asks environments; each process does its share for all.
       enough: groups to wait for, at most those that are open.
-      version: policy version of `params`.
+      version: version of the engine's weights.
       timer: given the seconds of `sample`, and of `score`: the time spent waiting for the pool.
       log: called with each chunk of decoding.
 

@@ -47,7 +47,7 @@ def hostile(canary) -> list[str]:
     ]
 
 
-@pytest.mark.sample(20, broad=10)
+@pytest.mark.sample(20, broad=1000)
 @every
 def test_no_generator_runs_what_an_answer_says(name, tmp_path):
     """All of the installed package: a new version that evaluates an answer is found here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import jax
@@ -125,6 +126,18 @@ def test_layers_drop_differently():
     assert (keys[0] != keys[1]).any()
     off = hidden(DENSE, lora.attach(DENSE, params, adapters, config))
     assert jnp.abs(hidden(DENSE, attached) - off).max() > 0.01
+
+
+def test_a_matrix_outside_the_layers_has_one_key_for_dropout():
+    """Such as the score of a reward model, or a projection of Gemma 4's inputs."""
+    model = dataclasses.replace(DENSE, labels=1)
+    params = decoder.init(model, jax.random.key(0))
+    config = LoraConfig(rank=2, dropout=0.5, targets=("score",))
+    adapters = lora.init(jax.random.key(1), model, params, config)
+    score = lora.attach(model, params, adapters, config, key=jax.random.key(3))["score"]
+    assert score.key.shape == ()
+    x = jnp.ones((2, model.hidden_size))
+    assert jnp.isfinite(linear.project(x, score)).all()
 
 
 @pytest.mark.parametrize("kind", ["int8", "nf4"])

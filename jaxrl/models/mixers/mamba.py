@@ -1,4 +1,4 @@
-"""The Mamba-2 mixer of Granite 4: projection, convolution, recurrence, gated norm.
+"""The Mamba-2 mixer of Granite 4 and Nemotron-H: projection, convolution, recurrence, gated norm.
 
 Formula: `output(norm((y + skip x) * silu(z)))` for what the tokens read, y, see `state_space`
 """
