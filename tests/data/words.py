@@ -37,3 +37,16 @@ def tokenizer(folder, template=TEMPLATE, known=WORDS):
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
+
+
+def model(folder, positions=64):
+    """Write the tokenizer and the config of a model of so many positions, without weights."""
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"],
+        "vocab_size": len(WORDS), "hidden_size": 32, "intermediate_size": 48,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": positions, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+        "tie_word_embeddings": True, "hidden_act": "silu", "eos_token_id": 1,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    return tokenizer(folder)

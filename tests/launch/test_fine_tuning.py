@@ -37,16 +37,7 @@ def file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A directory with a tokenizer and a config, without weights."""
-    folder = words.tokenizer(tmp_path_factory.mktemp("model"))
-    config = {
-        "model_type": "llama", "architectures": ["LlamaForCausalLM"],
-        "vocab_size": len(words.WORDS), "hidden_size": 32, "intermediate_size": 48,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
-        "tie_word_embeddings": True, "hidden_act": "silu", "eos_token_id": 1,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return words.model(tmp_path_factory.mktemp("model"))
 
 
 def test_data_shows_what_a_file_holds(model, tmp_path, capsys):

@@ -12,8 +12,9 @@ import sys
 import pytest
 
 from jaxrl.launch import algorithms, cli, recipes
-from jaxrl.launch.settings import configs, short
+from jaxrl.launch.settings import configs
 from jaxrl.record import rundir
+from tests.data import words
 from tests.jaxrl import tiny
 
 
@@ -73,17 +74,19 @@ def page(name):
     return (tiny.ROOT / "docs" / f"{name}.md").read_text()
 
 
-def test_what_the_page_for_users_of_trl_says_is_accepted(tmp_path, monkeypatch, capsys):
+def test_what_the_page_for_users_of_trl_says_is_accepted(
+    tmp_path, tmp_path_factory, monkeypatch, capsys
+):
     """Its command passes the checks of a run, and each flag and recipe of its tables is one."""
-    monkeypatch.setattr(short, "has_template", lambda model: False)  # in place of the model's files
+    model = str(words.model(tmp_path_factory.mktemp("model"), positions=1024))
     monkeypatch.chdir(tmp_path)
     text = page("from-trl")
     rows = [{"prompt": f"What is {i}+1?", "answer": str(i + 1)} for i in range(300)]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "my_reward.py").write_text(re.search(r"def digits.*\n.*\n", text)[0])
     command = re.search(r"jaxrl (train grpo(.|\n)*?)\njaxrl", text)[1].replace("\\\n", " ")
-    words = shlex.split(command.replace("Qwen/Qwen3-0.6B", "smollm2-135m"))[1:]
-    assert cli.main(["show", *words, "--check"]) == 0, capsys.readouterr()
+    parts = shlex.split(command.replace("Qwen/Qwen3-0.6B", model))[1:]
+    assert cli.main(["show", *parts, "--check"]) == 0, capsys.readouterr()
     first, second = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     named = {
         name for row in first.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[2])
@@ -95,7 +98,7 @@ def test_what_the_page_for_users_of_trl_says_is_accepted(tmp_path, monkeypatch, 
         for flag in re.findall(r"--[\w.-]+", row.split("|")[2])
     }
     assert len(flags) > 20
-    base = ["grpo", "--model", "smollm2-135m", "--data", "train.jsonl"]
+    base = ["grpo", "--model", model, "--data", "train.jsonl"]
     for flag in flags - {"--reward", "--epochs"}:
         configs.resolve([*base, "--reward", "number", flag, VALUES.get(flag, "16")])
     for flag in ("--reward", "--epochs"):
