@@ -164,13 +164,14 @@ data selection, critics and objectives."""
 
 HEAD = """# Methods on a real model and real data
 
-Sixteen methods of different kinds train SmolLM2-135M-Instruct for {steps} steps on the train split
-of GSM8K (Cobbe et al. 2021), which is read by path. The question is whether the mechanism of each
-works on data that the project does not contain; so few steps say nothing about which method is
-better. The plan names the figure that shows a mechanism and what it must be, and was committed
-before any result. A figure is given at the first and the last step, and as its mean. A row without
-figures has not been run. The plan was changed once after a result: the first run of sasr spent its
-20 steps in the method's warm-up of 20 (probability 1 in each), so that the warm-up now is of 6.
+Sixteen methods of different kinds train SmolLM2-135M-Instruct for {steps} steps on the train
+split of GSM8K (Cobbe et al. 2021), which is read by path. The question is whether the mechanism
+of each works on data that the project does not contain; so few steps say nothing about which
+method is better. The plan names the figure that shows a mechanism and what it must be, and was
+committed before any result. A figure is given at the first and the last step, and as its mean. A
+row without figures has not been run. Seconds a step are medians beside other work. The plan was
+changed once after a result: the first run of sasr spent its 20 steps in the method's warm-up of
+20 (probability 1 in each), so that the warm-up now is of 6.
 
 `python -m experiments own_data --data FILE` runs it, continues where it was stopped, and writes
 this page. A step has one prompt with 4 answers of 56 tokens, and with several updates a batch a
