@@ -24,7 +24,8 @@ def quantize(config: DecoderConfig, params: Params, kind: Kind) -> Params:
 
     Blocks of up to 64 inputs of an output share an fp32 scale. A weight is off by at most its
     block's greatest magnitude times 1/254 in int8, times 0.152 in nf4. Embedding, head, norms,
-    biases and routers stay as they are. A model takes 1.06 or 0.56 bytes a weight.
+    biases and routers stay as they are. The matrices of the layers take 1.06
+    or 0.56 bytes a weight.
 
     Args:
       config: the decoder's shape.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from jaxrl.models.checkpoints import families
 from jaxrl.models.checkpoints.families import Family, Raw
 from jaxrl.models.config import DecoderConfig, Experts
 
@@ -56,10 +57,7 @@ def _read(raw: Raw) -> dict[str, Any]:
       ValueError: a kind that the family does not have.
     """
     total, types = raw["num_hidden_layers"], raw["layer_types"]
-    if len(types) != total or not {*types} <= {*_KINDS}:
-        raise ValueError(
-            f"layer_types={types}: give {total} of {' and '.join(_KINDS)}, one for each layer"
-        )
+    families.require_kinds(types, total, _KINDS)
     convolves = tuple(kind == _KINDS[1] for kind in types)
     return {
         "norm_eps": raw["norm_eps"],

@@ -6,7 +6,7 @@ A family is a record beside the one decoder. What it shares with Llama it leaves
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from jaxrl.models.config import DecoderConfig, Experts
@@ -176,6 +176,26 @@ _FUSED = {
 
 def _upper_window(raw: Raw, layer: int) -> bool:
     return layer >= raw["max_window_layers"]
+
+
+def require_kinds(
+    types: Sequence[str], total: int, kinds: Sequence[str], spellings: Sequence[str] = ()
+) -> None:
+    """Refuse `layer_types` that are not one of a family's kinds for each layer.
+
+    Args:
+      types: of config.json.
+      total: layers of the model.
+      kinds: of the family.
+      spellings: all names that are accepted, where a kind has several; empty: `kinds`.
+
+    Raises:
+      ValueError: there are more or fewer, or one that the family does not have.
+    """
+    if len(types) != total or not {*types} <= {*(spellings or kinds)}:
+        raise ValueError(
+            f"layer_types={types}: give {total} of {' and '.join(kinds)}, one for each layer"
+        )
 
 
 def read_biases(raw: Raw) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from jaxrl.models.checkpoints import families
 from jaxrl.models.checkpoints.families import Family, Raw, expert_stack
 from jaxrl.models.config import DecoderConfig, DeltaRule, Experts
 
@@ -77,10 +78,7 @@ def _read(raw: Raw, *, fused: bool) -> dict[str, Any]:
     """
     total, interval = raw["num_hidden_layers"], raw["full_attention_interval"]
     types = raw.get("layer_types") or [_KINDS[(i + 1) % interval > 0] for i in range(total)]
-    if len(types) != total or not {*types} <= {*_KINDS}:
-        raise ValueError(
-            f"layer_types={types}: give {total} of {' and '.join(_KINDS)}, one for each layer"
-        )
+    families.require_kinds(types, total, _KINDS)
     if {*types} != {*_KINDS}:
         raise ValueError(f"layer_types={types}: supported with layers of both kinds alone")
     if raw.get("hidden_act", "silu") != "silu":

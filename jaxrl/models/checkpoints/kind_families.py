@@ -52,10 +52,7 @@ def _read(raw: Raw) -> dict[str, Any]:
     """
     total, window = raw["num_hidden_layers"], raw["sliding_window"]
     types = raw.get("layer_types") or [_TYPES[(i + 1) % 6 > 0] for i in range(total)]
-    if len(types) != total or not {*types} <= {*_TYPES}:
-        raise ValueError(
-            f"layer_types={types}: give {total} of {' and '.join(_TYPES)}, one for each layer"
-        )
+    families.require_kinds(types, total, _TYPES)
     if raw.get("use_bidirectional_attention") not in (None, "vision"):
         raise ValueError(
             f"use_bidirectional_attention={raw['use_bidirectional_attention']!r}: this family is "

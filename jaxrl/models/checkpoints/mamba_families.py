@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl.models.checkpoints import recent_families
+from jaxrl.models.checkpoints import families, recent_families
 from jaxrl.models.checkpoints.families import Family, Raw
 from jaxrl.models.config import DecoderConfig, Experts, Mamba2, Part
 
@@ -56,11 +56,7 @@ def _read_granite(raw: Raw) -> dict[str, Any]:
       ValueError: layers of another kind, or heads that do not fill the mixer.
     """
     total, types = raw["num_hidden_layers"], raw["layer_types"]
-    if len(types) != total or not {*types} <= {*_RECURRENT, *_ATTENTION}:
-        raise ValueError(
-            f"layer_types={types}: give {total} of {_ATTENTION[0]} and {_RECURRENT[0]}, one for "
-            "each layer"
-        )
+    families.require_kinds(types, total, (_ATTENTION[0], _RECURRENT[0]), (*_ATTENTION, *_RECURRENT))
     recurrent = tuple(kind in _RECURRENT for kind in types)
     heads, size = raw["mamba_n_heads"], raw["mamba_expand"] * raw["hidden_size"]
     head_dim = raw["mamba_d_head"] if raw["mamba_d_head"] != "auto" else size // heads

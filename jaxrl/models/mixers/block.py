@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -32,9 +32,16 @@ def _norm(config: DecoderConfig) -> Norm:
     return Norm(config, (config.hidden_size,), ("embed",))
 
 
-def _mixer(config: DecoderConfig, rngs: nnx.Rngs) -> DeltaNet | GatedConvolution | Mamba:
-    kind = DeltaNet if config.delta else Mamba if config.mamba else GatedConvolution
-    return kind(config, rngs=rngs)
+Mixer = DeltaNet | GatedConvolution | Mamba
+
+
+def _mixer(config: DecoderConfig) -> tuple[type[Mixer], Callable[[DecoderConfig, int], State]]:
+    """The mixer of a decoder's recurrent layers, and what makes its state."""
+    if config.delta:
+        return DeltaNet, delta_net.empty
+    if config.mamba:
+        return Mamba, mamba.empty
+    return GatedConvolution, gated_convolution.empty
 
 
 class RecurrentBlock(nnx.Module):
@@ -42,7 +49,7 @@ class RecurrentBlock(nnx.Module):
 
     def __init__(self, config: DecoderConfig, *, routed: bool, rngs: nnx.Rngs) -> None:
         self.scale = config.residual_scale
-        self.mixer = _mixer(config, rngs)
+        self.mixer = _mixer(config)[0](config, rngs=rngs)
         self.mlp = make_mlp(config, routed=routed, rngs=rngs)
         self.mixer_norm, self.mlp_norm = _norm(config), _norm(config)
 
@@ -100,7 +107,7 @@ class MixerLayer(RecurrentBlock):
 
     def __init__(self, config: DecoderConfig, *, routed: bool, rngs: nnx.Rngs) -> None:
         self.scale = config.residual_scale
-        self.mixer, self.mixer_norm = _mixer(config, rngs), _norm(config)
+        self.mixer, self.mixer_norm = _mixer(config)[0](config, rngs=rngs), _norm(config)
 
     def _transform(
         self, x: jax.Array, layout: Layout, *, routed: bool
@@ -175,5 +182,4 @@ def axes(memory: State) -> State:
 
 def empty(config: DecoderConfig, slots: int) -> State:
     """What a layer with a mixer remembers at the start of `slots` sequences."""
-    mixer = delta_net if config.delta else mamba if config.mamba else gated_convolution
-    return mixer.empty(config, slots)
+    return _mixer(config)[1](config, slots)

@@ -71,19 +71,9 @@ def run(
     """
     total = q.shape[1]
     chunk = min(chunk, total)
-    room = -total % chunk
-
-    def cut(a: jax.Array) -> jax.Array:
-        """[B, T, H, ...] as [N, B, H, C, ...], what is beyond the row changing nothing."""
-        a = jnp.pad(a, ((0, 0), (0, room), *[(0, 0)] * (a.ndim - 2)))
-        a = a.reshape(a.shape[0], -1, chunk, *a.shape[2:])
-        return jnp.moveaxis(a, (1, 3), (0, 2))
-
-    q, k, v, g, beta = (cut(a) for a in (q, k, v, g, beta))
-    segment = jnp.pad(segment, ((0, 0), (0, room)), mode="edge")
-    segment = jnp.moveaxis(segment.reshape(segment.shape[0], -1, chunk), 1, 0)[:, :, None]
-    before = jnp.pad(segment[:-1, ..., -1], ((1, 0), (0, 0), (0, 0)))[..., None]
-    carried = (segment == before).astype(q.dtype)  # tokens that the incoming state reaches
+    q, k, v, g, beta = (in_chunks(a, chunk) for a in (q, k, v, g, beta))
+    segment, carried = segments_in_chunks(segment, chunk)
+    segment, carried = segment[:, :, None], carried[:, :, None].astype(q.dtype)
     from_start, between = decays(g, segment)
 
     keys = k * beta[..., None]
@@ -106,8 +96,29 @@ def run(
 
     xs = (new, forgotten, q * reach, scores, entries, reach[..., -1, 0])
     state, y = jax.lax.scan(advance, state, xs)
+    return out_of_chunks(y, total), state
+
+
+def in_chunks(a: jax.Array, chunk: int) -> jax.Array:
+    """[B, T, H, ...] as N chunks [N, B, H, C, ...]; zeros fill the last one."""
+    room = -a.shape[1] % chunk
+    a = jnp.pad(a, ((0, 0), (0, room), *[(0, 0)] * (a.ndim - 2)))
+    a = a.reshape(a.shape[0], -1, chunk, *a.shape[2:])
+    return jnp.moveaxis(a, (1, 3), (0, 2))
+
+
+def segments_in_chunks(segment: jax.Array, chunk: int) -> tuple[jax.Array, jax.Array]:
+    """Segments [B, T] as chunks [N, B, C], and the tokens that the incoming state reaches."""
+    segment = jnp.pad(segment, ((0, 0), (0, -segment.shape[1] % chunk)), mode="edge")
+    segment = jnp.moveaxis(segment.reshape(segment.shape[0], -1, chunk), 1, 0)
+    before = jnp.pad(segment[:-1, :, -1], ((1, 0), (0, 0)))
+    return segment, segment == before[..., None]
+
+
+def out_of_chunks(y: jax.Array, total: int) -> jax.Array:
+    """What `in_chunks` made chunks of, [B, T, H, ...] for T = `total` tokens."""
     y = jnp.moveaxis(y, (0, 2), (1, 3))
-    return y.reshape(y.shape[0], -1, *y.shape[3:])[:, :total], state
+    return y.reshape(y.shape[0], -1, *y.shape[3:])[:, :total]
 
 
 def decays(g: jax.Array, segment: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -217,8 +217,9 @@ def inputs(
 def block(config: DecoderConfig, params: Params) -> KindBlock:
     """The layer of these parameters."""
     attention = params["attention"]
-    is_local = "v" in attention or not config.kinds.keys_are_values
-    definition = _definition(config, "router" in params["mlp"], is_local, "k" not in attention)
+    # a definition is that of all layers with parameters of the same names
+    has_values = "v" in attention or not config.kinds.keys_are_values
+    definition = _definition(config, "router" in params["mlp"], has_values, "k" not in attention)
     return nnx.merge(definition, nnx.State(params))
 
 

@@ -15,7 +15,12 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxrl.models.mixers.delta_rule import decays
+from jaxrl.models.mixers.delta_rule import (
+    decays,
+    in_chunks,
+    out_of_chunks,
+    segments_in_chunks,
+)
 
 CHUNK = 64
 """Tokens that are computed together."""
@@ -68,25 +73,15 @@ def run(
     rows, total, heads = v.shape[:3]
     groups = q.shape[2]
     chunk = min(chunk, total)
-    room = -total % chunk
-
-    def cut(a: jax.Array, *axes: int) -> jax.Array:
-        """[B, T, H, ...] as [N, B, *axes, C, ...], what is beyond the row changing nothing."""
-        a = jnp.pad(a, ((0, 0), (0, room), *[(0, 0)] * (a.ndim - 2)))
-        a = jnp.moveaxis(a.reshape(rows, -1, chunk, *a.shape[2:]), (1, 3), (0, 2))
-        return a.reshape(*a.shape[:2], *axes, *a.shape[3:])
-
-    q, k = (cut(a, groups) for a in (q, k))
-    v, g = (cut(a, groups, heads // groups) for a in (v, g))
-    segment = jnp.pad(segment, ((0, 0), (0, room)), mode="edge")
-    segment = jnp.moveaxis(segment.reshape(rows, -1, chunk), 1, 0)
-    before = jnp.pad(segment[:-1, :, -1], ((1, 0), (0, 0)))
+    q, k, v, g = (in_chunks(a, chunk) for a in (q, k, v, g))
+    # heads [..., G, H / G, C, ...] by the group that serves them
+    v, g = (a.reshape(*a.shape[:2], groups, -1, *a.shape[3:]) for a in (v, g))
+    segment, carried = segments_in_chunks(segment, chunk)
 
     def advance(state: jax.Array, xs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        q, k, v, g, segment, before = xs
+        q, k, v, g, segment, carried = xs
         from_start, between = decays(g, segment[:, None, None])
-        carried = (segment == before[:, None])[:, None, None]  # whom the incoming state reaches
-        reach = jnp.where(carried, from_start, 0)[..., None]
+        reach = jnp.where(carried[:, None, None], from_start, 0)[..., None]
         scores = _einsum("bgck,bgdk->bgcd", q, k)[:, :, None] * between
         y = _einsum("bghcd,bghdv->bghcv", scores, v)
         y = y + _einsum("bgck,bghkv->bghcv", q, state) * reach
@@ -96,6 +91,6 @@ def run(
 
     shape = state.shape
     state = state.reshape(rows, groups, heads // groups, *shape[2:])
-    state, y = jax.lax.scan(advance, state, (q, k, v, g, segment, before))
-    y = jnp.moveaxis(y.reshape(-1, rows, heads, *y.shape[4:]), (0, 2), (1, 3))
-    return y.reshape(rows, -1, *y.shape[3:])[:, :total], state.reshape(shape)
+    state, y = jax.lax.scan(advance, state, (q, k, v, g, segment, carried))
+    y = y.reshape(-1, rows, heads, *y.shape[4:])
+    return out_of_chunks(y, total), state.reshape(shape)
