@@ -67,25 +67,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Func
         mark = cases[0].get_closest_marker("sample")
         (ordinary,), broad = mark.args, mark.kwargs.get("broad", 0)
         assert ordinary + broad, f"{cases[0].nodeid}: no case is left for CI"
-        for place, item in enumerate(_sampled_first(cases)):
-            if place >= ordinary:
-                item.add_marker("broad" if place < ordinary + broad else "slow")
+        chosen = _sampled_first(cases, ordinary + broad)
+        for item in chosen[ordinary:]:
+            item.add_marker("broad")
+        for item in {*cases} - {*chosen}:
+            item.add_marker("slow")
 
 
-def _sampled_first(cases: list[pytest.Function]) -> list[pytest.Function]:
-    """Ordinary cases before `broad` ones; then those that show most values of parameters that no
-    case before them has; then by a checksum of their names, which mixes them the same each time."""
-    left = sorted(cases, key=lambda item: zlib.crc32(item.name.encode()))
-    left.sort(key=lambda item: item.get_closest_marker("broad") is not None)
+def _sampled_first(cases: list[pytest.Function], count: int) -> list[pytest.Function]:
+    """The first `count` cases, in their order.
+
+    Ordinary ones come before those that are `broad` already; then those that show most values of
+    parameters that no case before them has; then by a checksum of their names, which mixes them the
+    same each time.
+    """
+    mixed = sorted(cases, key=lambda item: zlib.crc32(item.name.encode()))
+    is_broad = {item: item.get_closest_marker("broad") is not None for item in mixed}
+    values = {item: set(item.callspec.indices.items()) for item in mixed}
     order: list[pytest.Function] = []
     seen: set[tuple[str, int]] = set()
-    while left:
-        wide = left[0].get_closest_marker("broad") is not None
-        alike = [i for i in left if (i.get_closest_marker("broad") is not None) == wide]
-        best = max(alike, key=lambda item: len(set(item.callspec.indices.items()) - seen))
-        seen |= set(best.callspec.indices.items())
-        left.remove(best)
-        order.append(best)
+    for broad in (False, True):
+        left = [item for item in mixed if is_broad[item] == broad]
+        while left and len(order) < count:
+            best = max(left, key=lambda item: len(values[item] - seen))
+            seen |= values[best]
+            left.remove(best)
+            order.append(best)
     return order
 
 

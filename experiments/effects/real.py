@@ -52,19 +52,19 @@ def directory() -> Path:
     return table.RESULTS / "real"
 
 
-def finished() -> dict[tuple[str, int], dict[str, Any]]:
+def read_runs() -> dict[tuple[str, int], dict[str, Any]]:
     """(method, seed) -> the figures of a run, and what they were measured with; of all runs."""
     path = directory() / RUNS
     rows = jsonl.read(path) if path.exists() else ()
     return {(row["method"], row["seed"]): row for row in rows}
 
 
-def keep(run: dict[str, Any]) -> None:
+def write_run(run: dict[str, Any]) -> None:
     """Add a run, in place of an earlier one of its method and seed."""
-    kept = finished() | {(run["method"], run["seed"]): run}
+    by_seed = read_runs() | {(run["method"], run["seed"]): run}
     path = directory() / RUNS
     part = path.with_suffix(".part")
-    part.write_text("".join(json.dumps(kept[key]) + "\n" for key in sorted(kept)))
+    part.write_text("".join(json.dumps(by_seed[key]) + "\n" for key in sorted(by_seed)))
     os.replace(part, path)
 
 
@@ -275,7 +275,9 @@ def measure(
             "effects --real --plan`)"
         )
     for name, seed in wanted(plan):
-        if name not in [BASELINE, *(methods or plan["methods"])] or _result(plan, name, seed):
+        if name not in [BASELINE, *(methods or plan["methods"])] or _result(
+            plan, read_runs(), name, seed
+        ):
             continue
         began = time.perf_counter()
         figures = run(config_of(name, seed))
@@ -283,7 +285,7 @@ def measure(
         kept = {"task": plan["task"], "described": plan["described"][name], "plan": commit}
         made = {"machine": views.machine(), "minutes": minutes, "code": code}
         named = {"method": name, "seed": seed} | figures | kept | made
-        keep(named | {"digest": digest(figures)})
+        write_run(named | {"digest": digest(figures)})
         publish()
         files.commit([directory() / RUNS, table.TABLE], f"Real model: {name}, seed {seed}")
         said(f"{name}, seed {seed}: {figures[STATISTIC]:.3f} ({minutes} min)")
@@ -311,7 +313,7 @@ def rerun(name: str, run: Run = trained) -> tuple[bool, str]:
     plan, (method, _, seed) = planned(), name.rpartition(".")
     method = table.module_name(method)
     known = {f"{own}.{number}" for own, number in wanted(plan)}
-    old = _result(plan, method, int(seed)) if f"{method}.{seed}" in known else None
+    old = _result(plan, read_runs(), method, int(seed)) if f"{method}.{seed}" in known else None
     if old is None:
         raise ValueError(f"there is no run {name!r} of the plan that is done")
     new = run(config_of(method, int(seed)))
@@ -343,9 +345,11 @@ def _compared(
     return "within noise" if within else "beyond noise"
 
 
-def _result(plan: dict[str, Any], name: str, seed: int) -> dict[str, Any] | None:
+def _result(
+    plan: dict[str, Any], done: Mapping[tuple[str, int], dict[str, Any]], name: str, seed: int
+) -> dict[str, Any] | None:
     """A run of the plan, if it is there and was of the same task and settings."""
-    run = finished().get((name, seed))
+    run = done.get((name, seed))
     if run is None:
         return None
     same = (run["task"], run["described"]) == (plan["task"], plan["described"][name])
@@ -354,8 +358,8 @@ def _result(plan: dict[str, Any], name: str, seed: int) -> dict[str, Any] | None
 
 def runs(plan: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The runs of a plan that are done, by method."""
-    found = {name: [] for name in plan["described"]}
+    found, done = {name: [] for name in plan["described"]}, read_runs()
     for name, seed in wanted(plan):
-        if run := _result(plan, name, seed):
+        if run := _result(plan, done, name, seed):
             found[name].append(run)
     return found

@@ -22,8 +22,6 @@ from jaxrl.types import Completion, Request, Source
 
 Group = tuple[Problem, list[Row]]
 """A row of a file as a group: one answer, or the chosen and the rejected."""
-_LOOKED_AT = 200
-"""Rows whose messages are looked at for keys without a meaning."""
 
 
 def answers(data: DataConfig) -> int:
@@ -41,7 +39,7 @@ def notes(tokenizer: Tokenizer, config: Config, file_rows: Rows) -> list[str]:
         lines.append(
             f"{file_rows.path}: {file_rows.left_out} rows over data.max_tokens are left out"
         )
-    first = (file_rows[i] for i in range(min(len(file_rows), _LOOKED_AT)))
+    first = (file_rows[i] for i in range(min(len(file_rows), parsing.LOOKED_AT)))
     texts = (text for row in first for text in (row.prompt, *row.answers))
     lines += parsing.further_keys(texts, file_rows.path)
     row = file_rows[0]

@@ -1,4 +1,5 @@
-"""What the parts of a run share: its fixed surroundings, its callbacks, and those of each stage.
+"""What the parts of a run share: its fixed surroundings, its callbacks, the
+pools that score, and what each stage has.
 
 Stages are those of `jaxrl.config.stages`.
 """

@@ -63,7 +63,7 @@ def origin(config: Config, actor: Policy) -> Origin:
     read = ((i, groups(actor, config, evaluated, i)) for i in eval_indices)
     held_out = list(read)
 
-    def open_batches(
+    def open_collector(
         run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: Recorder, start: int
     ) -> StageCollector:
         for bad in file_rows.bad[:3]:
@@ -72,7 +72,9 @@ def origin(config: Config, actor: Policy) -> Origin:
             run.callbacks.note(f"{len(file_rows.bad)} bad rows of {file_rows.path} are left out")
         for note in written.notes(tokenizer, config, file_rows):
             run.callbacks.note(note)
-        return batches(ctx.config, run.policy, file_rows, train, scored(run.directory).get("train"))
+        return open_rows(
+            ctx.config, run.policy, file_rows, train, scored(run.directory).get("train")
+        )
 
     sources = {"train": file_rows, **({"eval": evaluated} if settings.eval_path else {})}
 
@@ -111,10 +113,10 @@ def origin(config: Config, actor: Policy) -> Origin:
             "rows": float(len(held_out))
         }
 
-    return Origin(open_batches, assess, "loss", f"{len(held_out)} held-out rows")
+    return Origin(open_collector, assess, "loss", f"{len(held_out)} held-out rows")
 
 
-def batches(
+def open_rows(
     config: Config,
     actor: Policy,
     file_rows: Rows,

@@ -1,4 +1,7 @@
-"""Experience that the policy samples and a task scores; held-out problems that it answers."""
+"""Experience that the policy samples and a task scores; held-out problems that it answers.
+
+Each chunk of decoding is a row of `chunks.jsonl`.
+"""
 
 from __future__ import annotations
 
@@ -76,10 +79,10 @@ def origin(config: Config, actor: Policy) -> Origin:
             guards.check_scores(sampled.scores, "the evaluation before training")
         return figures
 
-    return Origin(open_batches, assess, "pass@1", f"{len(held_out)} held-out problems", task)
+    return Origin(open_collector, assess, "pass@1", f"{len(held_out)} held-out problems", task)
 
 
-def open_batches(
+def open_collector(
     run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: Recorder, start: int
 ) -> StageCollector:
     """The rollouts of a stage: its collector, given the weights of a train state.

@@ -179,7 +179,7 @@ def test_nothing_is_run_without_a_committed_plan(results):
     (results / "plan.json").unlink()
     with pytest.raises(ValueError, match=r"plan\.json is missing"):
         measure(fake)
-    assert fake.ran == [] and not effects_real.finished()
+    assert fake.ran == [] and not effects_real.read_runs()
 
 
 @pytest.mark.broad
@@ -201,7 +201,7 @@ def test_runs_are_added_over_several_sessions(results):
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert status.stdout == ""
-    kept = effects_real.finished()[CHOSEN[0], 1]
+    kept = effects_real.read_runs()[CHOSEN[0], 1]
     plan = files.committed(results / "plan.json")
     assert kept["plan"] == kept["code"] == plan  # the commit that the first call began at
 
@@ -219,7 +219,7 @@ def test_runs_are_added_over_several_sessions(results):
     assert said.startswith(f"Rank correlation of the effects of {len(CHOSEN)} methods")
     assert f"({total} of {total} runs)" in said
     assert f"\n{said}\n" in effects_table.TABLE.read_text()
-    assert effects_real.finished()[CHOSEN[0], 2]["code"] != plan
+    assert effects_real.read_runs()[CHOSEN[0], 2]["code"] != plan
     shown = effects_scales.table()
     page = effects_page.page(effects_table.rows(CHOSEN), effects_table.RESULTS, said, shown)
     assert page.index("Rank correlation") < page.index("<th>on SmolLM2-135M") < page.index("<h2>")
@@ -257,11 +257,11 @@ def test_the_correlation_is_that_of_complete_methods(results):
     assert said in found
 
     before = effects_scales.compared()
-    old = effects_real.finished()[CHOSEN[0], 0]
-    effects_real.keep(old | {"method": "aepo", "pass@1": 0.9})
-    effects_real.keep(old | {"seed": 7, "pass@1": 0.9})
+    old = effects_real.read_runs()[CHOSEN[0], 0]
+    effects_real.write_run(old | {"method": "aepo", "pass@1": 0.9})
+    effects_real.write_run(old | {"seed": 7, "pass@1": 0.9})
     assert effects_scales.compared() == before
-    effects_real.keep(old | {"described": "of another recipe"})
+    effects_real.write_run(old | {"described": "of another recipe"})
     assert interim in effects_scales.headline()
 
 
@@ -287,22 +287,22 @@ def test_one_seed_has_no_interval(results):
 def test_a_run_is_done_again_and_compared(results, monkeypatch, capsys):
     committed(results)
     measure(Fake(), CHOSEN[:1])
-    kept = effects_real.finished()[CHOSEN[0], 1]
+    kept = effects_real.read_runs()[CHOSEN[0], 1]
     assert kept["digest"] == effects_real.digest(kept)
     monkeypatch.setattr(effects_real.rerun, "__defaults__", (Fake(),))
     monkeypatch.setattr(effects.os, "nice", lambda more: 0)
     run = f"{effects_table.identity(CHOSEN[0])}.1"
     assert laboratory.main(["effects", "--real", "--rerun", run]) == 0
     assert f"{run}: equal; pass@1 0.4010 recorded, 0.4010 now" in capsys.readouterr().out
-    effects_real.keep({k: v for k, v in kept.items() if k not in ("code", "digest")})
+    effects_real.write_run({k: v for k, v in kept.items() if k not in ("code", "digest")})
     assert laboratory.main(["effects", "--real", "--rerun", run]) == 0  # a line of earlier code
-    effects_real.keep(kept | {"tokens": 7})
+    effects_real.write_run(kept | {"tokens": 7})
     assert laboratory.main(["effects", "--real", "--rerun", run]) == 1
     assert f"{run}: differs" in capsys.readouterr().out
-    effects_real.keep(kept | {"tokens": 7, "machine": "another"})
+    effects_real.write_run(kept | {"tokens": 7, "machine": "another"})
     assert laboratory.main(["effects", "--real", "--rerun", run]) == 0
     assert f"{run}: within noise" in capsys.readouterr().out
-    effects_real.keep(kept | {"pass@1": kept["pass@1"] + 0.5, "machine": "another"})
+    effects_real.write_run(kept | {"pass@1": kept["pass@1"] + 0.5, "machine": "another"})
     assert laboratory.main(["effects", "--real", "--rerun", "grpo.0"]) == 0
     assert laboratory.main(["effects", "--real", "--rerun", run]) == 1
     assert f"{run}: beyond noise" in capsys.readouterr().out

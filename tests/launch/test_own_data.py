@@ -571,7 +571,7 @@ def test_epochs_count_what_a_step_takes(recipe, tmp_path):
     model, tokenizer = policy.describe(config)
     found = rows_of.read(config.data, config.data.path)
     kept, _ = rows.divide(found, config.data.eval_share, config.eval.problems)
-    batches = offline.batches(config, Policy(model, {}, tokenizer), found, kept)
+    batches = offline.open_rows(config, Policy(model, {}, tokenizer), found, kept)
     for _ in range(config.steps):
         _, figures = batches.step(None, 0, Timer())
     assert 2 <= figures["epoch"] < 2.2 and config.steps > 2 * len(kept) / 4

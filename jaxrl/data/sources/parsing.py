@@ -18,6 +18,8 @@ _MESSAGE_KEYS = (
     "role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content", "tools", "weight",
 )  # fmt: skip
 """Keys of a message in the one form."""
+LOOKED_AT = 200
+"""Rows of a file whose messages are looked at for other keys."""
 
 
 class Row(NamedTuple):

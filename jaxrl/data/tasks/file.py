@@ -39,8 +39,6 @@ _BESIDE = ("system", "history", "tools", "variables", "weight", *sorted(layouts.
 """Columns of `jaxrl.data.sources.layouts` that a prompt may have besides, and `input` after
 instruction."""
 _MOST_HELD_OUT = 1024
-_LOOKED_AT = 200
-"""Rows whose messages are looked at for keys without a meaning."""
 
 
 def task(
@@ -264,7 +262,9 @@ class _Rows:
             lines.append(f"{len(self.bad)} bad rows of {self.path} are left out")
         if left:
             lines.append(f"{self.path}: unused columns: {', '.join(left)}")
-        lines += parsing.further_keys(map(self._asked, self._places[:_LOOKED_AT]), self.path)
+        lines += parsing.further_keys(
+            map(self._asked, self._places[: parsing.LOOKED_AT]), self.path
+        )
         lines += [
             f"WARNING: {self.path}: the column {name!r} is no part of the prompt, and no reward "
             "reads it; write into the prompt what the model needs to know"

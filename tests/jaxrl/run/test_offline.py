@@ -168,12 +168,12 @@ def test_rows_come_in_a_new_order_each_epoch_and_each_once(files, tmp_path):
     origin, actor, _ = assemble.assemble(config)
     assert origin.figure == "loss" and origin.held_out == "5 held-out rows"
     found = files_of_rows.read(config.data, config.data.path)
-    made = offline.batches(config, actor, found, range(20))
+    made = offline.open_rows(config, actor, found, range(20))
     drawn = [made.step(None, 0, loop.Timer())[0].problems for _ in range(4)]
     epochs = [[p.id for p in (*drawn[i], *drawn[i + 1])] for i in (0, 2)]
     assert sorted(epochs[0]) == sorted(epochs[1]) and len(set(epochs[0])) == 20
     assert epochs[0] != epochs[1]
-    again = offline.batches(config, actor, found, range(20))
+    again = offline.open_rows(config, actor, found, range(20))
     again.set_state({"position": 20, "rows": found.fingerprint})
     assert [p.id for p in again.step(None, 0, loop.Timer())[0].problems] == epochs[1][:10]
     with pytest.warns(UserWarning, match="have changed since"):
@@ -194,7 +194,7 @@ def test_long_texts_become_several_rows(tmp_path):
     found = files_of_rows.read(config.data, config.data.path)
     counts = [len(written.groups(actor, config, found, i)) for i in range(3)]
     assert counts == [4, 1, 2]  # of 21, 6 and 10 tokens, the end included
-    made = offline.batches(config, actor, found, range(3))
+    made = offline.open_rows(config, actor, found, range(3))
     drawn, states = [], []
     for _ in range(7):
         drawn += made.step(None, 0, loop.Timer())[0].texts
@@ -202,7 +202,7 @@ def test_long_texts_become_several_rows(tmp_path):
     for epoch in (drawn[:7], drawn[7:14], drawn[14:]):
         assert sum(len(text) for text in epoch) == sum(len(text) - 1 for text in texts)
     assert any(state["piece"] for state in states)
-    again = offline.batches(config, actor, found, range(3))
+    again = offline.open_rows(config, actor, found, range(3))
     again.set_state(states[2])
     assert again.step(None, 0, loop.Timer())[0].texts == drawn[9:12]
     with pytest.raises(ValueError, match="only a text may be cut anywhere"):
@@ -315,7 +315,7 @@ def test_epochs_use_each_row_so_many_times(rows, batch, epochs, files, tmp_path)
     config = tiny.config(tmp_path, **given)
     _, actor, _ = assemble.assemble(config)
     found = files_of_rows.read(config.data, config.data.path)
-    made = offline.batches(config, actor, found, range(rows))
+    made = offline.open_rows(config, actor, found, range(rows))
     steps = -(-rows * epochs // batch)
     drawn = [made.step(None, 0, loop.Timer()) for _ in range(steps)]
     ids = [problem.id for experience, _ in drawn for problem in experience.problems]
