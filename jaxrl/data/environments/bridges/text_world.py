@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import importlib
 import importlib.util
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,8 +26,9 @@ RULES = (
 _OF_THE_PROGRAM = ("quit", "q", "restart", "restore", "save", "script", "transcript", "undo")
 """Commands to the program that runs the game, which are refused."""
 
-_LONGEST = 200
-"""Characters of a command that the program reads."""
+_COMMAND = re.compile(r"[A-Za-z0-9 ,.;:!?'\"-]{1,197}")
+"""What the program reads. It is native code in this process: a backslash begins a command to the
+program itself, and a NUL or an escape sequence hangs or ends it, and the run with it."""
 _LONGEST_TEXT = 1 << 14
 """Characters that the policy reads of what a game prints."""
 
@@ -105,8 +107,8 @@ def task(
         """A command, the last line of the turn."""
         game.left -= 1
         lines = extract.spoken(action).strip().splitlines()
-        command = lines[-1].strip()[:_LONGEST] if lines else ""
-        if not command or command.split()[0].lower() in _OF_THE_PROGRAM:
+        command = lines[-1].strip() if lines else ""
+        if not _COMMAND.fullmatch(command) or command.split()[0].lower() in _OF_THE_PROGRAM:
             message = {"role": "user", "content": "that is no command of the game"}
             return Reply((message,) if game.left else (), 0.0, {"won": 0.0}, done=not game.left)
         state, _, over = game.env.step(command)
