@@ -16,10 +16,10 @@ for alpha. Patients are those of `diagnosis`, whose probabilities are known, so 
 are exact where theirs are means over up to 50 orders, by the policy's own probabilities. The
 temperature is 0.25 where theirs is 2, at which weights would hardly differ here, as all facts
 together add less than 2 nats. Their dialogues come from a tree search, ours ask for the heaviest
-findings. `losses.credit.promed` says how turns are compared. Their clip of 0.1 and KL penalty of
-0.04 are left out, and their advantages are not divided by a deviation. No reward for the format.
-`--objective.advantage-args.process 0 --objective.advantage-args.outcome 0` rewards the answer
-alone, and `--task-args.importance uniform` every new fact alike.
+findings. `losses.advantages.credit.promed` says how turns are compared. Their clip of 0.1 and KL
+penalty of 0.04 are left out, and their advantages are not divided by a deviation. No reward for the
+format. `--objective.advantage-args.process 0 --objective.advantage-args.outcome 0` rewards the
+answer alone, and `--task-args.importance uniform` every new fact alike.
 Source: huangbaixiang100/ProMed@b91785160daa9d9d8b2f2f8b722285cf51a6cdac
 src/models/doctor_reward.py:1096-1119
 Fidelity: partial: own comparison of turns, other temperature, no format reward, clip or KL
