@@ -11,8 +11,8 @@ Formula: `-(1 + e) / sg(r) r A'` where `A > 0` and `r > 1 + e`, PPO's clip elsew
 branch has `P = (p + w (H_t - H_root)) (1 - c l)`
 Claim: beats seven RL algorithms on 14 agent data sets; GAIA 47.6 with 1,000 samples.
 Reading: the clip is that of the authors' code, of which the repository below has a copy. There
-`A' = A (1 + 0.2 z)`, z the current policy's entropy standardised over the micro-batch, and losses of
-bad tokens end at `3 |A|`. The row that tells how many begin anew is played beforehand and thrown
+`A' = A (1 + 0.2 z)`, z the current policy's entropy standardised over the micro-batch, and losses
+of bad tokens end at `3 |A|`. The row that tells how many begin anew is played beforehand and thrown
 away, H_tool is the mean over all of its turns, beta is 0.5, and l counts the branches of the
 prompt, at 0.05 each. How rows are filled up is as in ARPO's code. Branches are drawn turn by turn,
 from fresh rows and from branches, after the row that they leave has ended. `config()` is the whole

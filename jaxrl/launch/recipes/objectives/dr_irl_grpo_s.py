@@ -9,9 +9,9 @@ texts, d that of the rewards
 Claim: best of all baselines in safety, with usefulness kept.
 Reading: the formula is ours. Accounts of the paper multiply advantages by two factors too, but by
 `sigmoid(h_i) / sigmoid(mean h)` of each sample and, of the prompt, `sigmoid(d') / sigmoid(mean d)`,
-d' the mean d of its samples without outliers. Texts are compared as bags of tokens. Rewards are the verifier's,
-in place of models learned by inverse RL for each category. The effect looks at the rare category.
-The ablation has no factor.
+d' the mean d of its samples without outliers. Texts are compared as bags of tokens. Rewards are the
+verifier's, in place of models learned by inverse RL for each category. The effect looks at the rare
+category. The ablation has no factor.
 Source: none found (repositories and pages were searched by title; accounts of the paper were read)
 Fidelity: own formula
 """
