@@ -13,8 +13,8 @@ unfiltered mode is left out, and so is its distillation of answers from the mode
 is a letter before the prompt. The ablation is SFT on one mode after the other, with as many texts
 of each. `leakage` is the share of completions that have the form of a mode that was not asked for.
 In the control, modes do not differ.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: harmless modes; not compared with a source
+Source: none found (no copy of Qihoo360/LLMs-Safety-Control was to be had; the abstract was read)
+Fidelity: partial: harmless modes, answers by rule in place of the model's own
 """
 
 import dataclasses
