@@ -28,7 +28,7 @@ from jaxrl.launch.server.http import Refused, Server
 from jaxrl.launch.server.tinker import bodies, learner, ledger, losses, service, wire, work
 from jaxrl.launch.server.tinker.service import TinkerConfig
 from jaxrl.losses import policy
-from jaxrl.models import decoder
+from jaxrl.models import decoder, head
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout.policy import Policy
 from jaxrl.training import optimizer, packing, train_step, trainable
@@ -345,6 +345,62 @@ def test_samples_have_the_forward_s_log_probabilities(server, client):
     assert texts_of(again.save_weights_and_get_sampling_client().result())[1] == texts
     base = remote.create_sampling_client(base_model=MODEL).result()
     assert texts_of(base)[1] != texts
+
+
+def kept_by(logits, top_k, top_p) -> np.ndarray:
+    """Which tokens [V] may be drawn of logits [V]."""
+    order = np.argsort(-logits)[: top_k if top_k > 0 else None]
+    probabilities = np.exp(logits[order] - logits.max())
+    before = np.cumsum(probabilities) - probabilities
+    return np.isin(np.arange(len(logits)), order[before < top_p * probabilities.sum()])
+
+
+@pytest.mark.extra
+def test_a_truncated_sample_stays_inside_and_alone(server, client):
+    """Its log-probabilities are those of what was left to draw from, as of `jaxrl train`."""
+    types, prompt = client.types, [1, 2, 3]
+    base = client.ServiceClient().create_sampling_client(base_model=MODEL).result()
+    settings = {
+        name: types.SamplingParams(max_tokens=6, seed=seed, stop=[], **more)
+        for seed, (name, more) in enumerate(
+            {
+                "greedy": {"temperature": 0.0},
+                "one": {"top_k": 1},
+                "nucleus": {"top_p": 0.5},
+                "both": {"top_k": 8, "top_p": 0.8, "temperature": 0.5},
+                "free": {},
+            }.items()
+        )
+    }
+
+    def begin(name):
+        return base.sample(types.ModelInput.from_ints(prompt), 8, settings[name])
+
+    def rows(future):
+        return [(list(s.tokens), list(s.logprobs)) for s in future.result().sequences]
+
+    alone = {name: rows(begin(name)) for name in settings}
+    waiting = {name: begin(name) for name in settings}
+    assert {name: rows(future) for name, future in waiting.items()} == alone
+    assert {tuple(tokens) for tokens, _ in alone["one"]} == {tuple(alone["greedy"][0][0])}
+    np.testing.assert_array_equal([logprobs for _, logprobs in alone["one"]], 0)
+    outside, params = 0, actor().params
+    for name in ("nucleus", "both", "free"):
+        whole = np.array([prompt + tokens for tokens, _ in alone[name]])
+        places = np.broadcast_to(np.arange(whole.shape[1]), whole.shape)
+        hidden = decoder.hidden(SHAPE, params, whole, places, np.full_like(whole, whole.shape[1]))
+        scores = np.asarray(head.logits(hidden[:, 2:-1], decoder.unembedding(params)))
+        draw = settings[name]
+        for (tokens, logprobs), rows_of_one in zip(
+            alone[name], scores / draw.temperature, strict=True
+        ):
+            for row, token, logprob in zip(rows_of_one, tokens, logprobs, strict=True):
+                kept = kept_by(row, draw.top_k, draw.top_p)
+                outside += name == "free" and not kept_by(row, -1, 0.5)[token]
+                assert kept[token], name
+                expected = row[token] - np.log(np.exp(row[kept]).sum())
+                np.testing.assert_allclose(logprob, expected, atol=1e-4)
+    assert outside  # truncation would have changed the samples without it
 
 
 @pytest.mark.extra
@@ -719,8 +775,8 @@ def test_noise_is_refused(server):
         ("create_model", {"base_model": "x"}, "base_model='x' is not served"),
         ("create_model", {"optimizer_config": {"type": "dimuon"}}, "optimizer_config.type"),
         ("create_model", {"alpha": 1}, "body.alpha"),
-        ("asample", {"sampling_params": {"top_k": 5}}, "top_k=5 is not supported"),
-        ("asample", {"sampling_params": {"top_p": 0.9}}, "top_p=0.9 is not supported"),
+        ("asample", {"sampling_params": {"top_k": -2}}, "sampling_params.top_k"),
+        ("asample", {"sampling_params": {"top_p": 0.0}}, "sampling_params.top_p"),
         ("asample", {"sampling_params": {"temperature": -1}}, "temperature"),
         ("asample", {"topk_prompt_logprobs": 2}, "topk_prompt_logprobs=2 is not supported"),
         ("asample", {"sampling_params": {"max_tokens": 64}}, "more than 64"),
