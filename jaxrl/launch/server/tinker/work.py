@@ -18,7 +18,7 @@ import numpy as np
 from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.launch.server import engine
 from jaxrl.launch.server.openai import CHOICES, COLDEST
-from jaxrl.launch.server.tinker import bodies, learner, ledger, wire
+from jaxrl.launch.server.tinker import bodies, compaction, learner, ledger, wire
 from jaxrl.launch.server.tinker.learner import Shape
 from jaxrl.launch.server.tinker.ledger import Operation, number_of
 from jaxrl.launch.server.tinker.service import Answer, Service, end, snapshot_path, sync
@@ -150,6 +150,7 @@ def _serve(service: Service) -> None:
         if not _attempt(service, operations) and len(operations) > 1:
             for operation in operations:  # one of them fails, and the others need not
                 _attempt(service, [operation])
+        compaction.compact_if_due(service)
 
 
 def _take(service: Service) -> list[Operation]:
@@ -240,6 +241,7 @@ def _count(service: Service, name: str, seq: int) -> None:
         traceback.print_exc()
         return
     service.since[name] = 0
+    service.snapshots[name] = seq
 
 
 def _execute(service: Service, operation: Operation) -> Answer:
