@@ -962,7 +962,8 @@ def kill_at(point, patch) -> None:
     patch.setattr(owner, name, dying(getattr(owner, name), after=when == "after"))
 
 
-@pytest.mark.parametrize("hours", [pytest.param(0, marks=pytest.mark.broad), 2])
+@pytest.mark.broad
+@pytest.mark.parametrize("hours", [0, 2])
 def test_a_journal_that_is_compacted_says_the_same(journal, hours, tmp_path, monkeypatch):
     """Killed at any point, too; what is left of answers goes after an hour."""
     shutil.copytree(journal, tmp_path / "whole")
@@ -1006,6 +1007,7 @@ def test_a_journal_that_is_compacted_says_the_same(journal, hours, tmp_path, mon
         served.journal.file.close()
 
 
+@pytest.mark.broad
 def test_a_compacted_journal_needs_its_snapshot(journal, tmp_path):
     shutil.copytree(journal, tmp_path / "a")
     served = begun(tmp_path / "a")
@@ -1017,6 +1019,6 @@ def test_a_compacted_journal_needs_its_snapshot(journal, tmp_path):
 
 
 if __name__ == "__main__":
-    served = make(sys.argv[1], int(sys.argv[2]), snapshot_every=3, compact_bytes=1)
+    served = make(sys.argv[1], int(sys.argv[2]), snapshot_every=3)
     print("ready", flush=True)
     served.serve_forever()
