@@ -40,12 +40,12 @@ def compact_if_due(served: Service) -> None:
     served.compact_at = size + max(size, served.config.compact_bytes)
 
 
-def compact(served: Service, now: float) -> None:
+def compact(served: Service, seconds: float) -> None:
     """Write the journal again.
 
     Args:
       served: nothing is accepted or answered meanwhile.
-      now: in seconds since 1970.
+      seconds: since 1970.
 
     Raises:
       OSError: storage fails.
@@ -65,7 +65,7 @@ def compact(served: Service, now: float) -> None:
                 assert row is not None
                 if row.get("kind") in _LARGE:
                     large.add(row["id"])
-                shorter = _shorter(served, row, now, large)
+                shorter = _shorter(served, row, seconds, large)
                 if shorter is not None:
                     line = json.dumps(shorter).encode() + b"\n"
                 if "ended" in row:
@@ -85,11 +85,11 @@ def compact(served: Service, now: float) -> None:
 
 
 def _shorter(
-    served: Service, row: dict[str, Any], now: float, large: set[str]
+    served: Service, row: dict[str, Any], seconds: float, large: set[str]
 ) -> dict[str, Any] | None:
     """A row without what is not needed; None: it stays as it is."""
     if "ended" in row:
-        over = now - row.get("time", now) > ANSWERS_KEPT_S  # older journals have no times
+        over = seconds - row.get("time", seconds) > ANSWERS_KEPT_S  # older journals have no times
         if row["ended"] not in large or "answer" not in row or not over:
             return None
         return {"ended": row["ended"], "failed": row["failed"], "time": row["time"]}
