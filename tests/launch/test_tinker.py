@@ -4,12 +4,14 @@
 """
 
 import contextlib
+import functools
 import http.client
 import importlib
 import inspect
 import json
 import pkgutil
 import random
+import shutil
 import socket
 import subprocess
 import sys
@@ -25,10 +27,19 @@ import pytest
 from jaxrl.data.text import tokenizers
 from jaxrl.launch.server import tinker as command
 from jaxrl.launch.server.http import Refused, Server
-from jaxrl.launch.server.tinker import bodies, learner, ledger, losses, service, wire, work
+from jaxrl.launch.server.tinker import (
+    bodies,
+    compaction,
+    learner,
+    ledger,
+    losses,
+    service,
+    wire,
+    work,
+)
 from jaxrl.launch.server.tinker.service import TinkerConfig
 from jaxrl.losses import policy
-from jaxrl.models import decoder
+from jaxrl.models import decoder, head
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout.policy import Policy
 from jaxrl.training import optimizer, packing, train_step, trainable
@@ -345,6 +356,62 @@ def test_samples_have_the_forward_s_log_probabilities(server, client):
     assert texts_of(again.save_weights_and_get_sampling_client().result())[1] == texts
     base = remote.create_sampling_client(base_model=MODEL).result()
     assert texts_of(base)[1] != texts
+
+
+def kept_by(logits, top_k, top_p) -> np.ndarray:
+    """Which tokens [V] may be drawn of logits [V]."""
+    order = np.argsort(-logits)[: top_k if top_k > 0 else None]
+    probabilities = np.exp(logits[order] - logits.max())
+    before = np.cumsum(probabilities) - probabilities
+    return np.isin(np.arange(len(logits)), order[before < top_p * probabilities.sum()])
+
+
+@pytest.mark.extra
+def test_a_truncated_sample_stays_inside_and_alone(server, client):
+    """Its log-probabilities are those of what was left to draw from, as of `jaxrl train`."""
+    types, prompt = client.types, [1, 2, 3]
+    base = client.ServiceClient().create_sampling_client(base_model=MODEL).result()
+    settings = {
+        name: types.SamplingParams(max_tokens=6, seed=seed, stop=[], **more)
+        for seed, (name, more) in enumerate(
+            {
+                "greedy": {"temperature": 0.0},
+                "one": {"top_k": 1},
+                "nucleus": {"top_p": 0.5},
+                "both": {"top_k": 8, "top_p": 0.8, "temperature": 0.5},
+                "free": {},
+            }.items()
+        )
+    }
+
+    def begin(name):
+        return base.sample(types.ModelInput.from_ints(prompt), 8, settings[name])
+
+    def rows(future):
+        return [(list(s.tokens), list(s.logprobs)) for s in future.result().sequences]
+
+    alone = {name: rows(begin(name)) for name in settings}
+    waiting = {name: begin(name) for name in settings}
+    assert {name: rows(future) for name, future in waiting.items()} == alone
+    assert {tuple(tokens) for tokens, _ in alone["one"]} == {tuple(alone["greedy"][0][0])}
+    np.testing.assert_array_equal([logprobs for _, logprobs in alone["one"]], 0)
+    outside, params = 0, actor().params
+    for name in ("nucleus", "both", "free"):
+        whole = np.array([prompt + tokens for tokens, _ in alone[name]])
+        places = np.broadcast_to(np.arange(whole.shape[1]), whole.shape)
+        hidden = decoder.hidden(SHAPE, params, whole, places, np.full_like(whole, whole.shape[1]))
+        scores = np.asarray(head.logits(hidden[:, 2:-1], decoder.unembedding(params)))
+        draw = settings[name]
+        for (tokens, logprobs), rows_of_one in zip(
+            alone[name], scores / draw.temperature, strict=True
+        ):
+            for row, token, logprob in zip(rows_of_one, tokens, logprobs, strict=True):
+                kept = kept_by(row, draw.top_k, draw.top_p)
+                outside += name == "free" and not kept_by(row, -1, 0.5)[token]
+                assert kept[token], name
+                expected = row[token] - np.log(np.exp(row[kept]).sum())
+                np.testing.assert_allclose(logprob, expected, atol=1e-4)
+    assert outside  # truncation would have changed the samples without it
 
 
 @pytest.mark.extra
@@ -719,8 +786,8 @@ def test_noise_is_refused(server):
         ("create_model", {"base_model": "x"}, "base_model='x' is not served"),
         ("create_model", {"optimizer_config": {"type": "dimuon"}}, "optimizer_config.type"),
         ("create_model", {"alpha": 1}, "body.alpha"),
-        ("asample", {"sampling_params": {"top_k": 5}}, "top_k=5 is not supported"),
-        ("asample", {"sampling_params": {"top_p": 0.9}}, "top_p=0.9 is not supported"),
+        ("asample", {"sampling_params": {"top_k": -2}}, "sampling_params.top_k"),
+        ("asample", {"sampling_params": {"top_p": 0.0}}, "sampling_params.top_p"),
         ("asample", {"sampling_params": {"temperature": -1}}, "temperature"),
         ("asample", {"topk_prompt_logprobs": 2}, "topk_prompt_logprobs=2 is not supported"),
         ("asample", {"sampling_params": {"max_tokens": 64}}, "more than 64"),
@@ -807,6 +874,148 @@ def test_saved_weights_expire_and_names_are_taken_once():
         do("save_weights", model_id=name, seq_id=2, path="b")
     saved = do("save_weights", 5.0, model_id=name, seq_id=5, path="a", overwrite=True).saved
     assert saved.file.endswith("/5.safetensors") and saved.expires is None
+
+
+class Killed(BaseException):
+    """In the place of `kill -9`."""
+
+
+BASE = functools.cache(actor)
+
+
+def begun(run_dir) -> service.Service:
+    config = TinkerConfig(run_dir=str(run_dir), max_context_tokens=64)
+    return service.start(BASE(), MODEL, config, KEY)
+
+
+def state_of(served):
+    """What a client can learn of a service, and what it has yet to do."""
+    answers = {}
+    for name in served.ledger.digests:
+        with contextlib.suppress(Refused):
+            answers[name] = service.answer(served, name, 0)
+    queue = [(o.id, o.body) for o in served.queue]
+    states = {
+        name: learner.to_arrays(state._asdict()) if state else None
+        for name, state in served.learners.items()
+    }
+    shown = jax.tree.map(lambda a: np.asarray(a).tobytes(), states)
+    return served.ledger, answers, [str(entry) for entry in queue], shown, served.snapshots
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory):
+    """A run directory with requests of each kind: done, failed, and yet to be done."""
+    place = tmp_path_factory.mktemp("journal")
+    served = begun(place)
+
+    def accept(kind, raw=None, reply=b"r", failed=False, **fields):
+        raw = json.dumps(fields).encode() if raw is None else raw
+        operation = service.accept(served, kind, raw, "k" if kind == "create_session" else "")
+        if reply and kind not in service._AT_ONCE:
+            answer = service.Answer("protobuf", reply * 50)
+            service.end(served, operation.id, answer, failed=failed)
+        return operation.id
+
+    whose = accept("create_session")
+    create = {"session_id": whose, "model_seq_id": 0, "base_model": MODEL}
+    name = accept("create_model", **create, lora_config={"rank": 2}).removesuffix(":0")
+    start = {"session_id": whose, "sampling_session_seq_id": 0, "base_model": MODEL}
+    sampler = accept("create_sampling_session", **start)
+    prompt = {"chunks": [{"type": "encoded_text", "tokens": [1] * 40}]}
+    for n in range(3):
+        accept("forward_backward", batch(name, 4 * n + 1, [1, 2, 3, 4, 5]), b"f")
+        accept("forward_backward", batch(name, 4 * n + 2, [1, 2, 3, 4, 5]), b"e", failed=n == 1)
+        accept("optim_step", model_id=name, seq_id=4 * n + 3, adam_params={})
+        accept("save_weights", model_id=name, seq_id=4 * n + 4, path=f"p{n}")
+        body = {"sampling_session_id": sampler, "seq_id": n, "prompt": prompt}
+        accept("asample", reply=b"s" if n else b"", **body, sampling_params={"max_tokens": 2})
+    accept("forward_backward", batch(name, 13, [1, 2, 3, 4, 5]), b"")
+    config = served.ledger.models[name].config
+    shape = learner.shape_of(SHAPE, config)
+    state = learner.create(SHAPE, served.actor.params, shape, 3)
+    learner.write(service.snapshot_path(served, name), state, 8, config, moments=True)
+    served.journal.file.close()
+    return place
+
+
+def kill_at(point, patch) -> None:
+    """Kill a compaction before its row `point`, or before or after what `point` names."""
+    counts = [0]
+
+    def dying(function, *, after=False, at=0):
+        def call(*args, **more):
+            counts[0] += 1
+            if counts[0] <= at:
+                return function(*args, **more)
+            if after:
+                function(*args, **more)
+            raise Killed
+
+        return call
+
+    if isinstance(point, int):
+        patch.setattr(compaction, "_shorter", dying(compaction._shorter, at=point))
+        return
+    when, name = point.split()
+    owner = compaction.storage if name == "sync" else compaction.os
+    patch.setattr(owner, name, dying(getattr(owner, name), after=when == "after"))
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("hours", [0, 2])
+def test_a_journal_that_is_compacted_says_the_same(journal, hours, tmp_path, monkeypatch):
+    """Killed at any point, too; what is left of answers goes after an hour."""
+    shutil.copytree(journal, tmp_path / "whole")
+    served = begun(tmp_path / "whole")
+    before, size, now = state_of(served), served.journal.size, time.time() + 3600 * hours
+    compaction.compact(served, now)
+    compacted = (tmp_path / "whole" / service.JOURNAL).read_bytes()
+    assert len(compacted) == served.journal.size < size
+    after = state_of(served)
+    gone = {n for n in before[1] if after[1].get(n) != before[1][n]}
+    done = {n for n, a in before[1].items() if a and a.raw[:1] in b"fes"}
+    assert gone == (done if hours else set()) and len(done) == 8
+    assert before[0] == after[0] and before[2:] == after[2:]
+    compaction.compact(served, now)
+    assert (tmp_path / "whole" / service.JOURNAL).read_bytes() == compacted
+    with pytest.raises(ValueError, match="in use by another server"):
+        service.open_journal(tmp_path / "whole", {})
+    served.journal.file.close()
+    again = begun(tmp_path / "whole")
+    assert state_of(again) == after
+    raw = batch("session-0:train:0", 1, [1, 2, 3, 4, 5])
+    assert service.accept(again, "forward_backward", raw).id in before[0].digests
+    with pytest.raises(Refused, match="was another request"):
+        service.accept(again, "forward_backward", batch("session-0:train:0", 1, [1] * 5))
+    again.journal.file.close()
+    points = ["before fsync", "after fsync", "before replace", "after replace", "after sync"]
+    for point in [5, *points]:
+        place = tmp_path / str(point)
+        shutil.copytree(journal, place)
+        served = begun(place)
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            kill_at(point, patch)
+            compaction.compact(served, now)
+        served.journal.file.close()
+        served = begun(place)
+        renamed = point in ("after replace", "after sync")
+        assert state_of(served) == (after if renamed else before), point
+        assert not (place / service.FRESH).exists()
+        compaction.compact(served, now)
+        assert (place / service.JOURNAL).read_bytes() == compacted, point
+        served.journal.file.close()
+
+
+@pytest.mark.broad
+def test_a_compacted_journal_needs_its_snapshot(journal, tmp_path):
+    shutil.copytree(journal, tmp_path / "a")
+    served = begun(tmp_path / "a")
+    compaction.compact(served, time.time())
+    served.journal.file.close()
+    service.snapshot_path(served, "session-0:train:0").unlink()
+    with pytest.raises(ValueError, match=r"state.safetensors is missing .* put the file back"):
+        begun(tmp_path / "a")
 
 
 if __name__ == "__main__":

@@ -230,16 +230,14 @@ class Sampling(BaseModel):
     seed: int | None = None
     stop: _Text | list[_Text] | list[_Token] | None = None
     temperature: float = Field(1.0, ge=0, le=10)
-    top_k: int = -1
-    top_p: float = 1.0
+    top_k: int = Field(-1, ge=-1, lt=2**31)
+    """-1 and 0 keep all tokens."""
+    top_p: float = Field(1.0, gt=0, le=1)
 
-    @model_validator(mode="after")
-    def _whole_distribution(self) -> Sampling:
-        if self.top_k not in (-1, 0):
-            raise ValueError(f"top_k={self.top_k} is not supported; leave it at -1")
-        if self.top_p != 1:
-            raise ValueError(f"top_p={self.top_p} is not supported; leave it at 1")
-        return self
+    @property
+    def truncates(self) -> bool:
+        """Whether some tokens may be left out."""
+        return self.top_k > 0 or self.top_p < 1
 
 
 class Sample(Body):

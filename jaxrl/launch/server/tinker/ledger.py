@@ -67,6 +67,12 @@ class Operation(NamedTuple):
     """Weights that it reads or writes."""
 
 
+class Done(NamedTuple):
+    """What is known of the body of a request whose result is on the disk."""
+
+    forward_only: bool
+
+
 @dataclasses.dataclass
 class Ledger:
     """What was accepted."""

@@ -31,6 +31,8 @@ from jaxrl.rollout.policy import Policy
 from jaxrl.types import Params
 
 JOURNAL = "journal.jsonl"
+FRESH = "journal.new"
+"""A journal that is being written; what a kill left of it means nothing."""
 
 
 @dataclasses.dataclass
@@ -54,11 +56,8 @@ def open_journal(directory: Path, header: dict[str, Any]) -> Journal:
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / JOURNAL
-    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise ValueError(f"{path} is in use by another server; end it, or name another") from error
+    file = open_locked(path)
+    (directory / FRESH).unlink(missing_ok=True)
     journal = Journal(file, 0)
     first = next(rows(journal), None)
     if first is None:
@@ -74,6 +73,23 @@ def open_journal(directory: Path, header: dict[str, Any]) -> Journal:
             + "; start with those, or name another --run-dir"
         )
     return journal
+
+
+def open_locked(path: Path) -> IO[bytes]:
+    """A file that no other process can open so, for reading and writing; made where it is missing.
+
+    Raises:
+      ValueError: it is in use.
+    """
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            raise OSError("another file was renamed to it meanwhile")
+    except OSError as error:
+        file.close()
+        raise ValueError(f"{path} is in use by another server; end it, or name another") from error
+    return file
 
 
 def rows(journal: Journal) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -161,6 +177,9 @@ class TinkerConfig:
     snapshot_every: int = 16
     """Requests that change a model between two snapshots of it: the most that is computed again
     after a restart."""
+    compact_bytes: int = 64 << 20
+    """Growth of the journal, in bytes, after which it is written again without arrays that are no
+    longer needed; it also has to double."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the base model's weights and of activations; adapters are float32."""
     trust: bool = False
@@ -198,6 +217,10 @@ class Service:
     queue: deque[Operation] = dataclasses.field(default_factory=deque)
     lost: dict[str, str] = dataclasses.field(default_factory=dict)
     """Why a model that was there before a restart is not, by name."""
+    snapshots: dict[str, int] = dataclasses.field(default_factory=dict)
+    """The last request that the snapshot on the disk has, by model."""
+    compact_at: int = 0
+    """Size of the journal at which it is compacted."""
     learners: dict[str, Learner] = dataclasses.field(default_factory=dict)
     """Of the thread alone, as is what follows."""
     since: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -227,10 +250,13 @@ def start(
             f"max_context_tokens={config.max_context_tokens}: the model has {model.max_positions} "
             "positions; choose 2 or more, and no more than those"
         )
+    if config.compact_bytes < 1:
+        raise ValueError(f"compact_bytes={config.compact_bytes}: must be at least 1")
     header = {"journal": 1, "model": name, "dtype": config.dtype}
     opened = open_journal(Path(config.run_dir), header)
     book = Ledger(name, model, config.max_context_tokens)
     service = Service(actor, name, config, key, opened, book, tokenizer_id)
+    service.compact_at = config.compact_bytes
     _continue(service)
     return service
 
@@ -241,7 +267,7 @@ def _continue(service: Service) -> None:
     Raises:
       ValueError: a request in it is refused under these settings.
     """
-    failed, done = set[str](), dict[str, int]()
+    failed, done = set[str](), service.snapshots
     for place, row in rows(service.journal):
         if "ended" in row:
             service.places[row["ended"]] = place
@@ -249,17 +275,8 @@ def _continue(service: Service) -> None:
     for _, row in rows(service.journal):
         if "kind" not in row:
             continue
-        raw = from_text(row["body"])
-        try:
-            body = ledger.KINDS[row["kind"]](raw)
-            arguments = (row["kind"], body, row["key"], row["time"])
-            operation = ledger.prepare(service.ledger, *arguments)
-        except (Refused, ValueError) as error:
-            raise ValueError(
-                f"the journal in {service.directory} holds a request that these settings "
-                f"refuse: {error}; start with those that it was begun with"
-            ) from error
-        ledger.enter(service.ledger, operation, row["key"], ledger.digest(row["kind"], raw))
+        operation, digest = _accepted(service, row)
+        ledger.enter(service.ledger, operation, row["key"], digest)
         name = operation.owner
         if name in service.ledger.models and name not in done:
             done[name] = _restore(service, name)
@@ -268,7 +285,34 @@ def _continue(service: Service) -> None:
         else:
             needed = row["kind"] not in _AT_ONCE and operation.seq > done[name]
         if needed and operation.id not in failed:
+            if "body" not in row:
+                raise ValueError(
+                    f"{snapshot_path(service, name)} is missing or older than the journal, which "
+                    f"has no longer what {operation.id} asked for; put the file back"
+                )
             service.queue.append(operation)
+
+
+def _accepted(service: Service, row: dict[str, Any]) -> tuple[Operation, str]:
+    """The operation of a row, and its digest; one that was compacted has no body but `Done`.
+
+    Raises:
+      ValueError: it is refused under these settings.
+    """
+    if "body" not in row:
+        body = ledger.Done(row["forward_only"])
+        operation = Operation(row["kind"], row["id"], row["owner"], row["seq"], body)
+        return operation, row["digest"]
+    raw = from_text(row["body"])
+    try:
+        body = ledger.KINDS[row["kind"]](raw)
+        operation = ledger.prepare(service.ledger, row["kind"], body, row["key"], row["time"])
+    except (Refused, ValueError) as error:
+        raise ValueError(
+            f"the journal in {service.directory} holds a request that these settings "
+            f"refuse: {error}; start with those that it was begun with"
+        ) from error
+    return operation, ledger.digest(row["kind"], raw)
 
 
 def _restore(service: Service, name: str) -> int:
@@ -338,6 +382,8 @@ def answer(service: Service, name: str, seconds: float) -> Answer | None:
         if name not in service.places:
             return None
         row = read(service.journal, service.places[name])
+    if "answer" not in row:
+        raise Refused(404, f"the answer to {name} was given long ago and is no longer kept")
     return Answer(row["as"], from_text(row["answer"]))
 
 
@@ -347,7 +393,8 @@ def end(service: Service, name: str, reply: Answer, *, failed: bool = False) -> 
     What was done cannot be taken back, so while storage fails the answer waits until there is room.
     That a request failed is synced: after a restart it is not tried again.
     """
-    row = {"ended": name, "failed": failed, "as": reply.kind, "answer": to_text(reply.raw)}
+    row = {"ended": name, "failed": failed, "time": time.time()}
+    row |= {"as": reply.kind, "answer": to_text(reply.raw)}
     while True:
         try:
             with service.changed:

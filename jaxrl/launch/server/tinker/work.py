@@ -18,7 +18,7 @@ import numpy as np
 from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.launch.server import engine
 from jaxrl.launch.server.openai import CHOICES, COLDEST
-from jaxrl.launch.server.tinker import bodies, learner, ledger, wire
+from jaxrl.launch.server.tinker import bodies, compaction, learner, ledger, wire
 from jaxrl.launch.server.tinker.learner import Shape
 from jaxrl.launch.server.tinker.ledger import Operation, number_of
 from jaxrl.launch.server.tinker.service import Answer, Service, end, snapshot_path, sync
@@ -26,6 +26,7 @@ from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
 from jaxrl.sampling import sampler, search
 from jaxrl.sampling.sampler import SamplerConfig
+from jaxrl.sampling.slots import Features
 from jaxrl.types import Completion, Params, Request
 
 
@@ -35,6 +36,8 @@ def setup_of(
     context: int,
     layout: sampler.SamplerConfig,
     stop_ids: Sequence[int] | None,
+    *,
+    truncate: bool,
 ) -> sampler.Setup:
     """The sampler's setup.
 
@@ -44,6 +47,7 @@ def setup_of(
       context: most tokens of a sequence.
       layout: of memory.
       stop_ids: tokens that end a sequence; None: the model's own.
+      truncate: whether tokens may be left out.
     """
     ends = tokenizer.eos_ids if stop_ids is None else stop_ids
     return sampler.Setup(
@@ -55,6 +59,7 @@ def setup_of(
         layout,
         text=tokenizer.decode,
         lean=True,
+        features=Features(truncate=truncate),
     )
 
 
@@ -69,6 +74,8 @@ def requests_of(body: bodies.Sample, context: int) -> list[Request]:
         prompt=prompt,
         max_new_tokens=settings.max_tokens or context - len(prompt),
         temperature=0.0 if settings.temperature < COLDEST else settings.temperature,
+        top_k=max(settings.top_k, 0),
+        top_p=settings.top_p,
         stop=bodies.stops(settings.stop)[0],
     )
     return search.copies(first, body.num_samples, first_id=seed % 2**31 * CHOICES)
@@ -143,6 +150,7 @@ def _serve(service: Service) -> None:
         if not _attempt(service, operations) and len(operations) > 1:
             for operation in operations:  # one of them fails, and the others need not
                 _attempt(service, [operation])
+        compaction.compact_if_due(service)
 
 
 def _take(service: Service) -> list[Operation]:
@@ -162,10 +170,15 @@ def _take(service: Service) -> list[Operation]:
 
 
 def _group(service: Service, operation: Operation) -> tuple[Any, ...]:
-    """Samples that are alike in this can be sampled together."""
-    stop_ids = bodies.stops(operation.body.sampling_params.stop)[1]
+    """Samples that are alike in this can be sampled together.
+
+    Truncation is another program, whose sums may be rounded otherwise in the last bit: a sample
+    without it never goes through that program because of its neighbours.
+    """
+    settings = operation.body.sampling_params
+    stop_ids = bodies.stops(settings.stop)[1]
     file = service.ledger.samplers[operation.owner].file
-    return file, None if stop_ids is None else tuple(stop_ids)
+    return file, settings.truncates, None if stop_ids is None else tuple(stop_ids)
 
 
 def _attempt(service: Service, operations: Sequence[Operation]) -> bool:
@@ -228,6 +241,7 @@ def _count(service: Service, name: str, seq: int) -> None:
         traceback.print_exc()
         return
     service.since[name] = 0
+    service.snapshots[name] = seq
 
 
 def _execute(service: Service, operation: Operation) -> Answer:
@@ -290,6 +304,7 @@ def _sample(service: Service, operations: Sequence[Operation]) -> list[bytes]:
         service.ledger.context,
         SamplerConfig(slots=service.config.slots, chunk=service.config.chunk),
         bodies.stops(jobs[0].sampling_params.stop)[1],
+        truncate=jobs[0].sampling_params.truncates,
     )
     return sample(setup, params, jobs)
 
