@@ -119,10 +119,23 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
+        if _output_fails():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            streams.say(f"jaxrl: the output cannot be written: {error}", error=True)
+            return 1
         if error.errno != errno.ENAMETOOLONG:
             raise
         return refused(error)  # a value that is no file's name, wherever it is looked for
     return status
+
+
+def _output_fails() -> bool:
+    """Whether the standard output refuses what it still holds, as on a full disk."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
 
 
 def _nobody_reads() -> bool:
