@@ -1,4 +1,4 @@
-"""HL-Gauss on PPO's critic, where the paper has Q-functions: it classifies the return in bins.
+"""HL-Gauss on PPO's critic, where the paper has mostly Q-functions: returns classified in bins.
 
 Paper: Farebrother et al. 2024, "Stop Regressing: Training Value Functions via Classification for
 Scalable Deep RL"
@@ -9,11 +9,11 @@ Formula: `p_i = (Phi((z_(i+1) - y) / s) - Phi((z_i - y) / s)) / Z`, `L = -sum_i 
 `V = sum_i q_i c_i`
 Claim: better and more scalable value-based RL on Atari, chess, robots and language agents; most of
 the gain is in noisy and non-stationary targets.
-Reading: the paper is of Q-functions; here the head is PPO's critic, with 51 bins and a deviation of
-0.75 of a bin. The effect adds noise to the rewards. The ablation is the scalar head with plain
-squared error.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: PPO's critic in place of Q-functions
+Reading: the paper has targets of TD, mostly of Q-functions and once of IMPALA's critic; here the
+head is PPO's critic, with the paper's 51 bins and its deviation of 0.75 of a bin. The effect adds
+noise to the rewards. The ablation is the scalar head with plain squared error.
+Source: paper, equations 3.1 and 3.3; paper, section A
+Fidelity: partial: PPO's critic and its returns in place of TD targets
 """
 
 from jaxrl.extensions.critic import CriticConfig

@@ -16,8 +16,8 @@ not learned, beside the task's own reward. In the effect, both models learn from
 comparisons and begin with the same random constant of each prompt, which only comparisons in both
 orders unlearn. The ablation is PPO on the scalar model's scores. In the control, there are
 no constants.
-Source: none found (the abstract and a review of the paper were read)
-Fidelity: partial: the mean over both orders is ours
+Source: none found (repositories by title and name; the abstract and two reviews were read)
+Fidelity: partial: the mean over both orders is ours, equations were not read
 """
 
 from jaxrl.extensions.critic import CriticConfig

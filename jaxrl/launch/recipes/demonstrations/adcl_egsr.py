@@ -7,10 +7,12 @@ policy's own pass rates (ADCL). A problem that a group fails is shown with the e
 the policy says it in its own words, and if it is right that is a sample of the group (EGSR).
 Formula: order by the latest pass rate; `c ~ pi(. | q, solution)` in place of one failed sample
 Claim: 10% on AIME24 and 16.6% on AIME25 above zero-RL.
-Reading: the pass rate is that of the last visit, not sampled for the purpose; one member is
-replaced (recalled). The ablation draws prompts evenly and samples that member again.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: pass rates of the last visit; not compared with a source
+Reading: by a review, all problems are sorted once and cut into batches, and each batch is sorted
+anew, by difficulties estimated again, when it is next. Here the pass rate is that of the last
+visit, and the easiest come first; one member is replaced (recalled). The ablation draws prompts
+evenly and samples that member again.
+Source: none found (repositories by title and name; the abstract and a review were read in part)
+Fidelity: partial: pass rates of the last visit, no batches, EGSR was not compared
 """
 
 from jaxrl.config import CurriculumConfig

@@ -10,11 +10,13 @@ on `h`
 Claim: more hard problems become solvable, unguided too, than by entropy bonus, clip-higher or
 pass@k objectives.
 Reading: prefixes of a quarter, half and three quarters of the solution; guided and unguided rows
-share their group's baseline; no instruction says that this is a prefix. The ablation tries again
-as often, without a prefix. Beside it stand what the claim names, without second attempts: an
-entropy bonus of 0.01, clip-higher of 0.28 and the objective of pass@4.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: not compared with a source
+share their group's baseline; no instruction says that this is a prefix. By reviews the paper finds
+each prefix once, with the base model, and trains on guided and plain prompts, one to one, with such
+an instruction. The ablation tries again as often, without a prefix. Beside it stand what the claim
+names, without second attempts: an entropy bonus of 0.01, clip-higher of 0.28 and the objective of
+pass@4.
+Source: none found (authors' repository is not to be had; the abstract and two reviews were read)
+Fidelity: partial: prefixes found at each visit, guided rows in the group, no instruction
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

@@ -6,11 +6,13 @@ Idea: the gradient of imitation tells how much is left to imitate. While it is l
 as it shrinks against what it was after the warm-up, steps explore.
 Formula: `p = g / (g + gamma g_warm)`; each step is `L_SFT` with probability p, else `L_GRPO`
 Claim: better than SFT, RL, and static mixtures of the two.
-Reading: the rule is recalled, as no code of the authors is known. The run takes the norms of the
-gradient at the parameters, before clipping, in the last imitation step and at the end of the
-warm-up. The ablation is the static mixture of halves.
-Source: none found (authors' code was searched)
-Fidelity: partial: not compared with a source
+Reading: the rule is recalled, as no code of the authors is known; pseudocode of a reader has the
+same norm at the end of the warm-up, that of the last imitation step, and gamma. The run takes the
+norms of the gradient at the parameters, before clipping, in the last imitation step and at the end
+of the warm-up. The abstract has the divergence from the initial distribution too, which is not
+here. The ablation is the static mixture of halves.
+Source: none found (authors' code; the abstract and a reader's pseudocode were read in part)
+Fidelity: partial: the probability itself was not compared, no divergence
 """
 
 import dataclasses

@@ -7,10 +7,11 @@ fail, which is supervision, and small where they succeed, which is reinforcement
 reward keep it from pulling at a policy that no longer needs it.
 Formula: `A` over the samples and the label; `r_label := mean r` once a sample is as good
 Claim: better than SFT, RLVR and SFT-then-RLVR.
-Reading: the form for text. The controls are recalled: the label has the format of a response and no
-reward for one, so the smoothing is what remains. The ablation learns nothing from the label.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: the controls are recalled; not compared with a source
+Reading: the form for text. By a review the paper's controls are three: the label is written in the
+format of a response, has no reward for thinking, and has the samples' mean reward once a sample is
+as good, which is what remains here. The ablation learns nothing from the label.
+Source: none found (authors' repository is not to be had; a review with equations was read)
+Fidelity: partial: text in place of images, compared with a review
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

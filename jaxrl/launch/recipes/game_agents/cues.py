@@ -9,13 +9,19 @@ Formula: explore by `argmin_a N(s, a)`; a goal is (start, thing made, the steps 
 goal is kept if its steps reach it from its start, once each
 Claim: on AppWorld, BFCL and WebShop, as diverse and executable as tasks made by hand, or more so,
 and policies trained on them improve substantially.
-Reading: the paper gives no formula; its explorer, its abstraction and its judge are language
-models with a memory. Here the explorer counts, ties go to the tool that has worked most often,
-abstraction leaves out the tools that were not needed, and playing again is exact. Not here: the
-confirmation of requirements, which guides exploration by concepts, and the rewriting of queries,
-which adds hints. The world is `workshop`: what tools need is not said anywhere. GRPO from nothing;
-`--task-args.explorer random` explores at random, and `none` has every goal of the world.
-Source: none found (modelscope/AgentEvolver was looked at; the paper gives no formula)
+Reading: the code gives no formula either: it asks for untried actions, drops goals that share words
+with others, and a model judges what was played again. Its explorer, its abstraction and its judge
+are language models with a memory. Here the explorer counts, ties go to the tool that has worked
+most often, abstraction leaves out the tools that were not needed, and playing again is exact. Not
+here: the confirmation of requirements, which guides exploration by concepts, and the rewriting of
+queries, which adds hints. The world is `workshop`: what tools need is not said anywhere. GRPO from
+nothing; `--task-args.explorer random` explores at random, and `none` has every goal of the world.
+Source: modelscope/AgentEvolver@a5a8db8689d6493b028107dcb4c27415441581dc
+research/CuES/src/prompts/explorer_random.py:122;
+modelscope/AgentEvolver@a5a8db8689d6493b028107dcb4c27415441581dc
+research/CuES/src/stages/stage2_task_abstraction.py:192-222;
+modelscope/AgentEvolver@a5a8db8689d6493b028107dcb4c27415441581dc
+research/CuES/src/stages/stage3_trajectory_generation.py:283
 Fidelity: own formula
 """
 

@@ -9,13 +9,14 @@ Formula: `(s', r) = M(s, a, top-k similar logged steps)`; tasks of greatest entr
 GRPO or PPO in M, then in the world
 Claim: on WebArena more than 30% above all others; as good as RL in the real world with synthetic
 steps alone, and better when a little of it follows.
-Reading: the model is a language model in the paper, here the majority of the three most similar
-logged steps with the same tool, so it can be wrong, and nothing is trained but the policy. Tasks
-near a pass rate of 1/2 are preferred; they are not varied into new ones, and fresh steps are not
-added to the logs. The world is `workshop`, logged for 1200 steps by an explorer; the last tenth of
-the training is in the world itself, and so are held-out goals. `--stages.0
-'{"task_args.experience": 0}'` trains in the world from the start.
-Source: none found (recalled from the paper; no code was searched)
+Reading: the model is a language model in the paper, which reasons; by a review, neighbours are
+found by cosine of embeddings, and tasks are chosen by the variance of their rewards. The model is
+here the majority of the three most similar logged steps with the same tool, so it can be wrong, and
+nothing is trained but the policy. Tasks near a pass rate of 1/2 are preferred; they are not varied
+into new ones, and fresh steps are not added to the logs. The world is `workshop`, logged for 1200
+steps by an explorer; the last tenth of the training is in the world itself, and so are held-out
+goals. `--stages.0 '{"task_args.experience": 0}'` trains in the world from the start.
+Source: none found (no code is published; a review with equations was read)
 Fidelity: own formula
 """
 

@@ -6,19 +6,21 @@ Idea: an agent that thinks and is rewarded for the outcome of its actions alone 
 everywhere, whatever it sees. So a corrector rewrites its thoughts, step by step, in the states that
 it comes to, and the agent imitates these; its actions are trained by RL. Corrected thoughts of all
 steps so far are drawn from (DAgger), as those of one step are too much alike.
-Formula: `L = L_PPO(actions) + L_SFT(corrected thoughts)`
+Formula: `L = L_PPO(actions) + L_SFT(corrected thoughts)`, here with one half of each
 Claim: three to five times the success of the best others on 24 points and ALFWorld, with a smaller
 model.
 Reading: a language model sees images and another corrects it in the paper; here the state is text,
 and the corrector is a solver: it leaves a thought whose step can lead to 24, and puts such a step
 in the place of any other. PPO's clipped objective has advantages of groups and turns (GiGPO) and no
 critic. One thought of each episode is corrected. The game has three numbers, up to 10, and up to 13
-where it is evaluated; a warm start shows solutions with thoughts. No penalty for repetition; a
-malformed turn costs one of two mistakes. `--corrector.no-aggregate` imitates the thoughts of the
-same step alone, and `--corrector.reinforce --objective.policy-args.mu 0` trains thoughts like
-actions, and imitates none.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: advantages of groups in place of a critic
+where it is evaluated; a warm start shows solutions with thoughts. The code corrects every thought,
+adds both losses with weight 1, and its actions' probability contains their thoughts'. No penalty
+for repetition; a malformed turn costs one of two mistakes. `--corrector.no-aggregate` imitates the
+thoughts of the same step alone, and `--corrector.reinforce --objective.policy-args.mu 0` trains
+thoughts like actions, and imitates none.
+Source: weit123/GTR@d6bfc81a27f3203bb798e20dc4f246252ef9e051
+GTR_gymcards/a2c_ppo_acktr/algo/ppo.py:63-117
+Fidelity: partial: advantages of groups and no critic, one thought of each episode is corrected
 """
 
 import re

@@ -16,7 +16,7 @@ for, the key or the door. Own successes of each batch are cloned for two fifths 
 where the paper collects them once, and a critic is trained meanwhile. `--task-args.think false
 --rollout.turn-tokens 1` acts at once. Of the other functions, plans, reflection and advice, none
 is here.
-Source: none found (code for training was searched)
+Source: none found (code for training; of the paper, the abstract and summaries were read)
 Fidelity: partial: cloning of each batch in place of once
 """
 

@@ -11,17 +11,18 @@ has `g = sum_(j in F) w_j`; the reward of its tokens is `alpha g + beta g c`, of
 `gamma c`, with c 1 where the answer is right
 Claim: 6% above the best of others on two medical sets with partial information, 54% above answering
 at once.
-Reading: alpha, beta and gamma are 1, 1 and 3, as in the authors' code. Patients are those of
-`diagnosis`, whose probabilities are known, so that Shapley values are exact where theirs are means
-over up to 50 orders, by the policy's own probabilities. The temperature is 0.25 where theirs is 2,
-at which weights would hardly differ here, as all facts together add less than 2 nats. Their
-dialogues come from a tree search, ours ask for the heaviest findings. `losses.credit.promed` says
-how turns are compared. Their clip of 0.1 and KL penalty of 0.04 are left out, and their advantages
-are not divided by a deviation. No reward for the format. `--objective.advantage-args.process 0
---objective.advantage-args.outcome 0` rewards the answer alone, and `--task-args.importance uniform`
-every new fact alike.
-Source: none found (authors' code was read by an earlier version, without its place)
-Fidelity: partial: other clip and KL, advantages by batch
+Reading: alpha, beta and gamma are 1, 1 and 3, the defaults of the authors' code; its script has 2
+for alpha. Patients are those of `diagnosis`, whose probabilities are known, so that Shapley values
+are exact where theirs are means over up to 50 orders, by the policy's own probabilities. The
+temperature is 0.25 where theirs is 2, at which weights would hardly differ here, as all facts
+together add less than 2 nats. Their dialogues come from a tree search, ours ask for the heaviest
+findings. `losses.advantages.credit.promed` says how turns are compared. Their clip of 0.1 and KL
+penalty of 0.04 are left out, and their advantages are not divided by a deviation. No reward for the
+format. `--objective.advantage-args.process 0 --objective.advantage-args.outcome 0` rewards the
+answer alone, and `--task-args.importance uniform` every new fact alike.
+Source: huangbaixiang100/ProMed@b91785160daa9d9d8b2f2f8b722285cf51a6cdac
+src/models/doctor_reward.py:1096-1119
+Fidelity: partial: own comparison of turns, other temperature, no format reward, clip or KL
 """
 
 from jaxrl.launch.method import Example, Method

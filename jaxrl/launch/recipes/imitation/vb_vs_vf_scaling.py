@@ -12,8 +12,8 @@ Reading: RL has the true verdict, where the paper learns a verifier first. The t
 didactic one: write the codes of three symbols in this order, with anything between them, within a
 budget. Both arms see one solution in each group, which the ablation imitates. One budget and one
 amount of data: that the gap grows with them is not shown.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: the true verdict in place of a learned verifier
+Source: none found (repositories and pages were searched by title; the abstract was read)
+Fidelity: partial: the true verdict in place of a learned verifier; the formula is recalled
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

@@ -6,13 +6,16 @@ Idea: train with a short budget first and raise it in stages; subtract a penalty
 responses that loop, the more the earlier the loop begins.
 Formula: `r' = r - w (1 - onset / |o|)` where the response loops
 Claim: best or among the best open 7B and 32B models on AIME, with fewer tokens.
-Reading: the score is recalled, its definition ours (`regularizers.loop_onset`). There are two
-stages. The ablation has the full budget from the start and no penalty. In the control,
-demonstrations have no fillers, so that nothing loops.
+Reading: in the paper w is 1 and the score the share of the response that lies inside a loop; how
+loops are found is ours (`regularizers.loop_onset`): a block of up to four tokens, three times,
+anywhere. The authors' code takes the same amount from each truncated response that ends in a loop.
+There are two stages, the second from a fixed step; the paper's begins when lengths stop growing.
+The ablation has the full budget from the start and no penalty. In the control, demonstrations have
+no fillers, so that nothing loops.
 The effect is a second look: the final length was not shorter, by -0.32 [-0.73, 0.10], and pass@1
 had fallen with it, to 0.45 from 0.62.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: the score is recalled and its definition ours
+Source: paper, equation 6; paper, section 4.3
+Fidelity: partial: half the weight, and our definition of a loop
 """
 
 import jax

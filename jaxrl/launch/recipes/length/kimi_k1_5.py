@@ -7,12 +7,14 @@ right, and the longer less, right or wrong.
 Formula: `(r - mean r - tau log(pi / pi_b))^2`; `r' = r + w u` if right, `r + w min(0, u)` else,
 `u = 1/2 - (n - n_min) / (n_max - n_min)`
 Claim: 77.5 on AIME, 96.2 on MATH-500 without search, value function or process reward.
-Reading: formulas recalled. `w` has no warm-up, nor is there the curriculum, the partial rollouts or
-the long-to-short stage; `curriculum`, `rollout.in_flight` and `jaxrl.losses.preference.direct`
-have those. The effect is of the length reward alone: its ablation has mirror descent too. It is a
-second look: at the end of the run the length was not shorter, by -0.036 [-0.102, 0.030].
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: not compared with a source
+Reading: `w` is 0.2, which the paper leaves open, and has no warm-up; the optimizer is not reset.
+With one update a batch, as in `config()`, the log-ratio is 0. Not here are the curriculum, the
+partial rollouts or the long-to-short stage; `curriculum`, `rollout.in_flight` and
+`jaxrl.losses.preference.direct` have those. The effect is of the length reward alone: its ablation
+has mirror descent too. It is a second look: at the end of the run the length was not shorter, by
+-0.036 [-0.102, 0.030].
+Source: paper, equation 3; paper, section 2.3.3
+Fidelity: partial: no warm-up of the length reward, no reset of the optimizer
 """
 
 import jax

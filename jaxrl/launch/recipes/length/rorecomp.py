@@ -8,9 +8,11 @@ buffer, from which a compensation batch keeps the policy from collapsing.
 Formula: GRPO's, on `{right, l <= median_g l}` and `{wrong, l > median_g l}`, and on replayed others
 Claim: 27.7% shorter in zero RL and up to 52.5% in thinking compression, at little cost.
 Reading: the median divides short from long; compensation stays constant, where the paper lets it
-decay (recalled). The advantages are those of the whole group. The ablation trains on everything.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: constant compensation; not compared with a source
+decay (recalled). Reviews of the paper speak of a tuned share that is selected, and of a buffer
+whose oldest responses come back once it is full; here replayed groups are drawn at random. The
+advantages are those of the whole group. The ablation trains on everything.
+Source: none found (repositories and pages were searched by title; abstract and reviews were read)
+Fidelity: partial: constant compensation at random; the median in place of a tuned share
 """
 
 from jaxrl.extensions.replay import ReplayConfig

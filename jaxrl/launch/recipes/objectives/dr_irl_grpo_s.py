@@ -7,11 +7,12 @@ is: how unlike the samples are to the demonstration, and how far their rewards a
 Formula: `A_i = 2 sigmoid(a (h - mean h)) 2 sigmoid(b (d - mean d)) A_i^GRPO`, h the distance of the
 texts, d that of the rewards
 Claim: best of all baselines in safety, with usefulness kept.
-Reading: the abstract has the two distances and not the formula; the sigmoids are ours. Texts are
-compared as bags of tokens. Rewards are the verifier's, in place of models learned by inverse RL for
-each category. The factor multiplies advantages, as the group's deviation would cancel one of the
-rewards. The effect looks at the rare category. The ablation has no factor.
-Source: none found (the abstract was read; no code was searched)
+Reading: the formula is ours. Accounts of the paper multiply advantages by two factors too, but by
+`sigmoid(h_i) / sigmoid(mean h)` of each sample and, of the prompt, `sigmoid(d') / sigmoid(mean d)`,
+d' the mean d of its samples without outliers. Texts are compared as bags of tokens. Rewards are the
+verifier's, in place of models learned by inverse RL for each category. The effect looks at the rare
+category. The ablation has no factor.
+Source: none found (repositories and pages were searched by title; accounts of the paper were read)
 Fidelity: own formula
 """
 

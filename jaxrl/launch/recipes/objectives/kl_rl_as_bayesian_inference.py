@@ -8,8 +8,9 @@ Formula: `pi* = pi_0 exp(r / beta) / Z`; `max E[r] - beta KL(pi, pi_0)` has the 
 Claim: the equivalence, and collapse without the KL.
 Reading: `config()` is the RL form. The effect enumerates every answer of a small model, so the
 distance to `pi*` is exact; the ablation leaves the KL term out. Many answers are best, or one.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: not compared with a source
+Source: tomekkorbak/tomekkorbak.github.io@2c50cb5b5aeb17f952c1cb8d257ad1de74145fd8
+_posts/2022-05-20-rl-with-kl-penalties-bayesian-inference.md:51-81
+Fidelity: partial: compared with an author's post of the same title, not with the paper
 """
 
 from jaxrl.launch.method import Example, Method

@@ -7,9 +7,11 @@ replaced by the current policy now and again, and the optimizer starts anew; a h
 warm temperature and dynamic sampling keep exploration up.
 Formula: `-min(r A, clip(r, 0.8, 1.4) A) + beta KL(pi, pi_ref)`; every N steps `pi_ref <- pi`
 Claim: beats the base model over a wide range of pass@k, also where the base fails at any k.
-Reading: constants recalled. The reset comes at a fixed interval, not when validation stalls.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: resets at an interval; not compared with a source
+Reading: clip, temperature and dynamic sampling are the paper's; beta is ours, and the KL is
+estimated by k3. The reset comes at a fixed interval, in the paper when validation stalls or falls.
+A batch has one update here and four there.
+Source: paper, equations 3 and 4; paper, section 3.3
+Fidelity: partial: resets at an interval; one update a batch
 """
 
 from jaxrl.extensions.reference_refresh import RefreshConfig

@@ -6,11 +6,13 @@ decoding add the difference of its logits, trained less untrained, to those of t
 Formula: `logits = large + lambda (small_RL - small)`
 Claim: large base models gain on mathematics, now and then more than by RL of their own, at a small
 part of the memory.
-Reading: formula recalled; lambda is 1. `config()` trains the small model and `steered` guides the
-sampler of the large one; it is proxy-tuning (Liu et al. 2024) with RL in the place of tuning. The
-ablation is the large model as it is; beside it stand other lambdas, and RL of the large model.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: not compared with a source
+Reading: lambda is 1, as in the authors' script. `config()` trains the small model and `steered`
+guides the sampler of the large one; it is proxy-tuning (Liu et al. 2024) with RL in the place of
+tuning. The ablation is the large model as it is; beside it stand other lambdas, and RL of the large
+model.
+Source: ozyyshr/RAST@75d1e55bbcc4bcf3dc3e1f339622d7a1fae6055b
+vllm/vllm/contrast_decode/contrast_decode_worker.py:542-545
+Fidelity: verified against code
 """
 
 from jaxrl.config import FreshModel

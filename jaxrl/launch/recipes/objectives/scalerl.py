@@ -7,10 +7,12 @@ signal left out, prompts that are all but solved sampled no more, data some step
 Formula: `-sg(min(r_t, 5)) A log pi_t`, `A = (r - mean_g r) / std_batch`, mean over a prompt's
 tokens and then over prompts
 Claim: runs of 100k GPU-hours are foretold by a sigmoid in compute; most details change efficiency.
-Reading: the ingredients are recalled. Not here: the asynchronous pipeline (`rollout.in_flight`),
-lengths interrupted rather than cut. The ablation is GRPO: PPO clip, mean by sequence, group's std.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: not compared with a source
+Reading: in the paper advantages are divided by their own standard deviation over the batch, here by
+that of the rewards, which also varies between prompts. Prompts that are all but solved come back
+when too few others are left. Not here: the asynchronous pipeline (`rollout.in_flight`), lengths
+interrupted rather than cut. The ablation is GRPO: PPO clip, mean by sequence, group's std.
+Source: paper, section 4
+Fidelity: partial: the deviation of rewards in place of that of advantages
 """
 
 import numpy as np

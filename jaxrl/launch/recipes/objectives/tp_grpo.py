@@ -11,10 +11,11 @@ Claim: with its judge and off-policy data, which are not here, higher accuracy f
 than rewards of outcomes, for models of 1.5B and 7B.
 Reading: the paper's generative judge reads signals in the text; here a step is right if the samples
 that share it pass more often than those that share what comes before. The weights by the pass rate
-are ours, as the abstract has them in words. Off-policy data are left out. The ablation rewards
-outcomes alone.
-Source: none found (cs-holder/tp_grpo was not to be had; the abstract was read)
-Fidelity: partial: prefixes in place of a judge, which on free text are seldom shared
+are ours. In accounts of the paper, thoughts of right solutions earn `alpha p` or `-alpha p`, and in
+wrong solutions the thoughts that the answer did not adopt are not punished. Off-policy data are
+left out. The ablation rewards outcomes alone.
+Source: none found (cs-holder/tp_grpo was not to be had; accounts of the paper were read)
+Fidelity: partial: prefixes in place of a judge, seldom shared on free text; weights ours
 """
 
 from jaxrl.launch.method import Example, Method

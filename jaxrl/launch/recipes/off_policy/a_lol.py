@@ -6,11 +6,12 @@ its advantage over the value that the initial policy has on the prompt, drop wha
 bound the ratio to the initial policy by which the data are corrected.
 Formula: `-max(A, 0) sg(clip(pi / pi_ref, 1 - c, 1 + c)) log pi`, `A = R - V_ref(x)`
 Claim: more helpful, safe and diverse than PPO, DPO and reward-weighted likelihood; robust to noise.
-Reading: the mean reward of a prompt's group stands for the value head (recalled: a small head on
-the frozen model). The paper is offline. So is the effect, whose data stay the initial policy's, and
-not `config()`, whose data are the run's own. The ablation is the paper's R-LoL: the raw reward in
-place of the advantage.
-Source: none found (abaheti95/LoL-RL was looked at, its loss not compared)
+Reading: the mean reward of a prompt's group stands for the value head (in the authors' code a head
+on the hidden states of the frozen model). The paper is offline. So is the effect, whose data stay
+the initial policy's, and not `config()`, whose data are the run's own. The ablation is the paper's
+R-LoL: the raw reward in place of the advantage.
+Source: abaheti95/LoL-RL@9f8d81660bfa0bad17ae5d7835185987f028812e
+train_generation_task_with_off_policy_PG.py:669-697
 Fidelity: partial: a prompt's mean reward in place of the value head
 """
 

@@ -10,11 +10,12 @@ Formula: `(beta log(pi(y) / pi_gen(y)) - (r - V))^2`, `V = beta_1 log mean_i exp
 with `log pi(y)` the sum over the agent's own tokens
 Claim: Pareto-optimal search agents from large-batch off-policy RL that withstands the mismatch of
 trainer and sampler.
-Reading: objective recalled; the pipeline is from summaries of the paper. The agent asks the search
-engine of `retrieval` for facts that each problem has of its own, and its tokens of all turns are
-one log-ratio; results are masked. The reward is 1 for the right answer. A short imitation stands
-for the agent that the paper begins with. `--with sampler_refresh --sampler-refresh.every 20` renews
-the sampler every 20 steps, and `--sampling.weights int8` makes it differ from the trainer. Here are
+Reading: the objective is as a fork of NeMo-RL has it, and the pipeline as summaries of the paper
+tell it; neither the paper nor code of its authors was to be had. The agent asks the search engine
+of `retrieval` for facts that each problem has of its own, and its tokens of all turns are one
+log-ratio; results are masked. The reward is 1 for the right answer. A short imitation stands for
+the agent that the paper begins with. `--with sampler_refresh --sampler-refresh.every 20` renews the
+sampler every 20 steps, and `--sampling.weights int8` makes it differ from the trainer. Here are
 three of the paper's six regimes in each batch: `hops` searches for an entity, `count` for all that
 match, and `compare` for numbers. Held-out questions are not synthesised. A synthesised question
 that is held out is dropped, and no world gives a question twice. `curriculum.frontier` filters by
@@ -30,8 +31,10 @@ eval RUN --search 4` is their search guided by values, with the values of the ex
 here: reports, procedures and long documents, and their rewards in parts, which take a language
 model. The lab's effect is of the loss on one turn, with a sampler as old; the ablation is REINFORCE
 on the same data.
-Source: none found (summaries of the paper were read)
-Fidelity: partial: a program synthesises; the objective is recalled
+Source: vinhngx/RL@a3fea4ca731ca042971d189c0e9acc70e3b9614e
+nemo_rl/algorithms/loss/loss_functions.py:637; vinhngx/RL@a3fea4ca731ca042971d189c0e9acc70e3b9614e
+nemo_rl/algorithms/advantage_estimator.py:268-278
+Fidelity: partial: a program synthesises; the objective is compared with code of others alone
 """
 
 from jaxrl.config import CurriculumConfig, Domain

@@ -9,10 +9,13 @@ Formula: `L = L_clip(fresh and replayed) + c (lambda KL(pi || pi_base) + (1 - la
 pi_prev))`
 Claim: the accuracy of on-policy training with 30 to 450 times fewer rollouts.
 Reading: a buffer of 8 steps, as many replayed groups as fresh ones; `pi_prev` is the policy before
-the batch. Reincarnation renews base and optimizer; the switch to on-policy data that goes with it
-is left out. The ablation takes one update on the fresh rollouts alone.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: not compared with a source
+the batch. Accounts of the paper differ from this in three points: the ratio to the policy that
+wrote is clipped around `pi_k / pi_b`, here around 1; `lambda` falls from 1 to 0.5, here it is 0.5;
+and 40% of the data are replayed, of the last two steps. Reincarnation renews base and optimizer;
+the switch to on-policy data that goes with it is left out. The ablation takes one update on the
+fresh rollouts alone.
+Source: none found (authors' code was not to be had; the abstract, a note and reviews were read)
+Fidelity: partial: clip around 1, fixed lambda, a longer buffer, by accounts of the paper
 """
 
 from jaxrl.extensions.reference_refresh import RefreshConfig

@@ -6,13 +6,14 @@ and code that a verifier can judge. Each stage starts from what the one before i
 Formula: `-log pi(y*)`; then `-log sigmoid(beta (d_w - d_l))`, `d = log(pi(y) / pi_SFT(y))`; then
 GRPO
 Claim: T1-115B, with long thoughts, is above o1-mini and GPT-4o; TeleChat2.5 answers at once.
-Reading: which RL is used was not looked up: it is GRPO here. Pairs are the best and the worst of
-the policy's own samples, by the verdict. Pre-training, continual pre-training and the variant with
-long thoughts are left out. Stages of 20, 20 and 60 steps in the effect are ours; its curve is read
-after each of the first two. The ablation has no DPO, and RL instead. A course of stages from files
-of data is `jaxrl train FILE`, as in experiments/runs/smollm2-course.
-Source: none found (which RL is used was not looked up)
-Fidelity: partial: not compared with a source
+Reading: the READMEs of TeleChat2.5 and T1 say that a rule rewards mathematics and code in the RL,
+which then goes on over ten kinds of tasks, but not which RL it is: it is GRPO here. Pairs are the
+best and the worst of the policy's own samples, by the verdict. Pre-training, continual pre-training
+and the variant with long thoughts are left out. Stages of 20, 20 and 60 steps in the effect are
+ours; its curve is read after each of the first two. The ablation has no DPO, and RL instead. A
+course of stages from files of data is `jaxrl train FILE`, as in experiments/runs/smollm2-course.
+Source: none found (the abstract, a note and READMEs of Tele-AI were read; none names the RL)
+Fidelity: partial: which RL is used is not known; one kind of task
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

@@ -13,7 +13,7 @@ Reading: the abstract has the problem and the two rewards, and not the rule; the
 `--judge.model RUN` names it; without one, the toy's policy judges, which it has not learned. In the
 effect, the judge's scores are from 0.80 to 0.85 by the share of right symbols, and noisy by a fifth
 of that. The ablation adds the score as it is.
-Source: none found (the abstract was read; no code was searched)
+Source: none found (repositories and pages were searched; abstracts of versions 1 and 3 were read)
 Fidelity: partial: the rule is ours
 """
 

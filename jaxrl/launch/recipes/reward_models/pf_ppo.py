@@ -6,10 +6,12 @@ each prompt's samples by reward, and keep the best and the worst.
 Formula: PPO on `{i : rank_i = 1 or rank_i = N}` of each prompt's N samples
 Claim: state of the art for 7B on HumanEval, MBPP and LeetCode contests; best-worst and best-random
 are the strong filters.
-Reading: best-worst, one each of 8, with the group's baseline in place of a critic; the choice of
-the filter by R^2 on labelled prompts is left out. The ablation trains on all samples.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: a group's baseline in place of a critic
+Reading: best-worst, one each of 8, with the group's baseline, of all 8, in place of a critic. Both
+are kept, where the authors draw from them at equal weights; the choice of the filter by R^2 on
+labelled prompts is left out. The ablation trains on all samples.
+Source: swtheing/PF-PPO-RLHF@6b93abf92dcb417c21cac1e07d176455351e5563
+openrlhf/trainer/ppo_utils/replay_buffer.py:190-200; paper, section 4
+Fidelity: partial: a group's baseline in place of a critic; both are kept, not drawn
 """
 
 from jaxrl.launch.method import Example, Method

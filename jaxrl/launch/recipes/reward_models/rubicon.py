@@ -11,7 +11,7 @@ Reading: the paper has the four devices in words; their forms are ours. Marks ar
 central prompts are chosen by an earlier run, `--curriculum.history RUN`. In the effect, fillers
 please one of four criteria and nobody else: the statistic is how many answers have over twice as
 many as are wanted, and pass@1 on the neutral task. The ablation is the weighted sum of the marks.
-Source: none found (the paper has the devices in words)
+Source: none found (the model card and accounts were read: the paper has the devices in words)
 Fidelity: own formula
 """
 

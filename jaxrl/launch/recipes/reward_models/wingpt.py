@@ -1,18 +1,21 @@
-"""WiNGPT-3.0's last two stages, on sums: SFT, then RL on a rule's and a reward model's rewards.
+"""WiNGPT-3.0 with its RL in one stage, on sums: SFT, then a rule's and a model's rewards at once.
 
 Paper: Zhuang et al. 2025, "WiNGPT-3.0 Technical Report"
-Idea: imitate chains of thought in several stages, then do RL on a few thousand problems. There, a
-rule checks the answer, and a reward model marks the chain that leads from the evidence to it.
-Formula: `r = w e + (1 - w) m`, e the answer is right, m the reward model's score of the chain
+Idea: imitate chains of thought, then do RL on a few thousand problems. Where a rule can check the
+answer, it does; elsewhere a model that reads the reference answer judges, and in the last stage it
+marks the chain that leads from the evidence to the diagnosis as well.
+Formula: `r = w e + (1 - w) m`, e the answer is right, m the reward model's score of the chain; the
+report has one of them in each stage: e, then a verdict of 0 or 1 against the reference
 Claim: clinical reasoning from 58.1 to 62.5 by RL on limited data; MedCalc 66.6, MedQA 87.1.
-Reading: the report's abstract names SFT, auxiliary reward models and a simulation of diagnostic
-chains; the weighted sum, w of one half and GRPO are ours. The warm start is the SFT. In the toy,
-the share of right steps stands for the reward model's score; on one's own rows, `--reward number
---reward RUN` adds a trained model's. In the effect, the model is a process reward model from
-240 labelled solutions, and its score is the product over the steps. The ablation is the policy
-after SFT.
-Source: none found (the abstract was read; no code was searched)
-Fidelity: partial: the weighted sum is ours
+Reading: the report has SFT and three stages of GRPO: by a rule, with a penalty of up to 0.5 above
+8K tokens; by the model; and by the model on cases whose findings the policy asks for. The weighted
+sum and w of one half are ours; the penalty and the asking are left out. The warm start is the SFT.
+In the toy, the share of right steps stands for the reward model's score; on one's own rows,
+`--reward number --reward RUN` adds a trained model's. In the effect, the model is a process reward
+model from 240 labelled solutions, and its score is the product over the steps. The ablation is the
+policy after SFT.
+Source: paper, section 4.2
+Fidelity: partial: one weighted sum in place of three stages, each with its own reward
 """
 
 from jaxrl.launch.method import Example, Method

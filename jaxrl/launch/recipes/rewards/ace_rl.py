@@ -7,10 +7,10 @@ the instruction apart into constraints that can be checked one by one, and rewar
 Formula: `r = mean_k 1[y meets constraint k of x]`
 Claim: 7.32% over RL with holistic rewards on WritingBench, and 20.70% over SFT.
 Reading: constraints come with the instruction and are checked by rule, not found and judged by a
-language model; none is met in part, and no term for length is added. In the effect, every verdict
-is wrong once in ten. The ablation has one verdict, on the whole.
-Source: none found (the abstract was read; no code was searched)
-Fidelity: partial: constraints by rule in place of a judge
+language model; none is met in part, and the paper's reward for length is left out. In the effect,
+every verdict is wrong once in ten. The ablation has one verdict, on the whole.
+Source: none found (ZNLP/ACE-RL was not to be had; abstracts and a note of the paper were read)
+Fidelity: partial: constraints by rule in place of a judge; no reward for length
 """
 
 from jaxrl.launch.method import Example, Method

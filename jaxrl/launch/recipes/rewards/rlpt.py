@@ -7,12 +7,12 @@ may span several segments, so any beginning of what follows counts as right, fro
 Formula: `r = 1[prediction is a prefix of s_(>= i)]`, GRPO without KL
 Claim: Qwen3-4B gains 3.0 on MMLU, 8.1 on GPQA-Diamond and 6.6 on AIME24, and RLVR begins better.
 Reading: words are compared after normalisation where the paper asks a judge model; half of the
-problems are middle ones. The effect asks for the segment at least. The run's texts continue for one
-segment, of which any first words are enough, which is more relaxed than the paper. The ablation
-asks for the segment as it was cut. In the task `longer segments`, these have 2 or 3 symbols, not 1
-to 3.
-Source: none found (the abstract was read; no code was searched)
-Fidelity: partial: words compared in place of a judge
+problems are middle ones, whose weight the paper leaves open; its cold start is left out. The effect
+asks for the segment at least. The run's texts continue for one segment, of which any first words
+are enough, which is more relaxed than the paper. The ablation asks for the segment as it was cut.
+In the task `longer segments`, these have 2 or 3 symbols, not 1 to 3.
+Source: paper, equations 4 and 5
+Fidelity: partial: words compared in place of a judge; no cold start
 """
 
 from jaxrl.launch.method import Example, Method

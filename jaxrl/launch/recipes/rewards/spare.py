@@ -15,7 +15,10 @@ two models learn from as many tokens of labels, and RL follows each; `best@8` is
 8 answers of the policy before it. Steps are multiplied there, the paper takes the last. The
 ablation's labels are those of 4 rollouts a step. In the control, both models learn from as many
 solutions, at whatever cost.
-Source: none found (recalled from the paper; no code was searched)
+Source: UKPLab/aaai2026-spare-prm@d1076e02de3a326bca2a2c3dc92c8821c078175b
+spare-prm/models/RewardModel/CLMTokenClassifierRMTrainer.py:77;
+UKPLab/aaai2026-spare-prm@d1076e02de3a326bca2a2c3dc92c8821c078175b spare-prm/data/rm_utils.py:136;
+paper, equation 1
 Fidelity: partial: labels by rule in place of a language model
 """
 

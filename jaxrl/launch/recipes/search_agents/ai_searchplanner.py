@@ -8,13 +8,14 @@ for a sensible course, and for searches that it saves; the weight of the last tr
 Formula: `R = (score - score without a plan) + R_process + alpha (1 - T / T_max)`
 Claim: above agents that search and answer in one model, in accuracy and in searches; the planner
 serves other frozen models too.
-Reading: the abstract and the parts of the reward are the authors', their scales are ours: they are
-recalled, and no code was found. The frozen model is a program that follows facts, in the task
-`planning`; it knows half of the facts by itself, and which is for the planner to find out. A judge
-of the course is replaced by a rule: a search is sensible if it asks for a name that was seen and
-not yet searched for. PPO without a KL term, gamma and lambda of 1; the policy begins from nothing.
-`--task-args.frozen false` has the policy answer itself.
-Source: none found (authors' code was searched)
+Reading: the abstract and the parts of the reward are the authors'; their scales are ours, and the
+formulas recalled. By accounts of the paper, the frozen model judges the course. The frozen model is
+a program that follows facts, in the task `planning`; it knows half of the facts by itself, and
+which is for the planner to find out. A judge of the course is replaced by a rule: a search is
+sensible if it asks for a name that was seen and not yet searched for. PPO without a KL term, gamma
+and lambda of 1; the policy begins from nothing. `--task-args.frozen false` has the policy answer
+itself.
+Source: none found (no code was found; the abstract, reviews and a survey of the paper were read)
 Fidelity: partial: scales are ours, formulas recalled
 """
 

@@ -14,8 +14,8 @@ constant in the effect, and falls in the run. The ablation is the base mixture t
 paper. pass@1 is the mean over held-out problems of the web and of the domain, half each. One length
 of the last phase: that 10 to 20% is best is not shown, nor is a data set's worth by leaving it out.
 In the task `many texts`, the domain has 512 and not 64.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: not compared with a source
+Source: none found (repositories and pages were searched by title; the abstract was read)
+Fidelity: partial: weights of the domains are ours
 """
 
 from jaxrl.config import CurriculumConfig, Domain, WarmStartConfig

@@ -14,7 +14,7 @@ of letters that are written as they are, in capitals and 13 places on. In the ef
 code in each of three styles. The statistic is the reward at one of the three weights. The ablation
 has even weights whatever the prompt says; a baseline is a policy that trains on that one weight
 alone. In the task `weights not followed`, styles of demonstrations are random.
-Source: none found (the abstract was read; no code was searched)
+Source: none found (du-nlp-lab/LDC has scripts for the data alone; the abstract was read)
 Fidelity: own formula
 """
 

@@ -12,10 +12,12 @@ Reading: backtracking alone. `config()` is Countdown, whose solutions go back tw
 (`backtracks`; with `sound` false they end wrong), after which GRPO has the verifier. The toy's warm
 start imitates these traces, too. In the effect, dials are set by trying, and traces end right: that
 wrong ones do as well is not tried. The ablation is primed by right solutions of the same length
-that wait where the others go back. In the task `likely settings`, first guesses are right more
-often, so that there is less to go back for.
-Source: none found (kanishkg/cognitive-behaviors was fetched and not compared)
-Fidelity: partial: backtracking alone
+that wait where the others go back. The authors' traces are a language model's. In the task
+`likely settings`, first guesses are right more often, so that there is less to go back for.
+Source: kanishkg/cognitive-behaviors@9c90d333c6e3b5eafe801cb4cadd5ee973cc8291 scripts/sft.sh:12;
+kanishkg/cognitive-behaviors@9c90d333c6e3b5eafe801cb4cadd5ee973cc8291
+verl/trainer/config/ppo_trainer.yaml:141
+Fidelity: partial: backtracking alone; GRPO in place of PPO with a critic and a KL term
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

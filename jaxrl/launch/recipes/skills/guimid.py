@@ -13,8 +13,8 @@ trajectories are ours. Images are left out, and so is perception. In the run, th
 sums of four terms. In the effect, it is 48 ways through places; arithmetic and logic are worked out
 alike, with other symbols. The ablation has the trajectories throughout, so it sees more of them.
 One mixture: what each task is worth alone is not measured. The task `many trajectories` has 512.
-Source: none found (hkust-nlp/GUIMid has no code for training)
-Fidelity: partial: texts in place of screens
+Source: none found (hkust-nlp/GUIMid has data and no code for training; the abstract was read)
+Fidelity: partial: texts in place of screens; shares of the stages are ours
 """
 
 from jaxrl.config import CurriculumConfig, Domain, WarmStartConfig

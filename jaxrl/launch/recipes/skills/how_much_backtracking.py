@@ -9,10 +9,15 @@ Claim: more steps back give better and steadier RL, and harder tasks need more; 
 are right hardly matters.
 Reading: `config()` is Countdown with three wrong attempts before each solution. In the effect,
 dials are set by trying; traces go back three times, and once in the ablation. Both end right, and
-both may go back as often in RL. The search of a solver in depth-first order is left out: attempts
-are random. In the task `likely settings`, first guesses are right more often.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: not compared with a source
+both may go back as often in RL. In the authors' Countdown, a wrong path leaves the solution at a
+random step and goes back to that step; here each attempt is a new one. In the task
+`likely settings`, first guesses are right more often.
+Source: jchy20/how-much-backtrack@df310b4fe7e55a49f2221992117f09466e11a886 rl-scripts/grpo.sh:2;
+jchy20/how-much-backtrack@df310b4fe7e55a49f2221992117f09466e11a886
+reasoning-gym/reasoning_gym/games/countdown.py:21-85;
+jchy20/how-much-backtrack@df310b4fe7e55a49f2221992117f09466e11a886
+verl/utils/reward_score/countdown.py:86
+Fidelity: partial: attempts are whole and random; no reward of 0.1 for the form alone
 """
 
 from jaxrl.extensions.guidance import GuidanceConfig

@@ -11,10 +11,12 @@ modes are well apart in what they say.
 Reading: the modes are harmless ones: the answer, the whole equation, and a refusal; the paper's
 unfiltered mode is left out, and so is its distillation of answers from the model itself. The token
 is a letter before the prompt. The ablation is SFT on one mode after the other, with as many texts
-of each. `leakage` is the share of completions that have the form of a mode that was not asked for.
-In the control, modes do not differ.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: harmless modes; not compared with a source
+of each. `leakage` is the share of completions that have the form of a mode that was not asked for;
+the paper, by an account of it, has silhouettes of the first token's logits in its place. In the
+control, modes do not differ.
+Source: none found (no copy of Qihoo360/LLMs-Safety-Control was to be had; an account of the paper
+has the same formula)
+Fidelity: partial: harmless modes, answers by rule in place of the model's own
 """
 
 import dataclasses

@@ -12,8 +12,9 @@ Reading: the hybrid branch is the method. Corpora are the task's own: equations 
 sums of three terms that are worked out. The RL has the run's rate, and one budget of tokens; the
 paper's grows. In the effect, chains of the hybrid write each step once or twice. The ablation
 decays on as many questions with answers alone. Chains have four operations, or five.
-Source: none found (recalled from the paper; no code was searched)
-Fidelity: partial: not compared with a source
+Source: none found (GAIR-NLP/OctoThinker has no scripts of training; the abstract and an account of
+the paper were read)
+Fidelity: partial: sums in place of corpora; the cosine is from an account, its floor recalled
 """
 
 from jaxrl.config import Domain

@@ -13,7 +13,7 @@ one of them keeps the plan in force; the paper's are short texts. About half of 
 are E steps, the others M steps, where the paper alternates. The toy's texts are worked sums.
 The ablation is next-token prediction on the same texts, without plans. In the task `random plans`,
 plans of demonstrations say nothing of the lines that are right.
-Source: none found (the abstract and accounts of the paper were read)
+Source: none found (no code was found; the abstract and reviews of the paper were read)
 Fidelity: partial: plans of one token; details are ours
 """
 

@@ -13,7 +13,11 @@ Knaves. In the run, subtractions of one digit come before sums of two; the toy's
 both. In the effect, the toy domain shows that an answer has to be marked, and the target has 64
 problems of other symbols. The ablation is RL on the target from the first step. In the control, all
 demonstrations have the mark.
-Source: none found (recalled from the paper; no code was searched)
+Source: safal312/warmup-before-you-train@c9c4a4281f5fb49ee763d43587434ca816065b93
+train/sft_trainer.py:121; safal312/warmup-before-you-train@c9c4a4281f5fb49ee763d43587434ca816065b93
+train/trl/trl/trainer/grpo_trainer.py:889;
+safal312/warmup-before-you-train@c9c4a4281f5fb49ee763d43587434ca816065b93
+train/trl/trl/trainer/grpo_trainer.py:980-987
 Fidelity: partial: the task's own traces in place of a teacher's
 """
 

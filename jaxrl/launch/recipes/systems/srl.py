@@ -11,10 +11,11 @@ Reading: environments are stepped in worker processes (`score_workers`), the sam
 inference, and training has devices or a thread of its own. The ring is two batches of episodes in
 progress, as is the released `ring_size`; an episode goes on under new weights, as there with a
 ring. Not here: actors on other machines, several trainers, a server of parameters. Episodes are of
-a language model in the world of the recipe `keydoor`; PPO takes a step of GAE a turn. Lockstep
-makes the toy run deterministic; `live` is faster.
-Source: none found (the released ring_size was read, its place is not recorded)
-Fidelity: partial: without actors on other machines
+a language model in the world of the recipe `keydoor`; PPO takes a step of GAE a turn; theirs has a
+dual clip at 3 by default. Lockstep makes the toy run deterministic; `live` is faster.
+Source: openpsi-project/srl@636c5dab4a14dcddb318e07c8bf6721f56436940 api/config.py:369;
+openpsi-project/srl@636c5dab4a14dcddb318e07c8bf6721f56436940 legacy/algorithm/ppo/mappo.py:187-202
+Fidelity: partial: without actors on other machines, no dual clip
 Shown: docs/asynchronous.md has the seconds of a step with slow environments in turns and side by
 side, by `tests/benchmarks/overlap.py`
 """

@@ -8,15 +8,19 @@ of a language, and GRPO trains on any of them with the same verifier.
 Formula: `R = 1` if the output is the expected one for every input, else `0`; GRPO without a KL term
 Claim: Qwen3-4B doubles its pass@1 in Lua, Julia and R and goes from 1 to 7 in OCaml and from 0 to
 15 in Fortran on Ag-LiveCodeBench-X, near models of 16B to 70B.
-Reading: of the authors' code, the README alone was read. They have an all-or-nothing reward, as
-partial rewards were exploited. A language model rewrote their tests, and here
-`jaxrl.data.sources.io_examples` does where every value fits on a line. Their data are MBPP,
-Codeforces and LiveCodeBench; here the task `polyglot` has functions of two operators in Python,
-Bash and a language of postfix words, whose YAML file is its whole implementation. Solutions of the
-warm start are right in the known languages and wrong in 90% of those in the new one.
-`--task-args.languages python,bash,awk` makes AWK the new one.
-Source: none found (the README of the authors' code was read)
-Fidelity: partial: not compared with a source
+Reading: the authors' reward is all or nothing; with `--partial-reward`, as in the command of their
+README, a wrong output has 0.2. They sample by the weights before the last update. A language model
+rewrote their tests, and here `jaxrl.data.sources.io_examples` does where every value fits on a
+line. Their data are MBPP, Codeforces and LiveCodeBench; here the task `polyglot` has functions of
+two operators in Python, Bash and a language of postfix words, whose YAML file is its whole
+implementation. Solutions of the warm start are right in the known languages and wrong in 90% of
+those in the new one. `--task-args.languages python,bash,awk` makes AWK the new one.
+Source: nuprl/agnostics-framework@78eee32e0dd8064532ceab5326c48fbc0b6bd9c9
+src/agnostics/cli/grpo.py:69-77; nuprl/agnostics-framework@78eee32e0dd8064532ceab5326c48fbc0b6bd9c9
+prl_ml/prl_ml/prl_ml/grpo/ray_trainer.py:95-97;
+nuprl/agnostics-framework@78eee32e0dd8064532ceab5326c48fbc0b6bd9c9
+prl_ml/prl_ml/prl_ml/grpo/ray_trainer.py:456-474
+Fidelity: partial: a mean over tokens, theirs over responses; theirs samples an update late
 """
 
 from jaxrl.launch.method import Example, Method

@@ -10,11 +10,14 @@ Reading: as in the authors' code: the mean over the tokens of an episode, ratios
 1.1, advantages that are not scaled; `sparse` is their sparse reward. Episodes are those of `apps`,
 symbols in the place of AppWorld's programs: documentation names the calls, calls change a state,
 and tests judge the whole state. The policy begins from a short imitation, without adapters, and
-makes 4 updates on a batch, where theirs makes 15. `--objective.policy ppo_turn` has ratios by turn,
-and `ppo_trajectory` by trajectory. The lab's effect is on one task with turns of a token; its
-ablation has ratios by trajectory, which the paper found worse.
-Source: none found (authors' code, apple/ml-loop, was not compared line by line)
-Fidelity: partial: not compared with a source
+makes 4 updates on a batch, in one pass, where theirs makes up to 16 in two; theirs computes old
+log-probabilities anew before them. `--objective.policy ppo_turn` has ratios by turn, and
+`ppo_trajectory` by trajectory. The lab's effect is on one task with turns of a token; its ablation
+has ratios by trajectory, which the paper found worse.
+Source: apple/ml-loop@6ade7b965182e12a23fa7855c191361db075bf40 phi_agents/rl/train.py:628-637;
+apple/ml-loop@6ade7b965182e12a23fa7855c191361db075bf40 phi_agents/rl/train.py:804-817;
+apple/ml-loop@6ade7b965182e12a23fa7855c191361db075bf40 phi_agents/rl/train.py:937-940
+Fidelity: partial: 4 updates on a batch; episodes of advantages below 0.01 are not left out
 """
 
 from jaxrl.launch.method import Example, Method

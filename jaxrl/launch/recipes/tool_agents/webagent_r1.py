@@ -8,12 +8,17 @@ compared by whether they succeed. Behaviour cloning comes first.
 Formula: `-1/G sum_i 1/|tau_i| sum_j 1/|a_ij| sum_t min(r_t A_i, clip(r_t) A_i)`,
 `A_i = (R_i - mean R) / std R`
 Claim: WebArena-Lite success of Qwen2.5-3B from 6% to 34%; behaviour cloning is needed.
-Reading: the authors have not published their training code. Pages are those of `html_form` in
-symbols, without a browser, as the policy begins from nothing. The KL penalty, a mean over tokens
-here, has a weight of 0.001. Episodes are not sampled asynchronously. `--task-args.compress false`
-keeps all pages.
-Source: none found (training code is not published)
-Fidelity: partial: not compared with a source
+Reading: an account of the paper has the formula, with the KL penalty inside the means. The released
+code does not weigh turns, and trains all actions of an episode in one text, in which a few words
+stand for every page but the last. Advantages and the weight of 0.001 are as there. Pages are those
+of `html_form` in symbols, without a browser, as the policy begins from nothing. The KL penalty is a
+mean over tokens here. Episodes are not sampled asynchronously. `--task-args.compress false` keeps
+all pages.
+Source: weizhepei/WebAgent-R1@09f208f9039937871b3bffeaa6f6b4dcca6481f2
+WebAgent-R1/Train/verifiers/verifiers/trainers/grpo_env_trainer.py:240-247;
+weizhepei/WebAgent-R1@09f208f9039937871b3bffeaa6f6b4dcca6481f2
+WebAgent-R1/Train/verifiers/verifiers/envs/webarena_env.py:702-755
+Fidelity: partial: the released code weighs an episode's tokens, and not its turns, alike
 """
 
 from jaxrl.launch.method import Example, Method

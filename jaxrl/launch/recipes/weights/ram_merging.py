@@ -11,8 +11,8 @@ task.
 Reading: as in the authors' code; RAM is r = 1, and their RAM+ r = 1.2. `config()` is the RL of one
 agent. An entry has changed if it moved by more than 1e-5, ten times the rate at which such agents
 are trained; the threshold has to grow with the rate.
-Source: none found (authors' code was read, its place is not recorded)
-Fidelity: partial: not compared with a source
+Source: xiangchi-yuan/mrl@e2d930da6c720ff4aa38d55d8f2fcd83e4e60e11 ram-main.py:364-425
+Fidelity: verified against code
 Shown: experiments/runs/merging has RAM above the mean and TIES, not told apart from task
 arithmetic, and below each policy on its own domain
 
