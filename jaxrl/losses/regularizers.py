@@ -179,7 +179,7 @@ def loop_onset(
     first block does. That definition is our reading.
 
     Formula: `1 - onset / |o|`, 0 without a loop
-    Paper: MiroMind 2025, "MiroMind-M1" (CAMPO's repetition score, recalled)
+    Paper: MiroMind 2025, "MiroMind-M1" (CAMPO's repetition score, equation 6)
 
     Args:
       tokens: `[N, T]` int32.

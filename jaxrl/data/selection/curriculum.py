@@ -267,10 +267,10 @@ def learning_impact(state: Prompts) -> np.ndarray:
 
 
 def failing(state: Prompts, *, threshold: float = 0.5) -> np.ndarray:
-    """[N] bool: SwS's failed prompts (Liang et al. 2025, recalled): never passed often, nor rising.
+    """[N] bool: SwS's failed prompts (Liang et al. 2025): never passed often, nor rising.
 
     `max_k r_k <= threshold` and the least-squares slope of the curve is not positive. A prompt that
-    was never visited is not among them.
+    was never visited is not among them. A review of the paper has `<` and a negative slope.
     """
     visit_mask = ~np.isnan(state.curve)
     best = np.where(visit_mask, state.curve, -np.inf).max(axis=1)

@@ -171,8 +171,9 @@ def explain(
 ) -> list[Hint]:
     """In groups that have all failed, rows written by the policy with the solution before its eyes.
 
-    Paper: "ExPO: Unlocking Hard Reasoning with Self-Explanation-Guided Reinforcement Learning"; the
-      expert-guided self-reformulation of "Learning Like Humans" (ADCL, EGSR) is the same
+    Paper: "Learning Like Humans" (the expert-guided self-reformulation of ADCL); "ExPO: Unlocking
+      Hard Reasoning with Self-Explanation-Guided Reinforcement Learning" trains such rows by a
+      likelihood of their own, outside the group
     """
     if attempt != 1 or rewards is None:
         return []

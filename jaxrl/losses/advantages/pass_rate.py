@@ -104,7 +104,7 @@ def mgpo_weight(
       rewards: `[N]` in `[0, 1]`.
       group_ids: `[N]` int32.
       num_groups: static.
-      strength: lambda; 0 is no weighting. The default is ours, the paper's being unverified.
+      strength: lambda; 0 is no weighting. The default is ours, as the report has no value.
       valid: `[N]` bool.
 
     Returns:

@@ -112,7 +112,8 @@ def settled_label(
     centred by the group, any parameter.
 
     Formula: `r_label := mean_(sampled j) r_j` where `max_(sampled j) r_j >= r_label`
-    Paper: Liu et al. 2025, "ViSurf: Visual Supervised-and-Reinforcement Fine-Tuning" (recalled)
+    Paper: Liu et al. 2025, "ViSurf: Visual Supervised-and-Reinforcement Fine-Tuning" (as a
+      review of it has the equations)
 
     Args:
       rewards: `[N]`.
@@ -157,7 +158,8 @@ def episodic(
     Formula: `r_i + a (max_(passed j) s_ij - max_(failed j) s_ij) + b (1 - max_j s_ij)`, `s` cosines
       of responses, j among the remembered sequences whose prompts are nearest
     Paper: Le et al. 2025, "Reasoning Under 1 Billion: Memory-Augmented Reinforcement Learning for
-      Large Language Models" (formula recalled in part)
+      Large Language Models". Its equations 4 to 7 differ: the distance to the centre of what
+      passed, the nearest of what failed alone, both scaled by their last 100 values, at weight 1
 
     Args:
       rewards: `[N]`.

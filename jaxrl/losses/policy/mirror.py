@@ -119,7 +119,8 @@ def oapl(
     """OAPL: regresses the log-ratio to a lagged sampler onto the optimal advantage.
 
     Formula: `(beta d - A)^2`, `A = r - V`, `V = beta_1 log mean exp(r / beta_1)`
-    Paper: Databricks 2026, "KARL: Knowledge Agents via Reinforcement Learning"
+    Paper: Ritter et al. 2026, "LLMs Can Learn to Reason Via Off-Policy RL"; used by Databricks
+      2026, "KARL: Knowledge Agents via Reinforcement Learning"
 
     Args:
       logp, behavior_logp: `[B, T]`.

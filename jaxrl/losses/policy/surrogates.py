@@ -240,7 +240,7 @@ def aepo(
 
     Formula: `-(1 + e_h) / sg(r) r A'` where `A > 0` and `r > 1 + e_h`, `ppo_clip` elsewhere,
       `A' = A (1 + alpha H_t / max_t H)`
-    Paper: Dong et al. 2025, "Agentic Entropy-Balanced Policy Optimization" (recalled)
+    Paper: Dong et al. 2025, "Agentic Entropy-Balanced Policy Optimization" (the clip)
 
     Args:
       logp, behavior_logp: `[B, T]`.
