@@ -6,6 +6,7 @@ import ctypes
 import errno
 import gc
 import importlib
+import io
 import os
 import select
 import sys
@@ -119,10 +120,28 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
+        if error.errno == errno.ENAMETOOLONG:
+            return refused(error)  # a value that is no file's name, wherever it is looked for
+        if not _output_fails():
             raise
-        return refused(error)  # a value that is no file's name, wherever it is looked for
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.say(f"jaxrl: the output cannot be written: {error}", error=True)
+        return 1
     return status
+
+
+def _output_fails() -> bool:
+    """Whether the standard output takes no line, as on a full disk.
+
+    An empty one is tried: a stream may have dropped what it could not write.
+    """
+    try:
+        os.write(sys.stdout.fileno(), b"\n")
+    except io.UnsupportedOperation:  # a stream of Python's own
+        return False
+    except OSError:
+        return True
+    return False
 
 
 def _nobody_reads() -> bool:

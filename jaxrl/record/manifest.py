@@ -109,6 +109,8 @@ def faults(saved: Path) -> list[str]:
         body = distributed.by_first(read)(saved)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return [f"{NAME}: {error}"]
+    if odd := distributed.by_first(storage.odd_entry)(saved, links=False):
+        return [odd]  # a manifest of others need not list what Orbax opens
     if body["schema"] > SCHEMA:
         raise ValueError(
             f"{saved} has schema {body['schema']}, and this version reads up to {SCHEMA}; "

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from time import perf_counter, time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +22,8 @@ if TYPE_CHECKING:  # tensorboardX imports torch where it finds it: seconds, once
     from tensorboardX.event_file_writer import EventsWriter
 
 T = TypeVar("T")
+_CLOSING_S = 300.0
+"""Time that a tracker has at the end of a run to send what it still holds."""
 
 
 class MetricsLog:
@@ -125,10 +128,33 @@ class MetricsLog:
 
     def close(self) -> None:
         """Close the TensorBoard file, and the runs of trackers."""
-        self._tell(lambda tracker: tracker.close())
+        self._tell(lambda tracker: _within(_CLOSING_S, tracker.close))
         if self._board is not None:
             with best_effort("the TensorBoard file", self._note):
                 self._board.close()
+
+
+def _within(seconds: float, act: Callable[[], object]) -> None:
+    """Call `act` in a thread that is left behind when the time is over, and raise its error.
+
+    Raises:
+      TimeoutError: it has not returned.
+    """
+    errors: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            act()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = Thread(target=attempt, name="tracker", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError(f"it did not end within {seconds:g} s")
+    if errors:
+        raise errors[0]
 
 
 def read(directory: Path) -> list[dict[str, float]]:

@@ -237,12 +237,18 @@ def locked(directory: Path) -> Iterator[None]:
 
     Raises:
       BlockingIOError: another process holds it.
+      ValueError: something in it leads out of it, or is neither a file nor a folder.
     """
     with ExitStack() as stack:
         take = _lease if storage.remote(directory) else _lock
 
         @distributed.by_first
         def hold() -> None:
+            if odd := storage.odd_entry(directory, links=True):
+                raise ValueError(
+                    f"run_dir={str(directory)!r} holds what no run writes there: {odd}; remove it "
+                    "(the run directory as a whole may be a link), or choose another directory"
+                )
             if not stack.enter_context(take(directory / "lock")):
                 raise BlockingIOError(
                     f"run_dir={str(directory)!r} is in use by another process; stop it, or choose "

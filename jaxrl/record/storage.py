@@ -52,8 +52,10 @@ def absolute(path: Path) -> Path:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write whole or not at all."""
+    """Write whole or not at all; what is in the place of the file is not followed, but replaced."""
     fresh = path if remote(path) else path.with_suffix(".tmp")
+    if fresh != path:
+        fresh.unlink(missing_ok=True)  # a link would be followed, and a pipe waited for
     if isinstance(content, str):
         fresh.write_text(content)
     else:
@@ -91,6 +93,36 @@ def files(directory: Path) -> list[Path]:
     for entry in entries(directory):
         paths += files(entry) if entry.is_dir() else [entry]
     return sorted(paths)
+
+
+def odd_entry(directory: Path, *, links: bool) -> str:
+    """What a directory holds that no run writes there, and how it is odd; empty: nothing.
+
+    What is neither a file nor a folder is odd: a pipe would be waited for, and a device may have no
+    end. So is a link to a folder outside the directory and, with `links`, one to a file there,
+    which a run that is continued would overwrite. A bucket has neither.
+
+    Args:
+      directory: with all that is beneath it, but for the links that Weights & Biases makes.
+      links: whether links to files outside are odd.
+    """
+    if remote(directory):
+        return ""
+    root = Path(os.path.realpath(directory))
+    for folder, folders, names in os.walk(root):
+        for entry in (Path(folder, name) for name in sorted(folders + names)):
+            place = entry.relative_to(root)
+            if entry.is_symlink():
+                target = Path(os.path.realpath(entry))
+                if (
+                    not target.is_relative_to(root)
+                    and (links or entry.is_dir())
+                    and (place.parts[0] != "wandb" or len(place.parts) < 3)
+                ):
+                    return f"{str(place)!r} is a link to {str(target)!r}, outside"
+            if entry.exists() and not (entry.is_file() or entry.is_dir()):
+                return f"{str(place)!r} is neither a file nor a folder"
+    return ""
 
 
 def size(file: Path) -> int:

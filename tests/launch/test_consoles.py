@@ -6,13 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxrl.launch import progress, streams, train
+from jaxrl.launch.server.http import Server
 from jaxrl.record import checkpoint
 from jaxrl.run.loop import Callbacks
 from jaxrl.run.signals import SAVED
@@ -120,6 +124,44 @@ def test_closed_descriptors_lead_nowhere_and_never_into_a_file(closed, tmp_path)
     command = ["bash", "-c", script, program]
     assert not subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, timeout=60).returncode
     assert (tmp_path / "rows").read_text() == "rows"
+
+
+@pytest.mark.broad
+def test_a_full_output_is_one_line():
+    command = [sys.executable, "-m", "jaxrl.launch.cli", "losses"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=300)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"jaxrl: the output cannot be written: ")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_server_answers_whatever_its_console(monkeypatch):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            print("a fault", file=sys.stderr)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server, answers = Server(("127.0.0.1", 0), Handler), []
+
+    def ask():
+        try:
+            connection = HTTPConnection(*server.server_address[:2], timeout=30)
+            connection.request("GET", "/")
+            answers.append(connection.getresponse().status)
+        finally:
+            server.shutdown()
+
+    monkeypatch.setattr(sys, "stderr", Broken(OSError(errno.ENOSPC, "full")))
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert server.serve("serving") == 0
+    thread.join()
+    assert answers == [200]
 
 
 def test_what_is_shown_cannot_end_a_run(capsys):

@@ -21,7 +21,7 @@ _SCRIPTS = ("dom.js", "charts.js", "rollouts.js", "page.js")
 
 
 def main(argv: list[str]) -> int:
-    """Write the report and say where it is; 2 for a directory that holds no run."""
+    """Write the report and say where it is; 2 for a directory that holds no run, or odd entries."""
     parser = argparse.ArgumentParser(prog="jaxrl report", description="Show and compare runs.")
     where = storage.locate
     parser.add_argument("runs", nargs="+", type=where, metavar="RUN", help="a run directory")
@@ -39,6 +39,11 @@ def main(argv: list[str]) -> int:
         return _serve(flags.runs, flags.host, flags.port)
     out = flags.out or flags.runs[0] / "report.html"
     try:
+        if flags.out is None and (odd := storage.odd_entry(flags.runs[0], links=True)):
+            raise ValueError(
+                f"{flags.runs[0]} holds what no run writes there: {odd}; read the run with care, "
+                "and name the file of the report with --out"
+            )
         paths = write(flags.runs, out, png=flags.png)
     except (FileNotFoundError, ValueError) as error:
         say(f"jaxrl: {error}", error=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import sys
 import threading
 from collections import Counter
 
@@ -70,8 +69,7 @@ def main(argv: list[str]) -> int:
     except (*REFUSALS, OSError) as error:
         return refused(error)
     host, port = server.server_address[:2]
-    print(f"serving {name} at http://{host}:{port}/v1; Ctrl-C ends it", file=sys.stderr)
-    return server.serve()
+    return server.serve(f"serving {name} at http://{host}:{port}/v1; Ctrl-C ends it")
 
 
 def make_server(actor: Policy, config: ServeConfig, name: str) -> Server:

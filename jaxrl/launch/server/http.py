@@ -24,6 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, NamedTuple, NoReturn, Protocol
 
 from jaxrl.data.text.tokenizers import Tokenizer
+from jaxrl.launch import streams
 from jaxrl.launch.server import engine as engines
 from jaxrl.launch.server import openai, openai_replies
 from jaxrl.launch.server.engine import Gone
@@ -42,14 +43,19 @@ class Server(ThreadingHTTPServer):
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
-    def serve(self) -> int:
-        """Answer until Ctrl-C, and close; returns the exit status."""
-        try:
-            self.serve_forever()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            self.server_close()
+    def serve(self, line: str) -> int:
+        """Print a line, answer until Ctrl-C, and close; returns the exit status.
+
+        A console that fails ends no answer, and not the thread that works on them.
+        """
+        with streams.lasting():
+            streams.say(line, error=True)
+            try:
+                self.serve_forever()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                self.server_close()
         return 0
 
 

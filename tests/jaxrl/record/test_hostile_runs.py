@@ -2,12 +2,14 @@
 
 import json
 import os
+import socket
 
 import pytest
 
 from jaxrl import json_file
+from jaxrl.launch import report
 from jaxrl.launch.inspect import watch
-from jaxrl.record import checkpoint, manifest, metrics, runs
+from jaxrl.record import checkpoint, manifest, metrics, rundir, runs, storage
 from jaxrl.record.checkpoint import Saved
 from jaxrl.run import begin
 
@@ -96,7 +98,7 @@ def test_a_manifest_of_others_is_damaged(body, tmp_path):
     text = json.dumps({"sha256": manifest.digest(body), "body": body})
     (tmp_path / manifest.NAME).write_text(text)
     (fault,) = manifest.faults(tmp_path)
-    assert fault.startswith((manifest.NAME, "pipe", "zero"))
+    assert fault.startswith((manifest.NAME, "'pipe' is"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -104,6 +106,89 @@ def test_a_manifest_that_is_no_file_is_damaged(kind, tmp_path):
     KINDS[kind](tmp_path / manifest.NAME)
     (fault,) = manifest.faults(tmp_path)
     assert fault.startswith(manifest.NAME)
+
+
+def listen(path):
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+
+
+ODD = {
+    "pipe": os.mkfifo,
+    "socket": listen,
+    "device": lambda path: os.symlink("/dev/full", path),
+    "file outside": lambda path: os.symlink(path.parents[1] / "outside" / "file", path),
+    "folder outside": lambda path: os.symlink(path.parents[1] / "outside", path),
+    "nothing outside": lambda path: os.symlink(path.parents[1] / "outside" / "new", path),
+}
+"""What a run of others may hold where a run writes, by kind."""
+WRITTEN = ("lock", "stacks.txt", "metrics.tmp", "checkpoints", "tensorboard", "wandb", "report-png")
+"""Places of a run where it writes."""
+
+
+def with_odd(folder, name, kind):
+    """A run directory with an odd entry, and what it may not change."""
+    (folder / "outside" / "of the user").mkdir(parents=True)
+    (folder / "outside" / "file").write_text("precious")
+    (folder / "run").mkdir()
+    (folder / "run" / "config.json").write_text('{"config": {}}')
+    ODD[kind](folder / "run" / name)
+    return folder / "run", folder / "outside"
+
+
+def held(outside):
+    return {str(path.relative_to(outside)): path.is_dir() or path.read_text()
+            for path in outside.rglob("*")}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_run_that_leads_out_of_itself_is_not_continued(name, kind, tmp_path):
+    run, outside = with_odd(tmp_path, name, kind)
+    before = held(outside)
+    refused = pytest.raises(ValueError, match=rf"holds what no run writes there: '{name}'")
+    with refused, rundir.locked(run):
+        raise AssertionError("it was locked")
+    assert held(outside) == before
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_report_is_not_written_out_of_the_run(kind, tmp_path, capsys):
+    run, outside = with_odd(tmp_path, "report.html", kind)
+    before = held(outside)
+    assert report.main([str(run)]) == 2
+    assert "'report.html' is" in capsys.readouterr().err and held(outside) == before
+    assert report.main([str(run), "--out", str(tmp_path / "page.html")]) == 0
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_file_is_written_whatever_is_in_its_place(kind, tmp_path):
+    """A rename replaces the file; what it is renamed from may be there as well."""
+    run, outside = with_odd(tmp_path, "metrics.tmp", kind)
+    before = held(outside)
+    storage.write(run / "metrics.jsonl", "a row")
+    assert (run / "metrics.jsonl").read_text() == "a row" and held(outside) == before
+    assert not (run / "metrics.jsonl").is_symlink()
+
+
+def test_links_within_a_run_and_those_of_wandb_are_no_fault(tmp_path):
+    (tmp_path / "run" / "wandb" / "logs").mkdir(parents=True)
+    (tmp_path / "run" / "wandb" / "logs" / "core.log").symlink_to("/tmp/core.log")
+    (tmp_path / "run" / "wandb" / "latest-run").symlink_to("logs")
+    (tmp_path / "run" / "itself").symlink_to(".")
+    (tmp_path / "linked").symlink_to("run")  # a run on another disk
+    with rundir.locked(tmp_path / "linked"):
+        assert (tmp_path / "run" / "lock").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "folder outside"])
+def test_what_a_manifest_does_not_list_is_not_waited_for(kind, tmp_path):
+    run, _ = with_odd(tmp_path, "manifest.ocdbt", kind)
+    body = {"schema": 2, "files": {}}
+    text = json.dumps({"sha256": manifest.digest(body), "body": body})
+    (run / manifest.NAME).write_text(text)
+    (fault,) = manifest.faults(run)
+    assert fault.startswith("'manifest.ocdbt' is")
 
 
 GOOD = {

@@ -7,6 +7,8 @@ import sqlite3
 import struct
 import subprocess
 import sys
+import threading
+import time
 import types
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from jaxrl import config as configs
 from jaxrl.config import Config, TrackConfig
 from jaxrl.data.types import Score
-from jaxrl.record import trackers
+from jaxrl.record import metrics, trackers
 from jaxrl.record.metrics import MetricsLog, read
 from jaxrl.rollout import experience
 from jaxrl.rollout.experience import Experience
@@ -183,6 +185,12 @@ class _Client:
             raise ValueError(f"Invalid metric names: {bad}")
         self.logged += [key for key, *_ in metrics]
 
+    def finish(self):
+        self.ending()
+
+    def set_terminated(self, run):
+        self.ending()
+
     def log_dict(self, run, made, path):
         self.tables += path.startswith("completions/")
 
@@ -209,6 +217,29 @@ def test_a_table_without_rows_is_not_sent(tracked):
     log.table(2, ROWS)
     log.close()
     assert not notes and client.logged == ["loss"] and client.tables == 1
+
+
+@pytest.mark.parametrize("fault", [ValueError("x"), SystemExit(3), None], ids=repr)
+def test_a_tracker_that_fails_or_hangs_at_its_end_holds_no_run(
+    fault, tracked, tmp_path, monkeypatch
+):
+    log, client, notes = tracked
+    monkeypatch.setattr(metrics, "_CLOSING_S", 0.05)
+    answered = threading.Event()
+
+    def ending(*_):
+        if fault:
+            raise fault
+        answered.wait(30)
+
+    client.ending = ending
+    log.write(1, {"loss": 1.0})
+    start = time.monotonic()
+    log.close()
+    answered.set()
+    assert time.monotonic() - start < 10
+    assert len(notes) == 1 and str(fault or "did not end within") in notes[0]
+    assert [row["step"] for row in read(tmp_path)] == [1]
 
 
 @pytest.mark.parametrize("tracked", ["mlflow"], indirect=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import sys
 import urllib.parse
 from typing import Any, NoReturn
 
@@ -187,12 +186,10 @@ def main(argv: list[str]) -> int:
     except (*REFUSALS, OSError) as error:
         return refused(error)
     host, port = server.server_address[:2]
-    print(
+    return server.serve(
         f"serving {name} to Tinker clients at http://{host}:{port} (TINKER_BASE_URL); Ctrl-C ends "
-        "it",
-        file=sys.stderr,
+        "it"
     )
-    return server.serve()
 
 
 def key_of(host: str) -> str:
