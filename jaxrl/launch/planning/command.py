@@ -26,7 +26,7 @@ from jaxrl.launch.planning.batch import Batch
 from jaxrl.launch.planning.roofline import CHIPS, Chip
 from jaxrl.launch.settings import configs, flags
 from jaxrl.mesh import mesh
-from jaxrl.models import decoder
+from jaxrl.models import attention, decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
 from jaxrl.rollout.policy import Policy
@@ -127,7 +127,9 @@ def describe(config: Config, chip: str = "") -> DecoderConfig:
     mesh.check(config.mesh.rules, model)
     rules = tuple(config.mesh.rules.items())
     computed = {"dtype": config.compute_dtype, "attention": config.attention}
-    return dataclasses.replace(model, **computed, rules=rules)
+    model = dataclasses.replace(model, **computed, rules=rules)
+    attention.check(model)
+    return model
 
 
 def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
