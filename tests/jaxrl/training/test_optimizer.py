@@ -202,7 +202,6 @@ def test_every_method_decays_the_matrices_alone(method):
 
 
 @pytest.mark.sample(1, broad=3)
-@pytest.mark.exact("no optimizer changes the fixed factor of a layer of Gemma 4")
 @pytest.mark.parametrize("method", ["adamw", "lion", "muon", "adafactor"])
 def test_the_factor_of_a_layer_is_fixed(method):
     """It is a buffer in transformers; a step with weight decay leaves all its bits."""
