@@ -16,13 +16,15 @@ import jax.extend
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl.models.config import Kernel
+from jaxrl.models.config import DecoderConfig, Kernel
 from jaxrl.models.linear import precision
 
 _BLOCK = 128
 """Queries, and keys, that splash attention takes at a time; fewer are left to XLA."""
 _PIECE = 2048
 """Queries whose mask splash attention holds at a time."""
+_CUDNN_HEAD = 256
+"""Features of the largest head that cuDNN has on any GPU; before Hopper it is 128."""
 
 
 @struct.dataclass
@@ -143,6 +145,29 @@ def attend(
     raise ValueError(f"attention={kernel!r}: choose auto, xla, cudnn or splash")
 
 
+def check(config: DecoderConfig) -> None:
+    """Refuse a kernel that cannot compute a decoder's attention on any device.
+
+    Raises:
+      ValueError: `attention` names one; the message says what it lacks, and what to use.
+    """
+    c, m = config, config.latent
+    sizes = {c.head_dim, c.kinds.global_head_dim} if c.kinds else {c.head_dim}
+    sizes = {m.nope_dim + m.rope_dim, m.kv_rank + m.rope_dim} if m else sizes
+    odd = sorted(size for size in sizes if size > _CUDNN_HEAD or size % 8)
+    lacking = {
+        "attention sinks": ("cudnn", "splash") if c.sinks else (),
+        f"softcap={c.attention_softcap}": () if c.attention_softcap is None else ("cudnn",),
+        f"compute_dtype={c.dtype!r}, only bfloat16": ("cudnn",) if c.dtype == "float32" else (),
+        f"heads of {odd} features, only of multiples of 8 up to {_CUDNN_HEAD}": ("cudnn",)
+        if odd
+        else (),
+    }
+    for what, kernels in lacking.items():
+        if c.attention in kernels:
+            raise ValueError(f"attention={c.attention!r} has no {what}; use 'auto' or 'xla'")
+
+
 def choose(
     platform: str, q: jax.Array, k: jax.Array, v: jax.Array, softcap: float | None
 ) -> Kernel:
@@ -243,9 +268,12 @@ def _cudnn(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask, scale: float) -
     @functools.partial(jax.checkpoint, policy=_but_masks, prevent_cse=False)
     def block(q: jax.Array, k: jax.Array, v: jax.Array, mask: Mask) -> jax.Array:
         dense_mask = _seeing(mask.dense(k.shape[1]))[:, None]
-        return jax.nn.dot_product_attention(
-            q, k, v, mask=dense_mask, scale=scale, implementation="cudnn"
-        )
+        try:
+            return jax.nn.dot_product_attention(
+                q, k, v, mask=dense_mask, scale=scale, implementation="cudnn"
+            )
+        except NotImplementedError as error:  # by the device, of which a config knows nothing
+            raise ValueError(f"attention='cudnn': {error} Use 'auto' or 'xla'") from error
 
     return block(q, k, v, mask)
 

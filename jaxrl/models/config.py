@@ -297,10 +297,18 @@ class DecoderConfig:
     """Where arrays lie on a mesh, other than by default: `jaxrl.mesh.mesh.MeshConfig.rules`."""
 
     def __post_init__(self) -> None:
-        if self.num_heads % self.num_kv_heads:
+        heads = {"num_kv_heads": self.num_kv_heads}
+        heads |= {"global_kv_heads": self.kinds.global_kv_heads} if self.kinds else {}
+        for name, count in heads.items():
+            if self.num_heads % count:
+                raise ValueError(
+                    f"num_heads={self.num_heads} is not a multiple of {name}={count}; choose {name}"
+                    " that divides it"
+                )
+        e = self.experts
+        if self.self_gated and (self.mlp_bias or (e and (e.biases or e.clamp is not None))):
             raise ValueError(
-                f"num_heads={self.num_heads} is not a multiple of "
-                f"num_kv_heads={self.num_kv_heads}; choose num_kv_heads that divides it"
+                "self_gated=True has no mlp_bias, biases or clamp of experts; leave them out"
             )
         for field in ("rope_layers", "local_layers", "recurrent_layers", "parts"):
             flags = getattr(self, field)
@@ -395,29 +403,23 @@ class DecoderConfig:
         return next((n for n in sizes if kinds[n:] == kinds[:-n]), len(kinds))
 
     def _check_kinds(self, kinds: LayerKinds) -> None:
-        below = self.num_layers - kinds.sharing
+        below, size = self.num_layers - kinds.sharing, kinds.sharing_mlp_size
         flags = [self.is_local(i) for i in range(self.num_layers)]
-        if not 0 <= kinds.sharing < self.num_layers or not {*flags[below:]} <= {*flags[:below]}:
-            raise ValueError(
-                f"sharing={kinds.sharing}: layers that keep no keys and values need one of their "
-                f"kind below, and of num_layers={self.num_layers} those below are local as in "
-                f"{flags[:below]}; lower it"
-            )
-        if self.num_heads % kinds.global_kv_heads:
-            raise ValueError(
-                f"num_heads={self.num_heads} is not a multiple of global_kv_heads="
-                f"{kinds.global_kv_heads}; choose global_kv_heads that divides it"
-            )
-        if kinds.global_head_dim % 2:
-            raise ValueError(
-                f"global_head_dim={kinds.global_head_dim} is odd, and pairs of features are "
-                "rotated; make it even"
-            )
-        if kinds.input_size and kinds.input_vocab < self.vocab_size:
-            raise ValueError(
-                f"input_vocab={kinds.input_vocab} is less than vocab_size={self.vocab_size}; each "
-                "token needs an embedding that enters the layers"
-            )
+        served = 0 <= kinds.sharing < self.num_layers and {*flags[below:]} <= {*flags[:below]}
+        problems = {
+            f"sharing={kinds.sharing}: layers that keep no keys and values need one of their kind "
+            f"below, and of num_layers={self.num_layers} those below are local as in "
+            f"{flags[:below]}; lower it": not served,
+            f"sharing_mlp_size={size}: {kinds.sharing} layers of sharing need an MLP; set it, to "
+            "intermediate_size for one as below": kinds.sharing and size < 1 and not self.experts,
+            f"global_head_dim={kinds.global_head_dim} is odd, and pairs of features are rotated; "
+            "make it even": kinds.global_head_dim % 2,
+            f"input_vocab={kinds.input_vocab} is less than vocab_size={self.vocab_size}; raise "
+            "it to that": kinds.input_size and kinds.input_vocab < self.vocab_size,
+        }
+        for message, is_problem in problems.items():
+            if is_problem:
+                raise ValueError(message)
 
     def _check_recurrent(self) -> None:
         mixers = sum(map(bool, (self.delta, self.convolution, self.mamba)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import safetensors
 
 from jaxrl.models import catalog, lora
-from jaxrl.models.checkpoints import gguf, huggingface, peft, peft_merge
+from jaxrl.models.checkpoints import gguf, hf_config, huggingface, peft, peft_merge
 from jaxrl.models.checkpoints.forms import wrapped
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import Params
@@ -30,7 +30,8 @@ def read_config(name_or_path: str) -> DecoderConfig:
         return gguf.read_config(path)
     with _told(path):
         if (path / catalog.ADAPTERS).exists():
-            return peft_merge.config(peft_merge.read(path), read_config(_base(path)))
+            base = read_config(_base(path))
+            return peft_merge.config(peft_merge.read(path), base, hf_config.find(base.family))
         return huggingface.read_config(path)
 
 

@@ -18,7 +18,7 @@ from jaxrl.data.text import marking, messages, tokenizers
 from jaxrl.data.types import Problem, Task
 from jaxrl.mesh.mesh import check as check_rules
 from jaxrl.mesh.mesh import param_shardings
-from jaxrl.models import catalog, decoder, lora, quantize
+from jaxrl.models import attention, catalog, decoder, lora, quantize
 from jaxrl.models import load as weights
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
@@ -51,8 +51,8 @@ def describe(config: Config, *, trust: bool = False) -> tuple[DecoderConfig, tok
 
     Raises:
       ValueError: a fresh model for a task that has no alphabet, a tokenizer with more ids than the
-        model has embeddings, rules of the mesh that do not fit the model, or a run whose config
-        names functions of others.
+        model has embeddings, rules of the mesh or a kernel of attention that do not fit the model,
+        or a run whose config names functions of others.
     """
     model, tokenizer = _describe(config, None if trust else named_functions(config))
     count = labels(config.model)
@@ -66,6 +66,7 @@ def describe(config: Config, *, trust: bool = False) -> tuple[DecoderConfig, tok
     rules = tuple(config.mesh.rules.items())
     tokenizer = tokenizers.with_variables(tokenizer, config.rollout.template_args)
     computed = dataclasses.replace(model, dtype=config.compute_dtype, attention=config.attention)
+    attention.check(computed)
     return dataclasses.replace(computed, rules=rules), tokenizer
 
 

@@ -22,7 +22,7 @@ from jaxrl.launch.planning.roofline import Chip
 from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder
-from jaxrl.models.config import DecoderConfig, Experts
+from jaxrl.models.config import DecoderConfig, Experts, LayerKinds
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import placement
 from jaxrl.run.extension import context, extension_state, open_extensions
@@ -213,6 +213,21 @@ def test_arithmetic_of_an_update_counted_by_hand():
     routed = dataclasses.replace(dense, experts=Experts(num_experts=8, per_token=2, size=6))
     more = 2 * (4 * 8 + 3 * 4 * 6)  # a router, and another expert, in each layer
     assert roofline.active(routed) == roofline.active(dense) + more
+
+
+def test_a_token_reads_rows_of_tables_and_not_their_whole(monkeypatch):
+    """Sampling, bound by memory, takes as long whatever the tokens that enter the layers apart."""
+
+    def seconds(vocabulary: int) -> str:
+        kinds = LayerKinds(64, 2, input_size=8, input_vocab=vocabulary)
+        model = DecoderConfig(32, 64, 2**20, 2, 4, 2, 16, post_norm=True, kinds=kinds)
+        monkeypatch.setattr(command, "describe", lambda config, chip: model)
+        lines = list(command.lines(CONFIG, PlanConfig("v5e", compile=False)))
+        return next(line for line in lines if "completions" in line)
+
+    with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
+        few, many = seconds(32), seconds(2**25)
+    assert few == many and "bound by memory" in few
 
 
 def test_a_step_takes_what_its_scarcest_resource_takes():

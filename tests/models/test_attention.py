@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from jax.export import DisabledSafetyCheck
 
+from jaxrl.config import Config
 from jaxrl.models import attention, decoder
-from jaxrl.models.config import DecoderConfig
+from jaxrl.models.config import DecoderConfig, Latent, LayerKinds
+from jaxrl.rollout import policy
 
 VISIBLE = np.zeros((2, 200), np.int32)  # not a multiple of the kernel's blocks
 VISIBLE[0, :40], VISIBLE[0, 40:90], VISIBLE[0, 90:150] = 150, 90, 150  # a prompt, two branches
@@ -106,6 +108,43 @@ def test_what_a_kernel_cannot_do_is_refused():
     for kernel in ("cudnn", "splash"):
         with pytest.raises(ValueError, match=f"attention='{kernel}' has no attention sinks"):
             attention.attend(*inputs, mask, sinks=jnp.zeros(4), kernel=kernel)
+
+
+@pytest.mark.parametrize(
+    ("change", "lack"),
+    [
+        ({"head_dim": 264}, r"heads of \[264\] features, only of multiples of 8 up to 256"),
+        ({"kinds": LayerKinds(512, 1)}, r"heads of \[512\] features"),
+        ({"latent": Latent(512, None, 128, 64, 128)}, r"heads of \[576\] features"),
+        ({"head_dim": 20}, r"heads of \[20\] features"),
+        ({"dtype": "float32"}, "compute_dtype='float32', only bfloat16"),
+        ({"attention_softcap": 5.0}, r"softcap=5\.0"),
+        ({"sinks": True}, "attention sinks"),
+    ],
+)
+def test_a_decoder_is_refused_before_it_is_built(change, lack):
+    config = DecoderConfig(11, 8, 8, 1, 2, 1, 64, attention="cudnn", dtype="bfloat16")
+    attention.check(config)
+    with pytest.raises(ValueError, match=rf"attention='cudnn' has no {lack}.*; use 'auto' or"):
+        attention.check(dataclasses.replace(config, **change))
+    attention.check(dataclasses.replace(config, **change, attention="xla"))
+
+
+def test_a_run_refuses_a_kernel_before_its_first_step():
+    config = Config(attention="cudnn", compute_dtype="bfloat16")
+    config = dataclasses.replace(config, fresh=dataclasses.replace(config.fresh, head_dim=264))
+    with pytest.raises(ValueError, match=r"attention='cudnn' has no heads of \[264\] features"):
+        policy.describe(config)
+
+
+def test_what_a_device_lacks_names_the_remedy(monkeypatch):
+    def lacking(*args, **options):
+        raise NotImplementedError("The head dim must be <= 128.")
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", lacking)
+    inputs, mask = _inputs(16, 16), attention.tree_mask(jnp.asarray(VISIBLE))
+    with pytest.raises(ValueError, match=r"attention='cudnn': The head dim .* Use 'auto' or 'xla'"):
+        attention.attend(*inputs, mask, kernel="cudnn")
 
 
 def test_a_sink_is_a_key_of_no_value():

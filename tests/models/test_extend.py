@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax
@@ -162,3 +163,22 @@ def test_extend_equals_the_uncached_pass(family, pieces, ahead):
                 np.asarray(got)[row, :count], expected[row, span], atol=1e-4, rtol=0
             )
         done = done + real
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "says"),
+    [
+        ("parts", {"mlp_bias": True}, "self_gated=True has no mlp_bias"),
+        ("parts", {"experts": Experts(4, 2, 8, biases=True)}, "self_gated=True .* leave them out"),
+        ("parts", {"experts": Experts(4, 2, 8, clamp=7.0)}, "self_gated=True .* leave them out"),
+        (
+            "kinds",
+            {"experts": None},
+            "sharing_mlp_size=0: 3 layers of sharing need an MLP; set",
+        ),
+        ("kinds", {"kinds": LayerKinds(12, 3)}, "num_heads=4 .* choose global_kv_heads that divid"),
+    ],
+)
+def test_shapes_that_no_layer_has_are_refused(family, change, says):
+    with pytest.raises(ValueError, match=says):
+        dataclasses.replace(FAMILIES[family], **change)

@@ -306,6 +306,29 @@ def test_a_repeated_tied_embedding_must_be_the_embedding(saved):
     assert "head" not in huggingface.load(directory)[1]
 
 
+def test_a_repeated_embedding_of_another_name(tmp_path):
+    """Nemotron-H calls the embedding otherwise than Llama."""
+    sizes = {"num_key_value_heads": 1, "head_dim": 4, "mamba_num_heads": 2, "mamba_head_dim": 4}
+    raw = {**RAW, **sizes, "model_type": "nemotron_h", "n_groups": 1, "ssm_state_size": 3}
+    config = hf_config.read({**raw, "hybrid_override_pattern": "M*-", "tie_word_embeddings": True})
+    params = decoder.init(config, jax.random.key(0))
+    huggingface.save(tmp_path, config, params)
+
+    def repeat(tensors):
+        tensors["lm_head.weight"] = tensors["backbone.embeddings.weight"]
+
+    _edit(tmp_path, repeat)
+    again = huggingface.load(tmp_path)[1]
+    jax.tree.map(np.testing.assert_array_equal, again, params)
+
+    def change(tensors):
+        tensors["lm_head.weight"] = tensors["lm_head.weight"] + 1
+
+    _edit(tmp_path, change)
+    with pytest.raises(ValueError, match=r"differs from the embedding; set tie_word_embeddings"):
+        huggingface.load(tmp_path)
+
+
 def test_derived_buffers_are_left_out(saved):
     def change(tensors):
         tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(2, np.float32)

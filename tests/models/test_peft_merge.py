@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 
 from jaxrl.models import decoder, head, load
+from jaxrl.models.checkpoints import hf_config, peft_merge
+from jaxrl.models.checkpoints.forms.quantized_files import Slice
+from jaxrl.models.config import DecoderConfig
 
 TARGETS = {"target_modules": ["q_proj", "v_proj"]}
 KINDS = {
@@ -134,6 +137,25 @@ def test_other_kinds_are_refused_with_the_way_out(tiny_model, change, says, tmp_
     with pytest.raises(ValueError, match=says) as refusal:
         load.load(str(tmp_path))
     assert "merge_and_unload" in str(refusal.value) or "pattern" in says
+
+
+@pytest.mark.parametrize(
+    ("family", "embed"), [("llama", "embed_tokens"), ("nemotron_h", "embeddings")]
+)
+def test_a_new_embedding_parts_it_from_the_head(family, embed, tmp_path):
+    """The head keeps the values of the base, whatever a family calls the embedding."""
+    base, record = DecoderConfig(5, 4, 8, 1, 2, 1, 2, family=family), hf_config.find(family)
+    old, new = np.zeros((5, 4), np.float32), np.ones((5, 4), np.float32)
+    name = f"model.{embed}.weight"
+    adapter = peft_merge.Adapter(tmp_path, {}, {name: {"whole": new}})
+    assert not peft_merge.config(adapter, base, record).tie_embeddings
+    tensors = {name: Slice(old.shape, "F32", lambda rows: old[rows])}
+    merged = peft_merge.merge(adapter, base, tensors, record)
+    np.testing.assert_array_equal(merged[name][:], new)
+    np.testing.assert_array_equal(merged["lm_head.weight"][:], old)
+    both = adapter._replace(changed={**adapter.changed, "lm_head.weight": {"whole": new}})
+    assert peft_merge.config(both, base, record).tie_embeddings
+    assert peft_merge.merge(both, base, tensors, record).keys() == {name}
 
 
 @pytest.mark.parity

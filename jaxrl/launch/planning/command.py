@@ -26,7 +26,7 @@ from jaxrl.launch.planning.batch import Batch
 from jaxrl.launch.planning.roofline import CHIPS, Chip
 from jaxrl.launch.settings import configs, flags
 from jaxrl.mesh import mesh
-from jaxrl.models import decoder
+from jaxrl.models import attention, decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
 from jaxrl.rollout.policy import Policy
@@ -127,7 +127,9 @@ def describe(config: Config, chip: str = "") -> DecoderConfig:
     mesh.check(config.mesh.rules, model)
     rules = tuple(config.mesh.rules.items())
     computed = {"dtype": config.compute_dtype, "attention": config.attention}
-    return dataclasses.replace(model, **computed, rules=rules)
+    model = dataclasses.replace(model, **computed, rules=rules)
+    attention.check(model)
+    return model
 
 
 def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
@@ -289,7 +291,8 @@ def _times(
         return
     requests, slots = rollout.prompts * rollout.group_size, config.sampler.slots
     steps = roofline.decode_steps(requests, slots, rollout.max_new_tokens)
-    copy, shard = gathered * 2**20, _copy(state.params, model.dtype) * 2**20
+    shard = _copy(_read(state.params), model.dtype) * 2**20
+    copy = shard * devices.shape["fsdp"]
     flops = 2 * roofline.active(model) * slots / size
     # caches are half full on average; weights split over fsdp are gathered for every token
     decode, bound = roofline.seconds(chip, flops, copy + cache * 2**19, copy - shard)
@@ -343,6 +346,14 @@ def _copy(params: Any, dtype: str) -> float:
         else _mib(leaf)
         for leaf in jax.tree.leaves(params)
     )
+
+
+def _read(params: Any) -> Any:
+    """What a token is computed with in full: all but tables of which it reads a row."""
+    rest = {name: part for name, part in params.items() if name != "embed" or "head" not in params}
+    if "inputs" in rest:
+        rest["inputs"] = {name: x for name, x in rest["inputs"].items() if name != "embed"}
+    return rest
 
 
 def _cache(model: DecoderConfig, config: Config, the_mesh: jax.sharding.Mesh) -> float:

@@ -108,6 +108,11 @@ class Family:
     """Patterns of tensors that are not weights of the decoder; `{num_layers}` is filled in, and
     `{sharing}`, the numbers of `DecoderConfig.sharing` layers."""
 
+    @property
+    def tensors_outside(self) -> Mapping[str, str]:
+        """Our parameters outside the layers, and their tensors in this family."""
+        return {**OUTSIDE, **self.outside}
+
 
 NEXT_LAYER = r"^model\.layers\.{num_layers}\."
 """Tensors of the layer past the last, which predicts further tokens for speculation."""

@@ -18,7 +18,7 @@ import safetensors.numpy
 from flax import nnx
 
 from jaxrl.models.checkpoints import hf_config, peft_merge, tensor_files
-from jaxrl.models.checkpoints.families import INPUTS, LAYER, OUTSIDE, PREFIX, ROUTED, Family
+from jaxrl.models.checkpoints.families import INPUTS, LAYER, PREFIX, ROUTED, Family
 from jaxrl.models.checkpoints.forms import quantized_files, stacked, wrapped
 from jaxrl.models.checkpoints.peft_merge import Adapter
 from jaxrl.models.checkpoints.tensor_files import listed
@@ -76,7 +76,7 @@ def pieces(config: DecoderConfig, family: Family | None = None) -> list[Piece]:
         filled[tensor] = start + shape[0]
         plan.append(Piece(path, at, tensor, slice(start, filled[tensor]), shape))
 
-    outside = {**OUTSIDE, **family.outside}
+    outside = family.tensors_outside
     for path in ("embed", *INPUTS):
         if path in leaves:
             add(path, (), outside[path])
@@ -152,12 +152,12 @@ def load(
             tensors = quantized_files.dequantize(quantization, tensors)
         tensors = {_renamed(name, family.prefix, PREFIX): t for name, t in tensors.items()}
         tensors = stacked.split(family.stacks, tensors)
-        _drop_repeated_head(config, tensors)
+        _drop_repeated_head(config, family, tensors)
         for adapter in adapters:
             if wrapped.find(raw):
                 adapter = adapter._replace(changed=wrapped.adapter_names(adapter.changed))
-            tensors = peft_merge.merge(adapter, config, tensors)
-            config = peft_merge.config(adapter, config)
+            tensors = peft_merge.merge(adapter, config, tensors, family)
+            config = peft_merge.config(adapter, config, family)
         plan = pieces(config, family)
         _check(config, family, plan, tensors)
         where, flat = places(config, shardings), {}
@@ -167,16 +167,16 @@ def load(
     return config, nnx.traversals.unflatten_mapping(flat)
 
 
-def _drop_repeated_head(config: DecoderConfig, tensors: dict[str, Any]) -> None:
+def _drop_repeated_head(config: DecoderConfig, family: Family, tensors: dict[str, Any]) -> None:
     """Leave out a head that repeats the tied embedding.
 
     Raises:
       ValueError: it differs from the embedding.
     """
-    head = OUTSIDE["head"]
-    if config.tie_embeddings and head in tensors and OUTSIDE["embed"] in tensors:
+    embed, head = (family.tensors_outside[path] for path in ("embed", "head"))
+    if config.tie_embeddings and head in tensors and embed in tensors:
         # some files repeat the tied embedding; one that differs would change the model
-        if not np.array_equal(tensors[head][:], tensors[OUTSIDE["embed"]][:]):
+        if not np.array_equal(tensors[head][:], tensors[embed][:]):
             raise ValueError(f"{head} differs from the embedding; set tie_word_embeddings to false")
         del tensors[head]
 

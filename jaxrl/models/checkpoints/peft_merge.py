@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import safetensors.numpy
 
-from jaxrl.models.checkpoints.families import OUTSIDE
+from jaxrl.models.checkpoints.families import Family
 from jaxrl.models.checkpoints.forms.quantized_files import Slice
 from jaxrl.models.config import DecoderConfig
 
@@ -144,9 +144,10 @@ def _place(name: str) -> tuple[str, str]:
     return name.replace(".base_layer.", "."), "whole"
 
 
-def config(adapter: Adapter, base: DecoderConfig) -> DecoderConfig:
+def config(adapter: Adapter, base: DecoderConfig, family: Family) -> DecoderConfig:
     """The decoder with the adapter: its head is apart where it no longer equals the embedding."""
-    embed, head = (adapter.changed.get(OUTSIDE[name], {}) for name in ("embed", "head"))
+    names = family.tensors_outside
+    embed, head = (adapter.changed.get(names[path], {}) for path in ("embed", "head"))
     if not base.tie_embeddings or embed.keys() | head.keys() <= {"tokens"}:
         return base
     if embed.keys() == head.keys() == {"whole"} and np.array_equal(embed["whole"], head["whole"]):
@@ -154,21 +155,24 @@ def config(adapter: Adapter, base: DecoderConfig) -> DecoderConfig:
     return dataclasses.replace(base, tie_embeddings=False)
 
 
-def merge(adapter: Adapter, base: DecoderConfig, tensors: Mapping[str, Any]) -> dict[str, Any]:
+def merge(
+    adapter: Adapter, base: DecoderConfig, tensors: Mapping[str, Any], family: Family
+) -> dict[str, Any]:
     """The tensors of the base with the adapter, computed in float32 as each is read.
 
     Args:
       adapter: from `read`.
       base: the decoder without the adapter.
       tensors: of the base, by name. A head that repeats a tied embedding is not among them.
+      family: of the base, which names the embedding and the head.
 
     Raises:
       ValueError: tensors of the adapter that belong to none of the base, or do not fit.
     """
-    embed, head = OUTSIDE["embed"], OUTSIDE["head"]
+    embed, head = (family.tensors_outside[path] for path in ("embed", "head"))
     changed, plain = dict(adapter.changed), dict(tensors)
     if base.tie_embeddings:
-        if config(adapter, base).tie_embeddings:
+        if config(adapter, base, family).tie_embeddings:
             changed.pop(head, None)
         else:
             plain[head] = plain[embed]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder, lora, value
-from jaxrl.models.config import DecoderConfig, Experts, Latent
+from jaxrl.models.config import DecoderConfig, Experts, Latent, LayerKinds
 from jaxrl.models.lora import LoraConfig
 from jaxrl.run import placement
 from jaxrl.training import optimizer
@@ -199,6 +199,30 @@ def test_every_method_decays_the_matrices_alone(method):
     for path, update in jax.tree_util.tree_leaves_with_path(step(params)):
         expected = -RATE * 0.5 if is_matrix(tuple(step.key for step in path)) else 0.0
         np.testing.assert_allclose(update, expected, atol=1e-7, err_msg=str(path))
+
+
+@pytest.mark.sample(1, broad=3)
+@pytest.mark.parametrize("method", ["adamw", "lion", "muon", "adafactor"])
+def test_the_factor_of_a_layer_is_fixed(method):
+    """It is a buffer in transformers; a step with weight decay leaves all its bits."""
+    model = DecoderConfig(4, 4, 4, 2, 2, 1, 2, post_norm=True, kinds=LayerKinds(4, 1))
+    params = decoder.init(model, jax.random.key(0))
+    params["layers_0"]["layer_scale"] += jnp.float32(0.1)
+    config = OptimizerConfig(method=method, weight_decay=0.5, learning_rate=RATE)
+    optimize = optimizer.make(config, 1, model)
+    tokens, index = jnp.zeros((1, 3), jnp.int32), jnp.arange(3)[None]
+
+    def loss(params):
+        return jnp.sum(decoder.hidden(model, params, tokens, index, jnp.full_like(index, 3))[:, 1])
+
+    @jax.jit
+    def step(params):
+        updates, _ = optimize.update(jax.grad(loss)(params), optimize.init(params), params)
+        return optax.apply_updates(params, updates)
+
+    old, new = params["layers_0"], step(params)["layers_0"]
+    assert jnp.any(old["mlp"]["up"] != new["mlp"]["up"])
+    np.testing.assert_array_equal(old["layer_scale"], new["layer_scale"])
 
 
 def test_muon_trains_the_matrices_of_a_critic():
