@@ -2,7 +2,7 @@
 
 import json
 import os
-import socket
+import stat
 
 import pytest
 
@@ -108,14 +108,9 @@ def test_a_manifest_that_is_no_file_is_damaged(kind, tmp_path):
     assert fault.startswith(manifest.NAME)
 
 
-def listen(path):
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(path))
-
-
 ODD = {
     "pipe": os.mkfifo,
-    "socket": listen,
+    "socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),
     "device": lambda path: os.symlink("/dev/full", path),
     "file outside": lambda path: os.symlink(path.parents[1] / "outside" / "file", path),
     "folder outside": lambda path: os.symlink(path.parents[1] / "outside", path),
