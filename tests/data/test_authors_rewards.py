@@ -21,10 +21,11 @@ from experiments.lab.tasks import ASK, EOS, FIRST, PAD
 from jaxrl.data.environments.games import diagnosis
 from jaxrl.data.environments.search import recall, retrieval
 from jaxrl.data.environments.work import routing
-from jaxrl.data.rewards import group, text, verifier, wrappers
+from jaxrl.data.rewards import group, steps, text, verifier, wrappers
 from jaxrl.data.sources import extract
 from jaxrl.data.tasks.programs import bounds
 from jaxrl.data.types import Problem, Score
+from jaxrl.launch import recipes
 from jaxrl.launch.recipes.search_agents import zerosearch
 from jaxrl.losses.advantages import credit
 
@@ -45,6 +46,13 @@ def fixture(name):
 
 def equal(ours, theirs, tolerance=1e-6):
     np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", sorted(fixtures()))
+def test_a_fixture_is_of_the_code_that_the_recipe_names(name):
+    found = fixtures()[name]
+    source = f"{found['source'].split()[0]}@{found['commit']}"
+    assert source in recipes.documented(name)["source"]
 
 
 def test_rlcr():
@@ -84,7 +92,10 @@ def test_knowrl():
 
 
 def test_general_reasoner():
-    """Not compared: an answer that is not there and is accepted, which costs no length in ours."""
+    """The wrapper takes all that follows a thought for the answer, so it gets that alone.
+
+    Not compared: an answer that is not there and is accepted, which costs no length in ours.
+    """
     given, _, want = fixture("general_reasoner")
 
     def accepts(problem, answer):
@@ -161,6 +172,14 @@ def test_ur2():
     equal([3 * recall.answer(end) for end in ends], want.second)
 
 
+def test_ssrl():
+    """Not compared: thoughts that are not one more than searches, which have a part of the form to
+    them, and more than eight, which have none."""
+    given, _, want = fixture("ssrl")
+    columns = zip(given.right, given.formed, given.searches, strict=True)
+    equal([recall.ssrl(recall.Ended(*column, tool=False)) for column in columns], want.rewards)
+
+
 def test_vulnerability_detection():
     """Their -1 is 0 here.
 
@@ -209,13 +228,13 @@ def test_deepresearcher():
     assert set(want.scores) == {-1.0, 0.0, 1.0}
 
 
-def test_tom_rl():
+def test_tom_rl_vs_sft():
     """Their 3, for the form and the answer, is 1 here, and all else 0.
 
     Not compared: an answer in another spelling or within a sentence, and no thought at all, which
     is no form to them and leaves nothing out here.
     """
-    given, constants, want = fixture("tom_rl")
+    given, constants, want = fixture("tom_rl_vs_sft")
     symbols = {"ASK": ASK, "EOS": EOS}
     symbols |= {name: FIRST + place for place, name in enumerate(("one", "two", "three"))}
     completions = [[symbols[name] for name in row.split()] for row in given.tokens]
@@ -250,6 +269,13 @@ def test_bleuberi():
             equal(ours, theirs)
             whole += 1
     assert whole >= 6
+
+
+def test_spare():
+    """Their labels are a language model's, but for the last and those that it left out."""
+    given, constants, want = fixture("spare")
+    ours = [steps.aligned(row, constants.reference) for row in given.steps]
+    assert [[int(label) for label in row] for row in ours] == want.labels
 
 
 def test_promed_shapley_values_and_weights():
