@@ -22,7 +22,7 @@ format. `--objective.advantage-args.process 0 --objective.advantage-args.outcome
 answer alone, and `--task-args.importance uniform` every new fact alike.
 Source: huangbaixiang100/ProMed@b91785160daa9d9d8b2f2f8b722285cf51a6cdac
 src/models/doctor_reward.py:1096-1119
-Fidelity: partial: own comparison of turns, other temperature, no format reward, clip or KL
+Fidelity: partial: own comparison of turns and temperature, a fact pays once, no form, clip or KL
 """
 
 from jaxrl.launch.method import Example, Method

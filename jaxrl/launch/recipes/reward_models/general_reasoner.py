@@ -15,7 +15,7 @@ held-out answers. The ablation compares with the reference as written. The contr
 each value.
 Source: TIGER-AI-Lab/General-Reasoner@007e44cb1e6a624845616dd5c1c7e044e5bfd3cd verifier.py:181;
 TIGER-AI-Lab/General-Reasoner@007e44cb1e6a624845616dd5c1c7e044e5bfd3cd train_general_reasoner.sh:30
-Fidelity: partial: values compared by rule in place of a model
+Fidelity: partial: values compared by rule; an answer is all after the thought, measured in words
 """
 
 from jaxrl.launch.method import Example, Method

@@ -13,7 +13,7 @@ so is the penalty on few claims. The cold start is the toy's warm start. The abl
 up. In the control, demonstrations claim nothing false.
 Source: zjunlp/KnowRL@f75b0bb0c316668b2108bf97c96efbb5c8c4083b
 train/reward_function/combined_reward.py:13
-Fidelity: verified against code
+Fidelity: partial: a thought that ends is form enough
 """
 
 from jaxrl.launch.method import Example, Method

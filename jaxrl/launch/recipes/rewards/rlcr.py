@@ -9,7 +9,7 @@ Claim: calibration much better in and out of domain at no loss of accuracy; plai
 Reading: no confidence, or none that can be read, earns -1. The ablation rewards the answer alone,
 in the same form. Some answers cannot be known; in the task `own errors`, all can.
 Source: damanimehul/RLCR@8904bedf1af827e0a1bcc3c907bf505d88540bd2 reward_fns.py:88
-Fidelity: partial: not compared with the rest of the code
+Fidelity: partial: no reward for the form, whose tags may stand in any order
 """
 
 from jaxrl.launch.method import Example, Method

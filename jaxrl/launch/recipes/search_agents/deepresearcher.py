@@ -14,7 +14,7 @@ Answers are single names, whose F1 is 0 or 1; half of the reward is for the fact
 which a model from nothing learns too slowly. Two searches more than needed leave room to ask again.
 Source: GAIR-NLP/DeepResearcher@c93be8fd8637c1ac4a438ce730d118afd308f832
 verl/utils/reward_score/format_and_f1.py:7
-Fidelity: partial: half of the reward is for facts found, no browser
+Fidelity: partial: half of the reward is for facts found, no browser; an unknown name is malformed
 """
 
 from jaxrl.launch.method import Example, Method
