@@ -19,8 +19,9 @@ from jaxrl.launch import method
 from jaxrl.launch.recipes.game_agents import agentgym_rl_scalinginter_rl
 from jaxrl.launch.recipes.objectives import rast
 from jaxrl.launch.recipes.search_agents import zerosearch
+from jaxrl.launch.recipes.skills import warmup_then_rlvr
 from jaxrl.launch.recipes.tool_agents import loop_leave_one_out
-from jaxrl.losses.advantages import groups
+from jaxrl.losses.advantages import groups, rows
 from jaxrl.losses.policy import mixed, objectives
 from jaxrl.losses.reduce import aggregate
 from jaxrl.models import merge
@@ -178,16 +179,8 @@ def test_zerosearch():
         assert changes == {"task_args.noise": zerosearch.noise(share)}
 
 
-def test_loop_leave_one_out():
-    """Advantages, loss and gradient; the recipe rounds a bound of the ratio to 4 digits."""
-    given, want = fixture("loop")
-    sizes = [len(group) for group in given.returns]
-    rewards, ids = np.concatenate(given.returns), np.repeat(np.arange(len(sizes)), sizes)
-    got = groups.rloo(jnp.array(rewards), ids.astype(np.int32), num_groups=len(sizes))
-    np.testing.assert_allclose(got, want.advantages, atol=1e-6)
-
-    objective = loop_leave_one_out.METHOD.objective
-    assert (objective.policy, objective.advantage) == ("ppo_clip", "rloo")
+def clipped(given, objective):
+    """Value and gradient of `ppo_clip`, reduced as the objective says."""
     mask = jnp.arange(5) < jnp.array(given.length)[:, None]
 
     def loss(logp):
@@ -198,9 +191,46 @@ def test_loop_leave_one_out():
         mode = objective.aggregation
         return aggregate.aggregate(per_token, mask, mode, aggregate.denominator(mask, mode))
 
-    value, slope = jax.jit(jax.value_and_grad(loss))(jnp.array(given.logp))
+    return jax.jit(jax.value_and_grad(loss))(jnp.array(given.logp))
+
+
+def test_loop_leave_one_out():
+    """Advantages, loss and gradient; the recipe rounds a bound of the ratio to 4 digits."""
+    given, want = fixture("loop")
+    sizes = [len(group) for group in given.returns]
+    rewards, ids = np.concatenate(given.returns), np.repeat(np.arange(len(sizes)), sizes)
+    got = groups.rloo(jnp.array(rewards), ids.astype(np.int32), num_groups=len(sizes))
+    np.testing.assert_allclose(got, want.advantages, atol=1e-6)
+
+    objective = loop_leave_one_out.METHOD.objective
+    assert (objective.policy, objective.advantage) == ("ppo_clip", "rloo")
+    value, slope = clipped(given, objective)
     np.testing.assert_allclose(value, np.mean(want.loss), atol=2e-6)
     np.testing.assert_allclose(slope * len(want.loss), want.gradient, atol=2e-6)
+
+
+def test_warmup_then_rlvr():
+    """Without a scale; the recipe's advantages are divided by the deviation of the group.
+
+    The imitation is that of a trainer that is not theirs.
+    """
+    given, want = fixture("warmup_then_rlvr")
+    rewards = jnp.array(given.rewards)
+    ids, expert = jnp.arange(20) // 4, jnp.zeros(20, bool)
+    got = groups.sampled_advantages(rewards.ravel(), ids, num_groups=5, expert=expert, scale="none")
+    np.testing.assert_allclose(got.reshape(5, 4), want.advantages, atol=1e-6)
+    objective = warmup_then_rlvr.METHOD.objective
+    (stage,) = warmup_then_rlvr.METHOD.stages.values()
+    assert (stage, objective.advantage) == ({"objective.policy": "ppo_clip"}, "sampled_advantages")
+    value, slope = clipped(given, objective)
+    np.testing.assert_allclose(value, want.loss, atol=2e-6)
+    np.testing.assert_allclose(slope, want.gradient, atol=2e-6)
+
+
+def test_self_low_likelihood_rlvr():
+    given, want = fixture("self")
+    got = rows.unsolved(jnp.sum(jnp.array(given.token_rewards), axis=1))
+    np.testing.assert_array_equal(got, want.kept)
 
 
 def test_rast():
@@ -240,8 +270,8 @@ def test_ghpo():
         assert guidance.escalate(0, None, rng) == guidance.escalate(4, rewards, rng) == []
         for attempt, groups_asked in enumerate(asked, start=1):
             hints = guidance.escalate(attempt, rewards, rng)
-            rows = [(hint.problem, hint.row) for hint in hints]
-            assert rows == [(p, row) for p in groups_asked for row in range(3)]
+            asked_rows = [(hint.problem, hint.row) for hint in hints]
+            assert asked_rows == [(p, row) for p in groups_asked for row in range(3)]
             for hint in hints:
                 rewards[hint.problem, hint.row] = case["later"][attempt - 1][hint.problem][hint.row]
                 characters = [round(hint.given * n) for n in given.solution]
