@@ -6,8 +6,9 @@ Idea: a source whose samples have large advantages is one the policy can learn f
 arms of a bandit whose value is that, with a bonus for those seldom drawn.
 Formula: `softmax(UCB / tau)`, `UCB_d = mean |A| over a window + sqrt(2 log(n + 1) / (n_d + 1))`
 Claim: faster convergence and a better end on logic problems of many difficulties and sources.
-Reading: as in the authors' code; the window counts completions. The ablation shares evenly. A first
-look, on four sources with symbols in common, gave -0.037 [-0.084, +0.010].
+Reading: as in the authors' code, whose window is of 300 completions and whose evaluations count
+too; here it is of 64, of the training alone. The ablation shares evenly. A first look, on four
+sources with symbols in common, gave -0.037 [-0.084, +0.010].
 Source: ZhentingWang/DUMP@235e85d46141367c307a47bad085f7417aa41f85
 verl/utils/curriculum_learning.py:158
 Fidelity: verified against code

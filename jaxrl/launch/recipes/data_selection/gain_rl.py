@@ -12,7 +12,7 @@ Reading: the update of the centre is that of the released code, where the speed 
 1000 ranks, drawn anew every 256 samples; here they are 40 and 160 of 1024 prompts, every batch. The
 batch's signal is of its prompts, after the update.
 Source: wangqinsi1/GAINRL@20279caf241990c09d24b30dc2f8f2a0d707ca64 trl_gainrl/gainrl_trainer.py:288
-Fidelity: partial: angles over one segment, of prompts alone
+Fidelity: partial: angles over one segment, of prompts alone, the centre moves a batch earlier
 """
 
 from jaxrl.config import CurriculumConfig

@@ -10,7 +10,7 @@ prompts is kept, the paper's, one in six.
 The first run is no part of the budget. The ablation is as many prompts at random. Beside it stand
 as many at random of those that were solved now and then, and as many of pass rates nearest to 1/2.
 Source: GAIR-NLP/LIMR@98ebf1bd54cc4539a9ac2332327ab0200bc2a88f lim/lim_selection.py:56
-Fidelity: partial: a share of the prompts in place of a threshold
+Fidelity: partial: a share of the prompts in place of a threshold, none that missed an epoch
 
     jaxrl train quickstart --run-dir runs/before --curriculum.choose
     jaxrl.data.selection.curriculum:passes jaxrl train limr_lim --curriculum.history runs/before

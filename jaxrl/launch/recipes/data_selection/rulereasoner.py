@@ -13,7 +13,7 @@ ours. The ablation shares evenly.
 Source: bigai-nlco/RuleReasoner@c6df0212c4e4abe682183dccd684737302d217fa
 verl/verl/trainer/ppo/ray_trainer.py:1050;
 bigai-nlco/RuleReasoner@c6df0212c4e4abe682183dccd684737302d217fa scripts/train/train_mix.sh:57
-Fidelity: partial: a moving average in place of a buffer of batches
+Fidelity: partial: a moving average in place of a buffer, whose decay takes shortfalls to 25/48
 """
 
 from jaxrl.config import BanditConfig

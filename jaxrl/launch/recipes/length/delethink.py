@@ -17,7 +17,7 @@ only the method has seen contexts as long as it needs. The best baseline has one
 task `whole demonstrations`, they are as long as the walks.
 Source: McGill-NLP/the-markovian-thinker@447883966523770182efaeddef5326735c0a2c97
 verl/experimental/agent_loop/delethink_agent_loop.py:68
-Fidelity: partial: the loss was not compared
+Fidelity: partial: the first chunk's beginning is not kept, the loss was not compared
 """
 
 from jaxrl.launch.method import Example, Method

@@ -17,7 +17,7 @@ policy answers about seven tenths of those right 8 times of 8. In the first, no 
 whole, so nothing was stored, and PPO alone was measured. There is no neutral task for that reason.
 In the control, one answer to each symbol is right, and pass@1 is the statistic.
 Source: seamoke/DPH-RL@139a9b22891db748a26a266b5e5409c8a0161dac verl/trainer/ppo/core_algos.py:889
-Fidelity: verified against code
+Fidelity: partial: a token's divergence has a gradient above 10 too
 """
 
 import numpy as np

@@ -18,7 +18,7 @@ train/sft_trainer.py:121; safal312/warmup-before-you-train@c9c4a4281f5fb49ee763d
 train/trl/trl/trainer/grpo_trainer.py:889;
 safal312/warmup-before-you-train@c9c4a4281f5fb49ee763d43587434ca816065b93
 train/trl/trl/trainer/grpo_trainer.py:980-987
-Fidelity: partial: the task's own traces in place of a teacher's
+Fidelity: partial: the task's own traces, not a teacher's; advantages are divided by deviations
 """
 
 from jaxrl.config import CurriculumConfig, Domain
