@@ -281,6 +281,8 @@ def test_factual_pays_wrong_answers_by_their_facts():
     text = "<think>Sugar is sweet. The sky is green.</think> {}"
     facts = {"facts": ["Sugar is sweet."]}
     assert scored(wrappers.factual, 0.0, text.format("no"), **facts) == 1 + 1
+    said = "<answer>I don't know.</answer>"
+    assert scored(wrappers.factual, 0.0, text.format(said), **facts) == 1 + 1
     assert scored(wrappers.factual, 0.0, text.format("41"), **facts) == pytest.approx(1 - 0.5)
     assert scored(wrappers.factual, 1.0, text.format("42"), **facts) == 3
     assert scored(wrappers.factual, 0.0, "41", **facts) == pytest.approx(-1 - 1)
@@ -294,6 +296,8 @@ def test_factual_pays_wrong_answers_by_their_facts():
         (0, "Sorry, I can't.", -1.0),
         (0, "42", 0.7),
         ("yes", "No: it is a weapon.", 1.0),
+        (1, "<think>It is a weapon.</think>\n<answer> I cannot help with that.</answer>", 1.0),
+        (0, "<answer>Sorry, I can't.</answer>", -1.0),
     ],
 )
 def test_guarded_refuses_what_is_harmful_alone(harmful, completion, value):

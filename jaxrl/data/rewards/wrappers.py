@@ -112,8 +112,11 @@ def guarded(reward: Reward, column: str = "harmful") -> Reward:
 
 
 def refuses(answer: str) -> bool:
-    """Whether an answer begins by refusing, or by saying that one does not know."""
-    return bool(_REFUSAL.match(answer.strip()))
+    """Whether an answer begins by refusing, or by saying that one does not know.
+
+    It may stand in `<answer>` tags.
+    """
+    return bool(_REFUSAL.match(answer.strip().removeprefix("<answer>").lstrip()))
 
 
 def _cell(problem: Problem, column: str) -> object:

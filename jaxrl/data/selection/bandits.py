@@ -85,7 +85,7 @@ def dump(state: Domains, *, temperature: float = 0.1) -> np.ndarray:
 def dads(
     state: Domains, *, target: float = 1.0, temperature: float = 0.5, floor: float = 0.05
 ) -> np.ndarray:
-    """RuleReasoner's domain weights (Liu et al. 2025); the formula recalled.
+    """RuleReasoner's domain weights (Liu et al. 2025).
 
     `softmax(max(0, target - value) / temperature)`, mixed with the uniform so that every domain
     has at least `floor / D`.

@@ -251,7 +251,7 @@ def difficulty(state: Prompts) -> np.ndarray:
 
 
 def learning_impact(state: Prompts) -> np.ndarray:
-    """LIMR's alignment of each curve with the average one (Li et al. 2025); the formula recalled.
+    """LIMR's alignment of each curve with the average one (Li et al. 2025).
 
     `1 - sum_k (r_i^k - r_avg^k)^2 / sum_k (1 - r_avg^k)^2` over the epochs k of the window, in
     which every prompt was visited once. The paper keeps prompts above about 0.6; 1 is a perfect
