@@ -72,6 +72,10 @@ def followed(config: Config, directory: Path, callbacks: Callbacks, train: Train
 @distributed.by_first
 def _finished(directory: Path) -> bool:
     """Whether a stage has its summary; a damaged one is written anew."""
+    return _has_summary(directory)
+
+
+def _has_summary(directory: Path) -> bool:
     try:
         return all(name in json_file.read(directory / "summary.json") for name in _SHOWN)
     except (FileNotFoundError, ValueError):
@@ -94,8 +98,10 @@ def summary(directory: Path) -> dict[str, Any]:
     Args:
       directory: of the run.
     """
-    stages = sorted(directory.glob("stages/*/summary.json"), key=lambda path: int(path.parent.name))
-    summaries = [json_file.read(path) for path in stages]
+    files = directory.glob("stages/*/summary.json")
+    stages = {n: path for path in files if (n := storage.number(path.parent.name)) is not None}
+    finished = [path for _, path in sorted(stages.items()) if _has_summary(path.parent)]
+    summaries = [json_file.read(path) for path in finished]
     return (
         {"course": [{name: stage[name] for name in _SHOWN} for stage in summaries]}
         if summaries
