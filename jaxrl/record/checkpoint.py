@@ -37,6 +37,13 @@ _DTYPE = re.compile(r"[<>|=]?[A-Za-z]+\d*(_?[a-z]\w*)?(\[\d*[a-zA-Z]+\])?")
 """Names of types of arrays. NumPy reads what else a text says as Python."""
 
 
+_OF_OTHER_TYPES = (
+    LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, AssertionError,
+    NotImplementedError,
+)  # fmt: skip
+"""What Python raises where a value is of another type than is read."""
+
+
 class Saved(NamedTuple):
     """The content of a checkpoint."""
 
@@ -125,19 +132,13 @@ def restore(directory: Path, step: int, like: TrainState) -> Saved:
       ValueError: it is of another model or optimizer.
     """
     saved = path(directory, step)
-    with ocp.Checkpointer(handler()) as checkpointer:
-        try:
-            read = checkpointer.restore(
-                saved,
-                ocp.args.Composite(
-                    params=ocp.args.StandardRestore(like.params),
-                    rest=ocp.args.StandardRestore(rest(like)),
-                ),
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{saved} does not fit the config's model and optimizer: {error}"
-            ) from error
+    args = ocp.args.Composite(
+        params=ocp.args.StandardRestore(like.params),
+        rest=ocp.args.StandardRestore(rest(like)),
+    )
+    fitting = telling_misfit(saved, "the config's model and optimizer")
+    with ocp.Checkpointer(handler()) as checkpointer, fitting:
+        read = checkpointer.restore(saved, args)
     try:
         host = json.loads(json_file.text(saved / "host.json"), object_hook=from_json)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -168,7 +169,8 @@ def restore_params(
         require(directory, step)
     with ocp.Checkpointer(handler()) as checkpointer:
         args = ocp.args.Composite(params=ocp.args.StandardRestore(like))
-        return checkpointer.restore(path(directory, step), args)["params"], step
+        with telling_misfit(path(directory, step), "the config's model"):
+            return checkpointer.restore(path(directory, step), args)["params"], step
 
 
 def _newest_of(directory: Path, note: Note) -> int:
@@ -198,11 +200,9 @@ def restore_extra(directory: Path, name: str, like: Any) -> Any:
         restore_args=ocp.checkpoint_utils.construct_restore_args(item),
         partial_restore=True,
     )
-    with ocp.Checkpointer(handler()) as checkpointer:
-        try:
-            read = checkpointer.restore(path(directory, step), ocp.args.Composite(rest=args))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path(directory, step)} holds no fitting {name}: {error}") from error
+    fitting = telling_misfit(path(directory, step), f"what is asked of its {name}")
+    with ocp.Checkpointer(handler()) as checkpointer, fitting:
+        read = checkpointer.restore(path(directory, step), ocp.args.Composite(rest=args))
     entry = read["rest"]["extra"][name]
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(entry)):
         raise ValueError(f"{path(directory, step)} holds no {name}, or not all that is asked of it")
@@ -262,6 +262,19 @@ def from_json(value: dict[str, Any]) -> Any:
 
 
 @contextmanager
+def telling_misfit(saved: Path, wanted: str) -> Iterator[None]:
+    """Have the body read arrays of `saved` as `wanted`, which Orbax fails at in many ways.
+
+    Raises:
+      ValueError: they are of other shapes or names, or damaged.
+    """
+    try:
+        yield
+    except (ValueError, *_OF_OTHER_TYPES) as error:
+        raise ValueError(f"{saved} does not fit {wanted}: {error or repr(error)}") from error
+
+
+@contextmanager
 def telling_damage(directory: Path) -> Iterator[None]:
     """Have the body continue from what a run's `host.json` holds, which may be of other types.
 
@@ -270,7 +283,7 @@ def telling_damage(directory: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+    except _OF_OTHER_TYPES as error:
         raise ValueError(
             f"the checkpoint of {directory} is damaged, or of another version: nothing can "
             f"continue from the values in its host.json ({type(error).__name__}: {error}); restore "

@@ -9,7 +9,7 @@ import orbax.checkpoint as ocp
 
 from jaxrl.mesh import distributed
 from jaxrl.record import manifest, storage
-from jaxrl.record.checkpoint import clear, numbered, save_errors, step_name
+from jaxrl.record.checkpoint import clear, numbered, save_errors, step_name, telling_misfit
 from jaxrl.types import Params
 
 
@@ -47,7 +47,7 @@ def load(directory: Path, like: Params, step: int) -> Params | None:
     where = _path(directory, max(saved_steps))
     if faults := manifest.faults(where):
         raise ValueError(f"{where} is damaged: {'; '.join(faults)}; restore it from a copy")
-    with ocp.StandardCheckpointer() as checkpointer:
+    with ocp.StandardCheckpointer() as checkpointer, telling_misfit(where, "the config's model"):
         return checkpointer.restore(where, like)
 
 
