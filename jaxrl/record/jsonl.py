@@ -37,8 +37,8 @@ def read(path: Path, note: Note = warnings.warn) -> Iterator[dict[str, Any]]:
         return
     faulty: list[int] = []
     with path.open("rb") as file:
-        # a file in a bucket has no lines of bounded length
-        for number, line in enumerate(_bounded(io.BufferedReader(file)), 1):  # type: ignore[type-var]
+        raw: Any = file  # one in a bucket has no lines of bounded length
+        for number, line in enumerate(_bounded(io.BufferedReader(raw)), 1):
             if not line.endswith(b"\n"):
                 break
             json_object = row(line)

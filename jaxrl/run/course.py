@@ -99,9 +99,9 @@ def summary(directory: Path) -> dict[str, Any]:
       directory: of the run.
     """
     files = directory.glob("stages/*/summary.json")
-    stages = {n: path for path in files if (n := storage.number(path.parent.name)) is not None}
-    finished = [path for _, path in sorted(stages.items()) if _has_summary(path.parent)]
-    summaries = [json_file.read(path) for path in finished]
+    pairs = ((storage.number(file.parent.name), file) for file in files)
+    numbered = sorted((n, file) for n, file in pairs if n is not None)
+    summaries = [json_file.read(file) for _, file in numbered if _has_summary(file.parent)]
     return (
         {"course": [{name: stage[name] for name in _SHOWN} for stage in summaries]}
         if summaries
