@@ -69,14 +69,14 @@ def path(directory: Path, step: int) -> Path:
 
 def steps(directory: Path) -> list[int]:
     """The steps of a run's checkpoints, oldest first, without incomplete saves."""
-    return numbered(root(directory))
+    return step_numbers(root(directory))
 
 
-def numbered(folder: Path) -> list[int]:
+def step_numbers(folder: Path) -> list[int]:
     """The steps of the folders in `folder` that hold a manifest; those of other names are none."""
     names = (file.parent.name for file in folder.glob(f"[0-9]*/{manifest.NAME}"))
-    found = ((name, storage.number(name)) for name in names)
-    return sorted(step for name, step in found if step is not None and name == step_name(step))
+    pairs = ((name, storage.number(name)) for name in names)
+    return sorted(step for name, step in pairs if step is not None and name == step_name(step))
 
 
 def newest(directory: Path, note: Note) -> int | None:
@@ -262,8 +262,8 @@ def from_json(value: dict[str, Any]) -> Any:
 
 
 @contextmanager
-def telling_misfit(saved: Path, wanted: str) -> Iterator[None]:
-    """Have the body read arrays of `saved` as `wanted`, which Orbax fails at in many ways.
+def telling_misfit(saved: Path, purpose: str) -> Iterator[None]:
+    """Have the body read arrays of `saved` as `purpose`, which Orbax fails at in many ways.
 
     Raises:
       ValueError: they are of other shapes or names, or damaged.
@@ -271,7 +271,7 @@ def telling_misfit(saved: Path, wanted: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, *_OF_OTHER_TYPES) as error:
-        raise ValueError(f"{saved} does not fit {wanted}: {error or repr(error)}") from error
+        raise ValueError(f"{saved} does not fit {purpose}: {error or repr(error)}") from error
 
 
 @contextmanager

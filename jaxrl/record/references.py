@@ -9,7 +9,7 @@ import orbax.checkpoint as ocp
 
 from jaxrl.mesh import distributed
 from jaxrl.record import manifest, storage
-from jaxrl.record.checkpoint import clear, numbered, save_errors, step_name, telling_misfit
+from jaxrl.record.checkpoint import clear, save_errors, step_name, step_numbers, telling_misfit
 from jaxrl.types import Params
 
 
@@ -55,7 +55,7 @@ def load(directory: Path, like: Params, step: int) -> Params | None:
 def _steps(directory: Path, step: int) -> list[int]:
     """The steps, up to `step`, at which the run took a reference policy."""
     folder = storage.absolute(directory) / "references"
-    return [at for at in numbered(folder) if at <= step]
+    return [at for at in step_numbers(folder) if at <= step]
 
 
 def _path(directory: Path, step: int) -> Path:

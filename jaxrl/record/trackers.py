@@ -156,7 +156,7 @@ def _kept_id(directory: Path, make: Callable[[], str]) -> str:
     if not mark.exists():
         directory.mkdir(exist_ok=True)
         mark.write_text(make())
-    kept = json_file.text(mark, _LONGEST_ID)
-    if printable(kept) != kept or {"", ".", ".."} & {*kept.split("/")}:
-        raise ValueError(f"{mark} holds {kept!r:.200}, which is no id of a run; remove the file")
-    return kept
+    run_id = json_file.text(mark, _LONGEST_ID)
+    if printable(run_id) != run_id or {"", ".", ".."} & {*run_id.split("/")}:
+        raise ValueError(f"{mark} holds {run_id!r:.200}, which is no id of a run; remove the file")
+    return run_id

@@ -100,8 +100,8 @@ def summary(directory: Path) -> dict[str, Any]:
     """
     files = directory.glob("stages/*/summary.json")
     pairs = ((storage.number(file.parent.name), file) for file in files)
-    numbered = sorted((n, file) for n, file in pairs if n is not None)
-    summaries = [json_file.read(file) for _, file in numbered if _has_summary(file.parent)]
+    stages = sorted((n, file) for n, file in pairs if n is not None)
+    summaries = [json_file.read(file) for _, file in stages if _has_summary(file.parent)]
     return (
         {"course": [{name: stage[name] for name in _SHOWN} for stage in summaries]}
         if summaries
