@@ -315,6 +315,7 @@ def nemo_gym(
             raise RuntimeError(f"seed_session answers {status}: {reply[:500]}")
         request = DIALECTS["responses"].read(dict(row["responses_create_params"]))
         state.tools = tuple(offered(state, schema) for schema in request.tools)
+        definition.check_names(state.tools)
         messages = tuple(
             {"role": message.role, "content": message.content} for message in request.messages
         )
