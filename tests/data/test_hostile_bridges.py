@@ -2,7 +2,6 @@
 that cannot be told apart. What each costs is an episode, and never a reward."""
 
 import base64
-import gzip
 import hashlib
 import json
 import socket
@@ -19,7 +18,7 @@ import pytest
 from jaxrl.data import http_post, tasks
 from jaxrl.data.environments import Environment, Opening, Reply, play, unscored
 from jaxrl.data.environments.bridges import openenv_session, server_reply
-from jaxrl.data.environments.tools import arguments, definition, mcp_tools, schemas
+from jaxrl.data.environments.tools import arguments, definition, schemas
 from jaxrl.data.environments.wrappers import with_tools
 from jaxrl.data.scoring import pool
 from jaxrl.data.types import LARGEST_REWARD, Problem, Score, Task, is_reward
@@ -387,43 +386,3 @@ def test_a_schema_of_others_takes_bounded_work(name):
         except ValueError as error:
             why += str(error)
     assert "too involved" in why and time.process_time() - started < 20
-
-
-@pytest.fixture
-def mcp_address(raw):
-    """`body, headers -> address` of a server that gives these to all that it is asked."""
-
-    def start(body, headers):
-        def serve(connection):
-            head(connection)
-            lines = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
-            connection.sendall(f"{lines}{headers}\r\n".encode())
-            for piece in body():
-                connection.sendall(piece)
-
-        return f"http://127.0.0.1:{raw(serve).port}/mcp"
-
-    return start
-
-
-@pytest.mark.extra
-@pytest.mark.parametrize("kind", ["endless", "gzip"])
-def test_an_mcp_server_at_an_address_takes_no_memory(kind, mcp_address, monkeypatch, caplog):
-    pytest.importorskip("mcp")
-    monkeypatch.setattr(mcp_tools, "_MOST_BYTES", 1 << 20)
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-    sent = []
-
-    def endless():
-        while True:
-            sent.append(1 << 16)
-            yield b" " * (1 << 16)
-
-    bomb = gzip.compress(b" " * (64 << 20))
-    address = mcp_address(
-        endless if kind == "endless" else lambda: [bomb],
-        "" if kind == "endless" else "Content-Encoding: gzip\r\n",
-    )
-    with pytest.raises(RuntimeError, match="the MCP server"):
-        mcp_tools.connect(address, 20)
-    assert sum(sent) < 64 << 20

@@ -18,7 +18,7 @@ import shutil
 import sys
 import threading
 import urllib.parse
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,6 @@ _TOOLS, _SCHEMA_BYTES = 1000, 1 << 16
 
 _INVALID_PARAMS = -32602
 """Code of JSON-RPC: of the errors of the protocol, only this one is about a call's arguments."""
-
-_MOST_BYTES = 1 << 24
-"""Of one response of an address, a stream of events included."""
 
 _END_S = 15.0
 """A program is asked to end, and killed some seconds later."""
@@ -135,41 +132,6 @@ async def _listed(client: Any, server: str) -> list[Any]:
     raise RuntimeError(f"the MCP server {server!r} lists more than {_PAGES} pages of tools")
 
 
-def _http_client() -> Any:
-    """A client for an address on loopback: it asks no proxy, and reads so much and no more."""
-    import httpx2  # of mcp
-
-    class Bounded(httpx2.AsyncByteStream):
-        """What is read of a response, which may have no end."""
-
-        def __init__(self, stream: Any) -> None:
-            self._stream, self._left = stream, _MOST_BYTES
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            async for piece in self._stream:
-                self._left -= len(piece)
-                if self._left < 0:
-                    raise httpx2.StreamError(f"the response has more than {_MOST_BYTES} bytes")
-                yield piece
-
-        async def aclose(self) -> None:
-            await self._stream.aclose()
-
-    async def bound(response: Any) -> None:
-        coding = response.headers.get("content-encoding", "identity")
-        if coding.lower() != "identity":  # a little of it may be very much
-            await response.aclose()
-            raise httpx2.DecodingError(f"the response is encoded as {coding!r:.40}")
-        response.stream = Bounded(response.stream)
-
-    return httpx2.AsyncClient(
-        timeout=httpx2.Timeout(_END_S, read=None),  # each call has its own
-        headers={"Accept-Encoding": "identity"},
-        event_hooks={"response": [bound]},
-        trust_env=False,
-    )
-
-
 @contextlib.contextmanager
 def _lifeline() -> Iterator[str]:
     """Path of a pipe that the system closes at the latest when this process ends."""
@@ -258,11 +220,7 @@ class _Session:
         import mcp  # optional
 
         if server.startswith(("http://", "https://")):
-            from mcp.client.streamable_http import streamable_http_client  # optional
-
-            async with _http_client() as http_client:
-                transport = streamable_http_client(server, http_client=http_client)
-                await self._hold(mcp.Client(transport))
+            await self._hold(mcp.Client(server))
             return
         # It writes a traceback for each line that is no message, of which a server has any number.
         logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
