@@ -271,7 +271,7 @@ def telling_misfit(saved: Path, purpose: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, *_OF_OTHER_TYPES) as error:
-        raise ValueError(f"{saved} does not fit {purpose}: {error or repr(error)}") from error
+        raise ValueError(f"{saved} does not fit {purpose}: {str(error) or repr(error)}") from error
 
 
 @contextmanager

@@ -108,6 +108,16 @@ def test_arguments_that_cannot_be_checked_are_an_error_that_the_policy_reads(nam
     assert time.monotonic() - start < 5
 
 
+@pytest.mark.parametrize("depth", range(0, 40, 3))
+def test_the_depth_of_the_stack_changes_no_error(depth):
+    """The package that holds references panics where the stack ends within it."""
+    if depth:
+        return test_the_depth_of_the_stack_changes_no_error(depth - 1)
+    return test_arguments_that_cannot_be_checked_are_an_error_that_the_policy_reads(
+        "a definition of itself"
+    )
+
+
 def test_a_slow_pattern_holds_nothing_up():
     """A pattern may take exponential time, and no other thread runs meanwhile."""
     start = time.monotonic()
