@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,7 @@ def read(path: Path) -> dict[str, Any]:
     if not path.is_file() and path.exists():  # a pipe or a device would be waited for
         raise ValueError(f"{path} is damaged: it is no regular file; restore it from a copy")
     try:
-        with path.open("rb") as file:
-            content = bytearray()
-            while len(content) <= LARGEST and (piece := file.read(_PIECE)):
-                content += piece
-        if len(content) > LARGEST:
-            raise ValueError(f"it has more than {LARGEST} bytes")
-        value = json.loads(content.decode("utf-8"))
+        value = json.loads(text(path, LARGEST))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}; restore it from a copy") from error
     if not isinstance(value, dict):
@@ -41,6 +36,24 @@ def read(path: Path) -> dict[str, Any]:
             "it from a copy"
         )
     return value
+
+
+def text(path: Path, most: int = sys.maxsize) -> str:
+    """The text of a file, with no NUL in it: no JSON has any, and a hole of any size reads as them.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: it has a NUL or over `most` bytes, or is not UTF-8.
+    """
+    content = bytearray()
+    with path.open("rb") as file:
+        while len(content) <= most and (piece := file.read(_PIECE)):
+            if b"\0" in piece:
+                raise ValueError(f"byte {len(content) + piece.index(0)} of it is NUL")
+            content += piece
+    if len(content) > most:
+        raise ValueError(f"it has more than {most} bytes")
+    return content.decode("utf-8")
 
 
 def is_deep(value: Any) -> bool:

@@ -8,8 +8,11 @@ import socket
 import threading
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
+
+_LONGEST_HEADERS = 1 << 16
+"""Bytes of the headers of a response, which others read without a limit of time."""
 
 
 class TooLong(http.client.HTTPException):
@@ -40,7 +43,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], seconds: float, most
       body: bytes to send.
       headers: beside those of HTTP itself.
       seconds: from connecting to the last byte, interim responses included.
-      most: bytes of the response's body.
+      most: bytes of the response's body; its headers have a limit of their own.
 
     Raises:
       TimeoutError: the whole response is not there in time.
@@ -83,7 +86,40 @@ def post(url: str, body: bytes, headers: Mapping[str, str], seconds: float, most
         raise TimeoutError(f"no whole reply within {seconds:.3g} s")
     if len(raw) > most:
         raise TooLong(f"the reply has more than {most} bytes")
+    if sum(len(name) + len(value) for name, value in answer.headers.items()) > _LONGEST_HEADERS:
+        raise TooLong(f"the reply has more than {_LONGEST_HEADERS} bytes of headers")
     return answer
+
+
+@contextlib.contextmanager
+def shut_down_after(seconds: float, connection: socket.socket) -> Iterator[None]:
+    """Shut a connection down when a time is over, which wakes whoever reads or writes.
+
+    A limit of a socket is of each read, and a client in which another thread holds a lock while it
+    writes has none.
+
+    Raises:
+      TimeoutError: it was shut down, whatever came of that.
+    """
+    late = threading.Event()
+
+    def shut_down() -> None:
+        late.set()
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    clock = threading.Timer(seconds, shut_down)
+    clock.daemon = True
+    clock.start()
+    try:
+        yield
+    except Exception:
+        if not late.is_set():
+            raise
+    finally:
+        clock.cancel()
+    if late.is_set():
+        raise TimeoutError(f"no whole reply within {seconds:.3g} s")
 
 
 def split(address: str) -> urllib.parse.SplitResult:

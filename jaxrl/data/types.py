@@ -38,7 +38,7 @@ class Score:
 
     Raises:
       ValueError: neither or both of value and error, a value or part that is not a finite number,
-        or a part with a name that the log of rewards needs.
+        a value above `LARGEST_REWARD`, or a part with a name that the log of rewards needs.
     """
 
     value: float | None
@@ -61,11 +61,26 @@ class Score:
                 raise ValueError(
                     f"Score {name}={number!r} is not a finite number; return an error instead"
                 )
+        if self.value is not None and not is_reward(self.value):
+            raise ValueError(
+                f"Score value={self.value!r:.50}: a reward is at most {LARGEST_REWARD:g} in size; "
+                "scale it"
+            )
         if reserved_names := LOGGED.intersection(self.parts):
             raise ValueError(
                 f"Score parts={sorted(reserved_names)}: the log of rewards has figures of these "
                 "names; rename the parts"
             )
+
+
+LARGEST_REWARD = 1e15
+"""Of what size a reward may be. Statistics of a batch square and add rewards as 32-bit floats: a
+single larger one would leave a whole batch without a finite advantage."""
+
+
+def is_reward(number: numbers.Real | float) -> bool:
+    """Whether a number is finite and no larger than a reward may be."""
+    return -LARGEST_REWARD <= number <= LARGEST_REWARD
 
 
 def exact_sum(parts: Iterable[float]) -> float:

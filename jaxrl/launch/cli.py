@@ -84,10 +84,48 @@ COMMANDS = {
 """Name to (module or module:function, what it does)."""
 
 
+_OF_FILES = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP,
+    errno.ENOSPC, errno.EDQUOT, errno.EIO,
+)  # fmt: skip
+"""Failures of a file that a command reads or writes, which a line with its name says all of."""
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run a subcommand; the exit status is 0, 1 for a failure or 2 for a request that cannot be."""
-    argv = sys.argv[1:] if argv is None else argv
     streams.open_streams()
+    with streams.lasting_errors():
+        try:
+            try:
+                return _main(sys.argv[1:] if argv is None else argv)
+            finally:
+                sys.stdout.flush()  # else what fails, fails as the process ends
+        except BrokenPipeError:
+            if not _nobody_reads():
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        except KeyboardInterrupt:
+            streams.say("jaxrl: interrupted", error=True)
+            return INTERRUPTED
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return refused(error)  # a value that is no file's name, wherever it is looked for
+            if _output_fails():
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                streams.say(f"jaxrl: the output cannot be written: {error}", error=True)
+            elif error.errno in _OF_FILES and error.filename is not None:
+                streams.say(f"jaxrl: {error}", error=True)
+            else:
+                raise
+            return 1
+
+
+def _main(argv: list[str]) -> int:
+    """See `main`."""
     if not argv or argv[0] in ("-h", "--help") or argv == ["help"]:
         print(usage())
         return 0
@@ -111,23 +149,7 @@ def main(argv: list[str] | None = None) -> int:
     few_arenas()
     sys.unraisablehook = without_late_writes(sys.unraisablehook)
     sys.excepthook, warnings.showwarning = streams.show_traceback, streams.show_warning
-    try:
-        status = command(where)(rest)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        if not _nobody_reads():
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            return refused(error)  # a value that is no file's name, wherever it is looked for
-        if not _output_fails():
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        streams.say(f"jaxrl: the output cannot be written: {error}", error=True)
-        return 1
-    return status
+    return command(where)(rest)
 
 
 def _output_fails() -> bool:

@@ -112,6 +112,19 @@ class LastingStream:
 
 
 @contextmanager
+def lasting_errors() -> Iterator[None]:
+    """Have the body print errors to a stream that cannot end it, nor change its exit status."""
+    before = sys.stderr
+    errors = LastingStream(before, lambda _: None)
+    sys.stderr = errors
+    try:
+        yield
+    finally:
+        sys.stderr = before
+        errors.finish()
+
+
+@contextmanager
 def lasting() -> Iterator[None]:
     """Have the body print to streams that cannot end it."""
     before = sys.stdout, sys.stderr

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from jaxrl.config import Config
 from jaxrl.launch import needs, progress, streams
-from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.cli import INTERRUPTED, REFUSALS, refused
 from jaxrl.launch.console import PlainConsole, as_text
 from jaxrl.launch.settings import configs, short, sweep, trust
 from jaxrl.launch.streams import say
@@ -26,7 +26,6 @@ from jaxrl.run.context import Callbacks
 from jaxrl.run.guards import Stopped
 from jaxrl.run.signals import Stop
 
-INTERRUPTED = 130
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -93,7 +92,7 @@ def _one(config: Config, options: short.Options) -> int:
             if options.profile:
                 watch = profile.profiled(watch, directory / "profile")
             watch = _stopping_when_full(_shielding(watch))
-            summary = loop.train(config, watch)
+            summary = loop.train(config, watch, trust=options.trust)
     except REFUSALS as error:
         if started:  # a fault of ours, not of the request: show where
             raise

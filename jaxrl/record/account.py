@@ -14,7 +14,7 @@ from pathlib import Path
 
 from jaxrl import config as configs
 from jaxrl import untrusted
-from jaxrl.config import Config
+from jaxrl.config import Config, ranges
 from jaxrl.record import storage
 
 
@@ -29,10 +29,12 @@ def config(run: str | Path, trusted: Collection[str] | None) -> Config:
       trusted: what else it may name, see `untrusted.foreign`; None: anything.
 
     Raises:
-      ValueError: it names other functions, files, addresses, keys or fields.
+      ValueError: it names other functions, files, addresses, keys or fields, or has a number that
+        no run could have.
     """
     directory = storage.locate(run)
     loaded, noted = configs.load(directory / "config.json"), known_entries(directory)
+    ranges.check(loaded)
     if loaded.sandbox.allow_weak and untrusted.WEAK not in noted:
         loaded = configs.replaced(loaded, "sandbox.allow_weak", False)
     if trusted is not None:

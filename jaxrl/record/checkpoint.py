@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +25,23 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from jaxrl import json_file
 from jaxrl.mesh import distributed
 from jaxrl.record import manifest, storage
 from jaxrl.types import Params, TrainState
 
 Note = Callable[[str], None]
+
+
+_DTYPE = re.compile(r"[<>|=]?[A-Za-z]+\d*(_?[a-z]\w*)?(\[\d*[a-zA-Z]+\])?")
+"""Names of types of arrays. NumPy reads what else a text says as Python."""
+
+
+_OF_OTHER_TYPES = (
+    LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, AssertionError,
+    NotImplementedError,
+)  # fmt: skip
+"""What Python raises where a value is of another type than is read."""
 
 
 class Saved(NamedTuple):
@@ -55,8 +69,14 @@ def path(directory: Path, step: int) -> Path:
 
 def steps(directory: Path) -> list[int]:
     """The steps of a run's checkpoints, oldest first, without incomplete saves."""
-    manifests = root(directory).glob(f"[0-9]*/{manifest.NAME}")
-    return sorted(int(file.parent.name) for file in manifests if file.parent.name.isdigit())
+    return step_numbers(root(directory))
+
+
+def step_numbers(folder: Path) -> list[int]:
+    """The steps of the folders in `folder` that hold a manifest; those of other names are none."""
+    names = (file.parent.name for file in folder.glob(f"[0-9]*/{manifest.NAME}"))
+    pairs = ((name, storage.number(name)) for name in names)
+    return sorted(step for name, step in pairs if step is not None and name == step_name(step))
 
 
 def newest(directory: Path, note: Note) -> int | None:
@@ -112,23 +132,19 @@ def restore(directory: Path, step: int, like: TrainState) -> Saved:
       ValueError: it is of another model or optimizer.
     """
     saved = path(directory, step)
-    with ocp.Checkpointer(handler()) as checkpointer:
-        try:
-            read = checkpointer.restore(
-                saved,
-                ocp.args.Composite(
-                    params=ocp.args.StandardRestore(like.params),
-                    rest=ocp.args.StandardRestore(rest(like)),
-                ),
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{saved} does not fit the config's model and optimizer: {error}"
-            ) from error
+    args = ocp.args.Composite(
+        params=ocp.args.StandardRestore(like.params),
+        rest=ocp.args.StandardRestore(rest(like)),
+    )
+    fitting = telling_misfit(saved, "the config's model and optimizer")
+    with ocp.Checkpointer(handler()) as checkpointer, fitting:
+        read = checkpointer.restore(saved, args)
     try:
-        host = json.loads((saved / "host.json").read_text(), object_hook=from_json)
+        host = json.loads(json_file.text(saved / "host.json"), object_hook=from_json)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{saved / 'host.json'} is damaged: {error}") from error
+    if not isinstance(host, dict):
+        raise ValueError(f"{saved / 'host.json'} is damaged: it holds a {type(host).__name__}")
     return Saved(step, TrainState(read["params"], **read["rest"]), host)
 
 
@@ -153,7 +169,8 @@ def restore_params(
         require(directory, step)
     with ocp.Checkpointer(handler()) as checkpointer:
         args = ocp.args.Composite(params=ocp.args.StandardRestore(like))
-        return checkpointer.restore(path(directory, step), args)["params"], step
+        with telling_misfit(path(directory, step), "the config's model"):
+            return checkpointer.restore(path(directory, step), args)["params"], step
 
 
 def _newest_of(directory: Path, note: Note) -> int:
@@ -183,11 +200,9 @@ def restore_extra(directory: Path, name: str, like: Any) -> Any:
         restore_args=ocp.checkpoint_utils.construct_restore_args(item),
         partial_restore=True,
     )
-    with ocp.Checkpointer(handler()) as checkpointer:
-        try:
-            read = checkpointer.restore(path(directory, step), ocp.args.Composite(rest=args))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path(directory, step)} holds no fitting {name}: {error}") from error
+    fitting = telling_misfit(path(directory, step), f"what is asked of its {name}")
+    with ocp.Checkpointer(handler()) as checkpointer, fitting:
+        read = checkpointer.restore(path(directory, step), ocp.args.Composite(rest=args))
     entry = read["rest"]["extra"][name]
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(entry)):
         raise ValueError(f"{path(directory, step)} holds no {name}, or not all that is asked of it")
@@ -237,8 +252,43 @@ def from_json(value: dict[str, Any]) -> Any:
     """The array that `to_json` wrote; any other value as it is."""
     if "base64" not in value:
         return value
-    flat = np.frombuffer(base64.b64decode(value["base64"]), value["dtype"])
-    return flat.reshape(value["shape"]).copy()
+    dtype, shape = value["dtype"], value["shape"]
+    if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
+        raise ValueError(f"dtype={dtype!r:.100} is none of an array")
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"shape={shape!r:.100} is none of an array")
+    flat = np.frombuffer(base64.b64decode(value["base64"]), dtype)
+    return flat.reshape(shape).copy()
+
+
+@contextmanager
+def telling_misfit(saved: Path, purpose: str) -> Iterator[None]:
+    """Have the body read arrays of `saved` as `purpose`, which Orbax fails at in many ways.
+
+    Raises:
+      ValueError: they are of other shapes or names, or damaged.
+    """
+    try:
+        yield
+    except (ValueError, *_OF_OTHER_TYPES) as error:
+        raise ValueError(f"{saved} does not fit {purpose}: {error or repr(error)}") from error
+
+
+@contextmanager
+def telling_damage(directory: Path) -> Iterator[None]:
+    """Have the body continue from what a run's `host.json` holds, which may be of other types.
+
+    Raises:
+      ValueError: it cannot; an error that says so itself passes.
+    """
+    try:
+        yield
+    except _OF_OTHER_TYPES as error:
+        raise ValueError(
+            f"the checkpoint of {directory} is damaged, or of another version: nothing can "
+            f"continue from the values in its host.json ({type(error).__name__}: {error}); restore "
+            "it from a copy, or continue from an earlier step"
+        ) from error
 
 
 def save_errors() -> tuple[type[Exception], ...]:

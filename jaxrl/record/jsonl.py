@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -36,7 +37,8 @@ def read(path: Path, note: Note = warnings.warn) -> Iterator[dict[str, Any]]:
         return
     faulty: list[int] = []
     with path.open("rb") as file:
-        for number, line in enumerate(_bounded(file), 1):
+        raw: Any = file  # one in a bucket has no lines of bounded length
+        for number, line in enumerate(_bounded(io.BufferedReader(raw)), 1):
             if not line.endswith(b"\n"):
                 break
             json_object = row(line)
@@ -48,15 +50,39 @@ def read(path: Path, note: Note = warnings.warn) -> Iterator[dict[str, Any]]:
         note(f"WARNING: {path}: {_lines_of(faulty)} no JSON object; the other rows are used")
 
 
-def _bounded(file: Any) -> Iterator[bytes]:
+def read_on(file: io.BufferedReader) -> tuple[list[dict[str, Any]], int]:
+    """The objects of the whole lines from the position of a file on, and where the next begins."""
+    rows, end = list[dict[str, Any]](), file.tell()
+    for line in _bounded(file):
+        if line.endswith(b"\n"):
+            end = file.tell()
+            if (json_object := row(line)) is not None:
+                rows.append(json_object)
+    return rows, end
+
+
+def _bounded(file: io.BufferedReader) -> Iterator[bytes]:
     """The lines of a file; in the place of one over `_LONGEST`, an empty one."""
-    file = io.BufferedReader(file)  # a file in a bucket has no lines of bounded length
     while line := file.readline(_LONGEST):
         if len(line) == _LONGEST and not line.endswith(b"\n"):
+            _pass_hole(file)
             while (line := file.readline(_LONGEST)) and not line.endswith(b"\n"):
-                pass
+                _pass_hole(file)
             line = line[-1:]
         yield line
+
+
+def _pass_hole(file: io.BufferedReader) -> None:
+    """Go to where a file has data again, if a hole is next: one of terabytes takes no space."""
+    try:
+        descriptor = file.fileno()
+        before = os.lseek(descriptor, 0, os.SEEK_CUR)
+        data = os.lseek(descriptor, file.tell(), os.SEEK_DATA)
+        os.lseek(descriptor, before, os.SEEK_SET)  # the file is buffered, and knows of no other
+        file.seek(data)
+    except OSError as error:  # among them those of files in a bucket, which have no descriptor
+        if error.errno == errno.ENXIO:  # there is none
+            file.seek(0, os.SEEK_END)
 
 
 def numbers(path: Path, note: Note = warnings.warn) -> Iterator[dict[str, Any]]:
@@ -65,12 +91,12 @@ def numbers(path: Path, note: Note = warnings.warn) -> Iterator[dict[str, Any]]:
     None stands for what is not finite.
     """
     for json_object in read(path, note):
-        row = {name: value for name, value in json_object.items() if _is_number(value)}
+        row = {name: value for name, value in json_object.items() if is_number(value)}
         if type(row.get("step")) is int:
             yield row
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     """Whether a value of JSON is a number that a float holds, nan and infinities among them."""
     if isinstance(value, int):
         return abs(value) < sys.float_info.max

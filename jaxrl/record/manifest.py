@@ -133,6 +133,11 @@ def _digests(file: Mapping[str, Any]) -> list[str]:
     return [file["sha256"]] if isinstance(file["sha256"], str) else file["sha256"]
 
 
+def _pieces(file: Mapping[str, Any]) -> int:
+    """The number of digests that a file of its size has."""
+    return 1 if isinstance(file["sha256"], str) else max(1, -(-file["bytes"] // _PIECE))
+
+
 def _faults(saved: Path, files: Measured, pieces: Iterable[tuple[str, int]]) -> dict[str, str]:
     """What is wrong with some pieces, by the name of the file."""
     faults_by_file, complete_pieces = {}, []
@@ -174,6 +179,9 @@ def read(saved: Path) -> dict[str, Any]:
             raise ValueError(f"it lists {name!r}, which is not within the checkpoint")
         if type(file["bytes"]) is not int or not all(type(d) is str for d in _digests(file)):
             raise ValueError(f"what it has of {name!r} is no size and no list of digests")
+        if file["bytes"] < 0 or len(_digests(file)) != _pieces(file):
+            count = len(_digests(file))
+            raise ValueError(f"{name!r} of {file['bytes']} bytes cannot have {count} digests")
     return body
 
 

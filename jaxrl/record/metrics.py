@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxrl.mesh import distributed
-from jaxrl.printable import printable_values
+from jaxrl.printable import printable, printable_values
 from jaxrl.record import jsonl, storage
 from jaxrl.record.rundir import best_effort
 from jaxrl.record.trackers import Row, Tracker
@@ -90,7 +90,7 @@ class MetricsLog:
             return
         row = {k: v if math.isfinite(v) else None for k, v in values.items()}
         self._log.add({"step": step} | row)
-        finite_values = {k: v for k, v in row.items() if v is not None}
+        finite_values = {printable(k): v for k, v in row.items() if v is not None}
         self._tell(lambda tracker: tracker.log(step, finite_values))
         if self._board is None:
             return
@@ -98,7 +98,7 @@ class MetricsLog:
         from tensorboardX.proto.summary_pb2 import Summary
 
         try:
-            scalars = [Summary.Value(tag=k, simple_value=v) for k, v in values.items()]
+            scalars = [Summary.Value(tag=printable(k), simple_value=v) for k, v in values.items()]
             self._board.write_event(
                 Event(step=step, summary=Summary(value=scalars), wall_time=time())
             )

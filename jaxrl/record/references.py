@@ -9,7 +9,7 @@ import orbax.checkpoint as ocp
 
 from jaxrl.mesh import distributed
 from jaxrl.record import manifest, storage
-from jaxrl.record.checkpoint import clear, save_errors, step_name
+from jaxrl.record.checkpoint import clear, save_errors, step_name, step_numbers, telling_misfit
 from jaxrl.types import Params
 
 
@@ -47,15 +47,15 @@ def load(directory: Path, like: Params, step: int) -> Params | None:
     where = _path(directory, max(saved_steps))
     if faults := manifest.faults(where):
         raise ValueError(f"{where} is damaged: {'; '.join(faults)}; restore it from a copy")
-    with ocp.StandardCheckpointer() as checkpointer:
+    with ocp.StandardCheckpointer() as checkpointer, telling_misfit(where, "the config's model"):
         return checkpointer.restore(where, like)
 
 
 @distributed.by_first
 def _steps(directory: Path, step: int) -> list[int]:
     """The steps, up to `step`, at which the run took a reference policy."""
-    manifests = (storage.absolute(directory) / "references").glob(f"[0-9]*/{manifest.NAME}")
-    return [at for at in (int(file.parent.name) for file in manifests) if at <= step]
+    folder = storage.absolute(directory) / "references"
+    return [at for at in step_numbers(folder) if at <= step]
 
 
 def _path(directory: Path, step: int) -> Path:

@@ -228,12 +228,16 @@ def _list(differs: dict[str, tuple[Any, Any]]) -> str:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path, *, trust: bool = False) -> Iterator[None]:
     """Hold the run directory; on a local disk the lock goes with the process, however it ends.
 
     In a bucket it is a lease, renewed while the run lasts: a run that was killed holds it for
     another half minute, for which the next one waits. Two runs that start there within the same
     second may both believe to hold it.
+
+    Args:
+      directory: of the run.
+      trust: links in it may lead out of it.
 
     Raises:
       BlockingIOError: another process holds it.
@@ -244,10 +248,13 @@ def locked(directory: Path) -> Iterator[None]:
 
         @distributed.by_first
         def hold() -> None:
-            if odd := storage.odd_entry(directory, links=True):
+            if odd := storage.odd_entry(directory, links=not trust, folders=not trust):
+                remedy = "remove it (the run directory as a whole may be a link)"
+                if odd.endswith(storage.OUTSIDE):
+                    remedy += ", have `jaxrl train --trust` follow it if the link is yours"
                 raise ValueError(
-                    f"run_dir={str(directory)!r} holds what no run writes there: {odd}; remove it "
-                    "(the run directory as a whole may be a link), or choose another directory"
+                    f"run_dir={str(directory)!r} holds what no run writes there: {odd}; {remedy}, "
+                    "or choose another directory"
                 )
             if not stack.enter_context(take(directory / "lock")):
                 raise BlockingIOError(

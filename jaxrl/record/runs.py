@@ -6,6 +6,7 @@ pandas.DataFrame(run.metrics).plot(x="step", y="reward/mean")
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,8 +114,12 @@ def _saved(directory: Path) -> dict[str, Any]:
 def completions(directory: Path, kind: str) -> Iterator[dict[str, Any]]:
     """The rows of all steps of `evals` or `rollouts`, each with its step."""
     for path in sorted((directory / kind).glob("*.jsonl")):
+        step = storage.number(path.stem)
+        if step is None:
+            warnings.warn(f"{path} is named after no step, and none of it is read", stacklevel=2)
+            continue
         for row in jsonl.read(path):
-            yield {"step": int(path.stem), **row}
+            yield {"step": step, **row}
 
 
 def table(records: Iterable[Mapping[str, Any]]) -> Table:

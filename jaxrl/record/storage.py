@@ -95,7 +95,14 @@ def files(directory: Path) -> list[Path]:
     return sorted(paths)
 
 
-def odd_entry(directory: Path, *, links: bool) -> str:
+_DIGITS = 18
+"""Of a number in a name; no run makes so many steps."""
+
+OUTSIDE = "outside"
+"""How `odd_entry` ends where a link is odd, and nothing else."""
+
+
+def odd_entry(directory: Path, *, links: bool, folders: bool = True) -> str:
     """What a directory holds that no run writes there, and how it is odd; empty: nothing.
 
     What is neither a file nor a folder is odd: a pipe would be waited for, and a device may have no
@@ -105,24 +112,31 @@ def odd_entry(directory: Path, *, links: bool) -> str:
     Args:
       directory: with all that is beneath it, but for the links that Weights & Biases makes.
       links: whether links to files outside are odd.
+      folders: whether those to folders outside are.
     """
     if remote(directory):
         return ""
     root = Path(os.path.realpath(directory))
-    for folder, folders, names in os.walk(root):
-        for entry in (Path(folder, name) for name in sorted(folders + names)):
+    for folder, inner, names in os.walk(root):
+        for entry in (Path(folder, name) for name in sorted(inner + names)):
             place = entry.relative_to(root)
             if entry.is_symlink():
                 target = Path(os.path.realpath(entry))
                 if (
                     not target.is_relative_to(root)
-                    and (links or entry.is_dir())
+                    and (folders if entry.is_dir() else links)
                     and (place.parts[0] != "wandb" or len(place.parts) < 3)
                 ):
-                    return f"{str(place)!r} is a link to {str(target)!r}, outside"
+                    return f"{str(place)!r} is a link to {str(target)!r}, {OUTSIDE}"
             if entry.exists() and not (entry.is_file() or entry.is_dir()):
                 return f"{str(place)!r} is neither a file nor a folder"
     return ""
+
+
+def number(name: str) -> int | None:
+    """The number that a name is; None of one that no run writes, such as "x", "1²" or "-1"."""
+    is_number = name.isascii() and name.isdecimal() and len(name) <= _DIGITS
+    return int(name) if is_number else None
 
 
 def size(file: Path) -> int:

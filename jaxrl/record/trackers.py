@@ -16,6 +16,10 @@ from typing import Any, NamedTuple
 
 from jaxrl import json_file
 from jaxrl.config import Config, TrackConfig
+from jaxrl.printable import printable
+
+_LONGEST_ID = 4096
+"""Bytes of the id of a run in a tracker."""
 
 Row = Mapping[str, str | float | None]
 """A line of a table, by column."""
@@ -48,8 +52,8 @@ def wandb(directory: Path, project: str, settings: TrackConfig) -> Tracker:
     run = client.init(
         project=project,
         entity=settings.entity or None,
-        name=settings.name or directory.name,
-        tags=list(settings.tags) or None,
+        name=_name(directory, settings),
+        tags=_tags(settings) or None,
         id=_kept_id(directory / "wandb", lambda: uuid.uuid4().hex),
         dir=directory,
         config=_config(directory),
@@ -70,8 +74,8 @@ def trackio(directory: Path, project: str, settings: TrackConfig) -> Tracker:
 
     run = client.init(
         project=project,
-        name=_kept_id(directory / "trackio", lambda: settings.name or directory.name),
-        config=_config(directory) | {"tags": list(settings.tags)},
+        name=_kept_id(directory / "trackio", lambda: _name(directory, settings)),
+        config=_config(directory) | {"tags": _tags(settings)},
         resume="allow",
         embed=False,
     )
@@ -97,8 +101,8 @@ def mlflow(directory: Path, project: str, settings: TrackConfig) -> Tracker:
             if existing_experiment
             else client.create_experiment(project)
         )
-        tags = dict.fromkeys(settings.tags, "true")
-        name = settings.name or directory.name
+        tags = dict.fromkeys(_tags(settings), "true")
+        name = _name(directory, settings)
         return client.create_run(experiment, run_name=name, tags=tags).info.run_id
 
     run = _kept_id(directory / "mlflow", create)
@@ -133,10 +137,26 @@ def _config(directory: Path) -> dict[str, Any]:
     return json_file.field(directory / "config.json", "config")
 
 
+def _name(directory: Path, settings: TrackConfig) -> str:
+    """The name of a run, which trackers print, and make names of files and addresses of."""
+    return printable(settings.name or directory.name)
+
+
+def _tags(settings: TrackConfig) -> list[str]:
+    return [printable(tag) for tag in settings.tags]
+
+
 def _kept_id(directory: Path, make: Callable[[], str]) -> str:
-    """The id of a run in a tracker, made once."""
+    """The id of a run in a tracker, made once; a run directory of others may hold any text there.
+
+    Raises:
+      ValueError: it is more than a name.
+    """
     mark = directory / "id"
     if not mark.exists():
         directory.mkdir(exist_ok=True)
         mark.write_text(make())
-    return mark.read_text()
+    run_id = json_file.text(mark, _LONGEST_ID)
+    if printable(run_id) != run_id or {"", ".", ".."} & {*run_id.split("/")}:
+        raise ValueError(f"{mark} holds {run_id!r:.200}, which is no id of a run; remove the file")
+    return run_id

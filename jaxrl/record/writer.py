@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from math import isfinite
@@ -291,7 +292,8 @@ def _tidied(directory: Path) -> int | None:
     """Remove incomplete saves, and give the newest committed step."""
     root(directory).mkdir(parents=True, exist_ok=True)
     for left in storage.entries(root(directory)):
-        if left.is_dir() and not (left / manifest.NAME).exists():
+        is_save = re.fullmatch(r"\d+(\..*)?", left.name)  # what else is there is no run's
+        if is_save and left.is_dir() and not (left / manifest.NAME).exists():
             storage.remove(left)
     return max(steps(directory), default=None)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import zlib
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
@@ -20,7 +19,7 @@ import numpy as np
 
 from jaxrl.data.environments import Message, Opening, Reply, Token, Turn, Written
 from jaxrl.data.text import rendering
-from jaxrl.data.types import Problem, Score, exact_sum
+from jaxrl.data.types import Problem, Score, exact_sum, is_reward
 from jaxrl.random_streams import GroupStream
 from jaxrl.rollout import programs
 from jaxrl.rollout.contexts import Contexts
@@ -383,6 +382,6 @@ def _score(
     total = exact_sum(reward or 0.0 for reward in rewards)
     if error is None and stopped and all(reward is None for reward in rewards):
         error = "reward: the environment ended the episode and gave no reward for a turn of agent 0"
-    if error is None and not math.isfinite(total):
+    if error is None and not is_reward(total):
         error = f"reward: the rewards of its turns come to {total}; give smaller ones"
     return Score(total, reward_parts) if error is None else Score(None, error=error)

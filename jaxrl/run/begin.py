@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,30 @@ def restored(directory: Path, step: int, like: TrainState) -> Saved:
                 f"host.json of step {step} in {directory} is damaged: {name}={value!r:.200} is "
                 "of another type; restore it from a copy, or continue from an earlier step"
             )
+    if odd := _odd(saved):
+        raise ValueError(
+            f"host.json of step {step} in {directory} is damaged: {odd}; restore it from a copy, "
+            "or continue from an earlier step"
+        )
     return saved
+
+
+def _odd(saved: Saved) -> str:
+    """What of a checkpoint's values, all of the right types, cannot be; empty: nothing."""
+    host = saved.host
+    if host["step"] != saved.step:
+        return f"step={host['step']!r}, so it is of another checkpoint"
+    for name in ("seconds", "tokens"):
+        if not 0 <= host[name] < math.inf:
+            return f"{name}={host[name]!r:.200}"
+    for name, figure in host["before"].items():
+        if not isinstance(figure, int | float):
+            return f"before.{name:.200}={figure!r:.200}"
+    for fork in host["lineage"]:
+        entry = fork if isinstance(fork, dict) else {}
+        if type(entry.get("run")) is not str or type(entry.get("step")) is not int:
+            return f"lineage has {fork!r:.200}"
+    return ""
 
 
 def fresh(
@@ -144,9 +168,11 @@ def forked(run: RunContext, like: TrainState, assess: Assess) -> Saved:
         references.save(run.directory, params or saved.state.params, step)
     run.callbacks.note(f"forked from step {step} of {source}{_other_recipe(source, run.config)}")
     lineage = [*saved.host["lineage"], {"run": str(storage.absolute(source)), "step": step}]
+    with checkpoint.telling_damage(source):
+        rollouts = _carried(source, run.config, saved.host["rollouts"])
     host_entries = {
         "before": _before(run, saved.state, step, assess),
-        "rollouts": _carried(source, run.config, saved.host["rollouts"]),
+        "rollouts": rollouts,
         "extensions": _first_of(run) | saved.host["extensions"],
         "rollbacks": 0,
         "lineage": lineage,

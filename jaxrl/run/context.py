@@ -20,6 +20,7 @@ from jax.sharding import Mesh
 from jaxrl.config import Config, stages
 from jaxrl.data.scoring.pool import Pool, open_pool
 from jaxrl.data.types import Problem, Score, Task
+from jaxrl.record import checkpoint
 from jaxrl.record.metrics import Timer
 from jaxrl.record.process import Heartbeat
 from jaxrl.record.writer import Writer
@@ -132,7 +133,8 @@ def open_stage(
     config = ctx.config
     collector = run.origin.open(run, ctx, to_sampler, recorder, first)
     if position is not None:
-        collector.set_state(position)
+        with checkpoint.telling_damage(run.directory):
+            collector.set_state(position)
     record = rollout_log.recorder(
         run.directory,
         config,

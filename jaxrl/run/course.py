@@ -72,6 +72,10 @@ def followed(config: Config, directory: Path, callbacks: Callbacks, train: Train
 @distributed.by_first
 def _finished(directory: Path) -> bool:
     """Whether a stage has its summary; a damaged one is written anew."""
+    return _has_summary(directory)
+
+
+def _has_summary(directory: Path) -> bool:
     try:
         return all(name in json_file.read(directory / "summary.json") for name in _SHOWN)
     except (FileNotFoundError, ValueError):
@@ -94,8 +98,10 @@ def summary(directory: Path) -> dict[str, Any]:
     Args:
       directory: of the run.
     """
-    stages = sorted(directory.glob("stages/*/summary.json"), key=lambda path: int(path.parent.name))
-    summaries = [json_file.read(path) for path in stages]
+    files = directory.glob("stages/*/summary.json")
+    pairs = ((storage.number(file.parent.name), file) for file in files)
+    stages = sorted((n, file) for n, file in pairs if n is not None)
+    summaries = [json_file.read(file) for _, file in stages if _has_summary(file.parent)]
     return (
         {"course": [{name: stage[name] for name in _SHOWN} for stage in summaries]}
         if summaries

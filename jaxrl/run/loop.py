@@ -15,6 +15,7 @@ bad update, which a further update would have replaced.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -41,8 +42,15 @@ from jaxrl.types import TrainState
 __all__ = ["Callbacks", "run_directory", "train"]
 
 
-def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
+def train(
+    config: Config, callbacks: Callbacks = Callbacks(), *, trust: bool = False
+) -> dict[str, Any]:
     """Run a config from its start, or from its newest checkpoint, to its last step.
+
+    Args:
+      config: of the run.
+      callbacks: told of its progress.
+      trust: links in the run directory may lead out of it, as one to a larger disk does.
 
     Returns:
       What is written to `summary.json`.
@@ -62,8 +70,9 @@ def train(config: Config, callbacks: Callbacks = Callbacks()) -> dict[str, Any]:
         parts = None if config.course else assemble.assemble(config)
         callbacks = callbacks if distributed.first() else Callbacks()
         place = rundir.prepare(config, callbacks.note)
-        with rundir.locked(place.directory), rundir.discarding(place):
-            last = course.followed(config, place.directory, callbacks, train)
+        with rundir.locked(place.directory, trust=trust), rundir.discarding(place):
+            stage = functools.partial(train, trust=trust)
+            last = course.followed(config, place.directory, callbacks, stage)
             return _train(
                 config, last, parts or assemble.assemble(last), place.directory, callbacks, start
             )
@@ -121,7 +130,8 @@ def _run(
     machine = assemble.machine(run)
     with transfers():
         _, state, host = machine.begin()
-        set_host_state(run, host)
+        with checkpoint.telling_damage(run.directory):
+            set_host_state(run, host)
     version = int(jax.device_get(state.step))
     fork_step = host["lineage"][-1]["step"] if host["lineage"] else 0
     current: Stage | None = None

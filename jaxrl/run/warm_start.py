@@ -95,7 +95,8 @@ def warm_start(run: RunContext, params: Params) -> Params:
         step, state = 0, placement.fresh_state(params, optimize, like, part)
     else:
         step, state, host = checkpoint.restore(directory, last, like)
-        batches.set_state(host["stream"])
+        with checkpoint.telling_damage(directory):
+            batches.set_state(host["stream"])
         note(f"continuing the warm start from step {step}")
     with Writer(directory, config.checkpoint, note) as writer:
         try:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxrl.launch import progress, streams, train
+from jaxrl.launch import cli, progress, streams, train
 from jaxrl.launch.server.http import Server
 from jaxrl.record import checkpoint
 from jaxrl.run.loop import Callbacks
@@ -127,13 +127,60 @@ def test_closed_descriptors_lead_nowhere_and_never_into_a_file(closed, tmp_path)
 
 
 @pytest.mark.broad
-def test_a_full_output_is_one_line():
-    command = [sys.executable, "-m", "jaxrl.launch.cli", "losses"]
+@pytest.mark.parametrize("words", [["losses"], ["--help"], ["eval", "--help"]], ids=" ".join)
+def test_a_full_output_is_one_line(words):
+    command = [sys.executable, "-m", "jaxrl.launch.cli", *words]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=300)
     assert done.returncode == 1
     assert done.stderr.startswith(b"jaxrl: the output cannot be written: ")
     assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@pytest.mark.parametrize(("name", "status"), [("eval", 0), ("nonsense", 2)])
+def test_messages_that_cannot_be_written_change_no_exit_status(name, status, error, monkeypatch):
+    def speak(argv):
+        streams.say("a message", error=True)
+        return 0
+
+    broken = Broken(error)
+    monkeypatch.setattr(sys, "stderr", broken)
+    monkeypatch.setattr(cli, "command", lambda where: speak)
+    assert cli.main([name]) == status
+    assert sys.stderr is broken and broken.failures
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EISDIR, errno.ENOSPC])
+def test_a_file_that_cannot_be_used_is_one_line(number, monkeypatch, capsys):
+    def fail(argv):
+        raise OSError(number, os.strerror(number), "a\x1b[2Jfile")
+
+    monkeypatch.setattr(cli, "command", lambda where: fail)
+    assert cli.main(["report"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("jaxrl: [Errno ") and "file" in said and said.count("\n") == 1
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EBADF, "bad", "f"), OSError(errno.EIO, "no file")])
+def test_a_fault_of_ours_is_shown_whole(error, monkeypatch):
+    def fail(argv):
+        raise error
+
+    monkeypatch.setattr(cli, "command", lambda where: fail)
+    with pytest.raises(OSError, match=r"bad|no file"):
+        cli.main(["report"])
+
+
+@pytest.mark.parametrize("name", ["eval", "sample", "export", "plan", "recipes"])
+def test_an_interrupted_command_is_one_line(name, monkeypatch, capsys):
+    def interrupt(argv):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "command", lambda where: interrupt)
+    assert cli.main([name]) == cli.INTERRUPTED
+    assert capsys.readouterr().err == "jaxrl: interrupted\n"
 
 
 def test_a_server_answers_whatever_its_console(monkeypatch):

@@ -67,7 +67,7 @@ def test_a_curriculum_chooses_the_prompts_of_so_many_steps(tmp_path):
 def test_the_note_is_printed_before_the_run(tmp_path, capsys, monkeypatch):
     from jaxrl.launch import cli, train
 
-    monkeypatch.setattr(train.loop, "train", lambda config, watch: None)
+    monkeypatch.setattr(train.loop, "train", lambda *_, **__: None)
     monkeypatch.setattr(train.progress, "close", lambda *given: None)
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(f'{{"question": "{n}?", "answer": "1"}}\n' for n in range(11)))

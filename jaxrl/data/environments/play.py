@@ -16,7 +16,7 @@ from jaxrl.data.environments import MOST_AGENTS, Environment, Opening, Reply, Tu
 from jaxrl.data.environments.tools import formats
 from jaxrl.data.sandbox import processes
 from jaxrl.data.text import messages as normal_form
-from jaxrl.data.types import LOGGED, Task
+from jaxrl.data.types import LARGEST_REWARD, LOGGED, Task, is_reward
 
 LONGEST = 1 << 16
 """Characters of the messages of one reply."""
@@ -200,7 +200,7 @@ def _checked(
         raise _Wrong(
             f"parts={sorted(reserved_names)}: the log of rewards has figures of these names"
         )
-    reward = None if answer.reward is None else _number(answer.reward, "reward")
+    reward = None if answer.reward is None else _reward(answer.reward, "reward")
     parts = {str(name): _number(value, f"part {name}") for name, value in answer.parts.items()}
     if not isinstance(answer.calls, int) or not 0 <= answer.calls <= LONGEST:
         raise _Wrong(f"calls={answer.calls!r:.100}; give a number from 0 to {LONGEST}")
@@ -214,7 +214,7 @@ def _checked(
     if not isinstance(answer.others, Mapping):
         raise _Wrong(f"others={answer.others!r:.100}; give numbers by agent")
     # a worker's answer is JSON, whose names are texts
-    other_rewards = {int(agent): _number(value, "others") for agent, value in answer.others.items()}
+    other_rewards = {int(agent): _reward(value, "others") for agent, value in answer.others.items()}
     return Reply(
         messages, reward, parts, answer.done, answer.error, stop, calls, answer.answer, opening,
         other_rewards,
@@ -294,6 +294,12 @@ def _number(value: Any, name: str) -> float:
     if not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise _Wrong(f"{name}={value!r:.100}; give a finite number")
     return float(value)
+
+
+def _reward(value: Any, name: str) -> float:
+    if not is_reward(reward := _number(value, name)):
+        raise _Wrong(f"{name}={reward:g}; a reward is at most {LARGEST_REWARD:g} in size")
+    return reward
 
 
 def as_json(answer: Opening | Reply, number: int) -> dict[str, Any]:

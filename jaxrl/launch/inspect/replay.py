@@ -13,7 +13,7 @@ from jaxrl import json_file
 from jaxrl.config import Config
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.settings import flags
-from jaxrl.record import account, checkpoint, metrics, storage
+from jaxrl.record import account, checkpoint, jsonl, metrics, storage
 from jaxrl.run import course, guards, loop
 
 
@@ -129,7 +129,15 @@ def _recorded(run: Path, step: int) -> tuple[Mapping[str, float], bool]:
 
 def _spike(run: Path, step: int) -> dict[str, float] | None:
     path = run / "spikes" / f"{step:08d}" / "spike.json"
-    return json_file.field(path, "metrics") if path.exists() else None
+    if not path.exists():
+        return None
+    figures = json_file.field(path, "metrics")
+    for name, value in figures.items():
+        if not jsonl.is_number(value):
+            raise ValueError(
+                f"{path} is damaged: {name:.200}={value!r:.200}; restore it from a copy"
+            )
+    return figures
 
 
 def _continuation(

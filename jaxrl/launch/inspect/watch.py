@@ -105,9 +105,8 @@ def follow(path: Path) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
             if which != stat.st_ino or stat.st_size < start:
                 rows, start = [], 0
             file.seek(start)
-            text = file.read().rpartition(b"\n")[0]
-            fresh = [row for line in text.split(b"\n") if (row := jsonl.row(line)) is not None]
-            position = (stat.st_ino, start + len(text) + bool(text))
+            fresh, end = jsonl.read_on(file)
+            position = (stat.st_ino, end)
         return rows + fresh
 
     return look

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from tokenizers import Tokenizer
 
+from jaxrl import json_file
 from jaxrl.config import Config
 from jaxrl.data.gguf import gguf_fields
 from jaxrl.data.text import tokenizer_files, tokenizers
@@ -227,7 +228,7 @@ def open_source(name: str, step: int | None, *, trust: bool) -> Source:
 
 
 def _looks_like_run(name: str) -> bool:
-    return "config" in json.loads((storage.locate(name) / "config.json").read_text())
+    return "config" in json_file.read(storage.locate(name) / "config.json")
 
 
 def merged(source: Source) -> Params:

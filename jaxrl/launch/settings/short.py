@@ -125,7 +125,8 @@ class Options(NamedTuple):
     profile: bool = False
     """Trace steps 3 to 5."""
     trust: bool = False
-    """Run the functions of others that a run directory names."""
+    """Run the functions of others that a run directory names, and follow links that lead out of
+    it."""
     strict: bool = False
     """Refuse settings that take part of the recipe's method away."""
     notes: tuple[str, ...] = ()

@@ -11,7 +11,6 @@ import dataclasses
 import http.cookiejar
 import importlib
 import json
-import socket
 import sys
 import urllib.parse
 import urllib.request
@@ -22,7 +21,7 @@ from typing import Any
 
 from jaxrl.data import http_post
 from jaxrl.data.environments import Environment, Opening, Reply, Turn, unscored
-from jaxrl.data.environments.bridges import agent_program
+from jaxrl.data.environments.bridges import agent_program, openenv_session, server_reply
 from jaxrl.data.environments.bridges.dialects import DIALECTS, Answer, Asked
 from jaxrl.data.environments.play import Player
 from jaxrl.data.environments.tools import definition
@@ -33,8 +32,6 @@ from jaxrl.data.types import Problem, Score, Task
 
 _LONGEST = 1 << 20
 """Bytes of a reply of a server."""
-_CLOSE_S = 1.0
-"""That a server of OpenEnv may take to say that an episode is over."""
 
 
 @dataclasses.dataclass
@@ -188,38 +185,12 @@ def seeded(name: str, key: str, world: Environment) -> Task:
     return task
 
 
-class _Refused(Exception):
-    """An OpenEnv server refuses what the policy wrote; the text is for the policy."""
-
-
 @dataclasses.dataclass
-class _Session:
-    """A connection to an OpenEnv server, which is an episode there."""
+class _Conversation:
+    """An episode of an OpenEnv server."""
 
-    socket: Any
-    seconds: float
+    session: openenv_session.Session
     left: int
-
-    def ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
-        """What the server observes.
-
-        Raises:
-          _Refused: it refuses the text in the action.
-          RuntimeError: it says anything else.
-        """
-        self.socket.send(json.dumps({"type": kind, "data": data}))
-        reply = json.loads(self.socket.recv(timeout=self.seconds))
-        if reply["type"] == "observation":
-            return reply["data"]
-        wrong = reply["data"].get("errors") or []
-        if not wrong or any(_of_fields(error["type"]) for error in wrong):
-            raise RuntimeError(f"the server says {json.dumps(reply)[:500]}")
-        raise _Refused("; ".join(error["msg"] for error in wrong))
-
-
-def _of_fields(kind: str) -> bool:
-    """Whether an error of pydantic is about the fields of an action, whatever the text in them."""
-    return kind in ("missing", "extra_forbidden") or kind.endswith("_type")
 
 
 def openenv(
@@ -235,45 +206,48 @@ def openenv(
       seconds: limit of each answer.
       turns: the most that an episode may have; it then ends.
     """
-    client = importlib.import_module("websockets.sync.client")
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https", "ws", "wss"):
-        raise ValueError(f"url={url!r}: give the server's address, such as http://127.0.0.1:8000")
-    scheme = "wss" if parts.scheme in ("https", "wss") else "ws"
-    port = parts.port or (443 if scheme == "wss" else 80)
-    address = f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/ws"
+    importlib.import_module("websockets.sync.client")  # before the first episode needs it
+    address = openenv_session.address_of(url)
 
     def as_messages(reply: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
-        fields = reply["observation"]
-        return ({"role": "user", "content": str(fields[text]) if text else json.dumps(fields)},)
+        fields = server_reply.field(reply, "observation", "the server's message")
+        if not text:
+            return ({"role": "user", "content": json.dumps(fields)},)
+        fields = server_reply.as_object(fields, "the observation")
+        return ({"role": "user", "content": str(server_reply.field(fields, text, "it"))},)
 
-    def begin(problem: Problem, seed: int) -> tuple[_Session, Opening]:
-        # a client that has been given its socket follows no redirect
-        opened = socket.create_connection((parts.hostname, port), seconds)
-        opened.settimeout(None)  # the client has limits of its own
-        connection = client.connect(
-            address, sock=opened, open_timeout=seconds, close_timeout=_CLOSE_S, max_size=_LONGEST
-        )
-        session = _Session(connection, seconds, turns)
+    def begin(problem: Problem, seed: int) -> tuple[_Conversation, Opening]:
+        session = openenv_session.Session(address, seconds)
         try:
-            return session, Opening(as_messages(session.ask("reset", {"seed": seed})))
+            reply = session.ask("reset", {"seed": seed})
+            if server_reply.flag(reply.get("done", False), "done"):
+                raise server_reply.WrongReply(
+                    "the server says that an episode is over at its reset"
+                )
+            return _Conversation(session, turns), Opening(as_messages(reply))
         except BaseException:
-            session.socket.close()
+            session.close()
             raise
 
-    def step(session: _Session, action: str) -> Reply:
-        session.left -= 1
+    def step(state: _Conversation, action: str) -> Reply:
+        state.left -= 1
         try:
-            reply = session.ask("step", {field: action})
-        except _Refused as error:
+            reply = state.session.ask("step", {field: action})
+        except openenv_session.Refused as error:
             message = {"role": "user", "content": f"error: {str(error)[:200]}"}
-            return Reply((message,), 0.0, done=session.left <= 0)
-        done = bool(reply["done"]) or session.left <= 0
-        reward = None if reply["reward"] is None else float(reply["reward"])
+            return Reply((message,), 0.0, done=state.left <= 0)
+        source = "the server's message"
+        over = server_reply.flag(server_reply.field(reply, "done", source), "done")
+        reward = server_reply.field(reply, "reward", source)
+        if isinstance(reward, bool):  # which the protocol allows
+            reward = float(reward)
+        if reward is not None:
+            reward = server_reply.number(reward, "reward")
+        done = over or state.left <= 0
         return Reply(() if done else as_messages(reply), reward, done=done)
 
     world = Environment(
-        begin, step, close=lambda session: session.socket.close(), waits=True,
+        begin, step, close=lambda state: state.session.close(), waits=True,
         seconds=lambda problem, action: seconds if action else 2 * seconds,
     )  # fmt: skip
     return seeded("openenv", url, world)
@@ -341,6 +315,7 @@ def nemo_gym(
             raise RuntimeError(f"seed_session answers {status}: {reply[:500]}")
         request = DIALECTS["responses"].read(dict(row["responses_create_params"]))
         state.tools = tuple(offered(state, schema) for schema in request.tools)
+        definition.check_names(state.tools)
         messages = tuple(
             {"role": message.role, "content": message.content} for message in request.messages
         )
@@ -370,7 +345,7 @@ def nemo_gym(
         status, reply = post(state, "verify", {**state.row, "response": response})
         if status != 200:
             raise RuntimeError(f"verify answers {status}: {reply[:500]}")
-        return Reply(reward=float(json.loads(reply)["reward"]), done=True, calls=len(read))
+        return Reply(reward=_verified(reply), done=True, calls=len(read))
 
     task = Task(
         "nemo_gym",
@@ -388,6 +363,21 @@ def nemo_gym(
         ),
     )
     return task
+
+
+def _verified(reply: str) -> float:
+    """The reward in the answer to `verify`.
+
+    Raises:
+      RuntimeError: there is none, or the server says that it judges its own failure.
+    """
+    fields = server_reply.read_object(reply, "the answer to verify")
+    if server_reply.flag(fields.get("mask_sample") or False, "mask_sample"):
+        why = fields.get("failure_reason") or fields.get("failure_kind")
+        raise RuntimeError(f"verify answers mask_sample, so its reward is none: {why!r:.300}")
+    return server_reply.number(
+        server_reply.field(fields, "reward", "the answer to verify"), "reward"
+    )
 
 
 def verifiers(
@@ -421,8 +411,11 @@ def verifiers(
         return generate.user_problem("verifiers", f"{env}/{number}", str(number), None)
 
     def reward(problem: Problem, completion: str) -> Score:
-        report = json.loads(completion.strip().splitlines()[-1])
-        return Score(float(report["reward"]), {k: float(v) for k, v in report["parts"].items()})
+        source = "the program's report"
+        report = server_reply.read_object(completion.strip().rpartition("\n")[2], source)
+        parts = server_reply.as_object(server_reply.field(report, "parts", source), "parts")
+        value = server_reply.number(server_reply.field(report, "reward", source), "reward")
+        return Score(value, {k: server_reply.number(part, k) for k, part in parts.items()})
 
     task = Task(
         "verifiers",

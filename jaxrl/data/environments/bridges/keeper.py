@@ -14,7 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def end(group: int) -> None:
@@ -43,6 +43,18 @@ def limit(memory_mb: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
+def prctl(option: int, value: int) -> None:
+    """Set an attribute of this process (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def begin(memory_mb: int) -> None:
+    """What a program's process does first. It may kill this one, and ends with it then."""
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    limit(memory_mb)
+
+
 def opened(pipe: str) -> int:
     """The descriptor of a pipe, which is its number or, where the pipe has a name, its path."""
     if pipe.isdecimal():
@@ -67,12 +79,11 @@ def stop(group: int) -> None:
 def main() -> None:
     """Arguments: the pipe, see `opened`, the program's memory in MB, and the command."""
     lifeline, memory_mb, command = opened(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
     program = subprocess.Popen(
         command,
         start_new_session=True,
-        preexec_fn=lambda: limit(memory_mb),  # no thread runs here yet
+        preexec_fn=lambda: begin(memory_mb),  # no thread runs here yet
     )
     signal.signal(signal.SIGTERM, lambda *_: stop(program.pid))
     threading.Thread(target=watch, args=(lifeline, program.pid), daemon=True).start()

@@ -45,7 +45,11 @@ def served(
         return None
 
     with server.serve(
-        lambda socket: _episodes(socket, Gym(task, split)), host, port, process_request=health
+        lambda socket: _episodes(socket, Gym(task, split)),
+        host,
+        port,
+        process_request=health,
+        origins=[None],  # a page in a browser names its own, and may reach loopback
     ) as websocket_server:
         yield websocket_server
 

@@ -43,4 +43,8 @@ async def rollout(env: dict[str, object], number: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(rollout(json.loads(sys.argv[1]), int(sys.stdin.read())))))
+    # what the environment prints, or a completion that it prints, can be no report
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as report:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        outcome = asyncio.run(rollout(json.loads(sys.argv[1]), int(sys.stdin.read())))
+        report.write(json.dumps(outcome))

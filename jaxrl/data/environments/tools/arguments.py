@@ -18,6 +18,10 @@ from jaxrl.data.rewards.schema import unique
 
 _REFERENCES = 4000
 """That one check may follow; a schema that refers to itself could take exponential time."""
+_STEPS = 100_000
+"""Of one check: keywords that are applied, entries of what they compare with, and 64 characters of
+an error. Branches within branches, each of them compared with every item of a list, could take
+hours."""
 _LEFT = threading.local()
 
 
@@ -39,7 +43,7 @@ def check(parameters: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     import jsonschema
 
     validator = _validator(_text(parameters))
-    _LEFT.references = _REFERENCES
+    _LEFT.references, _LEFT.steps = _REFERENCES, _STEPS
     try:
         error = jsonschema.exceptions.best_match(validator.iter_errors(arguments))
     except Exception as fault:  # numbers too large, nesting too deep, whatever a schema leads to
@@ -82,7 +86,8 @@ def _validator(text: str) -> Any:
             if key.endswith("Ref") or key == "$ref"
         },
     }
-    return jsonschema.validators.extend(draft, keywords)(schema, registry=referencing.Registry())
+    counted = {key: _counted(keyword) for key, keyword in {**validators, **keywords}.items()}
+    return jsonschema.validators.extend(draft, counted)(schema, registry=referencing.Registry())
 
 
 def _fault(draft: Any, schema: Mapping[str, Any]) -> str | None:
@@ -99,6 +104,24 @@ def _fault(draft: Any, schema: Mapping[str, Any]) -> str | None:
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
 """`(validator, value, instance, schema) -> errors`."""
+
+
+def _counted(keyword: Keyword) -> Keyword:
+    """A keyword whose work counts, see `_STEPS`."""
+
+    def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        _spend(1 + (len(value) if isinstance(value, list | dict) else 0))
+        for error in keyword(validator, value, instance, schema) or ():
+            _spend(len(error.message) // 64)
+            yield error
+
+    return check
+
+
+def _spend(steps: int) -> None:
+    _LEFT.steps -= steps
+    if _LEFT.steps < 0:
+        raise ValueError("they are too involved for the schema of the tool")
 
 
 def _unchecked(validator: Any, value: Any, instance: Any, schema: Any) -> None:

@@ -22,6 +22,8 @@ from jaxrl.data.environments.tools.formats import HERMES
 
 MOST_CALLS = 16
 """Calls of a turn that are made; what a turn takes would else have no limit."""
+_LONGEST_NAME = 128
+"""Characters of a tool's name, as the protocol MCP has it."""
 _LONGEST, _LONGEST_TOGETHER = 4000, 1 << 15  # characters of a result, and of those of a turn
 
 
@@ -65,6 +67,23 @@ class Tool(NamedTuple):
             "parameters": {"type": "object", **self.parameters},
         }
         return {"type": "function", "function": function}
+
+
+def check_names(tools: Sequence[Tool]) -> None:
+    """Refuse tools that a call cannot tell apart, or whose names are no names.
+
+    Raises:
+      ValueError: two have one name, or a name is empty, long or has control characters.
+    """
+    names = [tool.name for tool in tools]
+    for name in names:
+        if not (name.strip() and name.isprintable() and len(name) <= _LONGEST_NAME):
+            raise ValueError(
+                f"a tool is named {name[:_LONGEST_NAME]!r}; a name is printable and has 1 to "
+                f"{_LONGEST_NAME} characters"
+            )
+        if names.count(name) > 1:
+            raise ValueError(f"{names.count(name)} tools are named {name!r}; give each its own")
 
 
 def tool(function: Callable[..., str], *, name: str = "", description: str = "") -> Tool:

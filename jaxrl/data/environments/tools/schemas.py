@@ -8,6 +8,7 @@ from typing import Any
 from jaxrl.data.environments.tools.calls import loads
 
 _DEEPEST = 16  # schemas within each other
+_STEPS = 100_000  # of one value: schemas that are read for it and values that are compared
 _BRANCHES = ("anyOf", "oneOf", "allOf")
 _WORDS = {"True": True, "False": False, "None": None}  # as templates write them
 _KINDS: Mapping[str, Callable[[Any], bool]] = {
@@ -60,7 +61,7 @@ def typed(text: str, schema: Mapping[str, Any], name: str) -> Any:
     return value if fits else text
 
 
-def fitted(value: Any, schema: Any, root: Mapping[str, Any], depth: int = _DEEPEST) -> Any:
+def fitted(value: Any, schema: Any, root: Mapping[str, Any]) -> Any:
     """A value that a schema allows, with numbers of the type that it names.
 
     JSON has one type of number and Python has two: `2.0` is an integer to a schema, and becomes 2.
@@ -69,43 +70,58 @@ def fitted(value: Any, schema: Any, root: Mapping[str, Any], depth: int = _DEEPE
       value: that fits the schema.
       schema: of the value.
       root: which its references are within.
-      depth: of schemas within each other that are read.
 
     Raises:
-      ValueError: a number that no float can hold.
+      ValueError: a number that no float can hold, or a schema with too much to compare.
     """
-    if not isinstance(schema, Mapping) or not depth:
+    return _Fitter(root).fit(value, schema, _DEEPEST)
+
+
+class _Fitter:
+    """Fits a value to schemas, in a bounded number of steps."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root, self._left = root, _STEPS
+
+    def fit(self, value: Any, schema: Any, depth: int) -> Any:
+        """See `fitted`; `depth` schemas within each other are read."""
+        self._spend(1)
+        if not isinstance(schema, Mapping) or not depth:
+            return value
+        if isinstance(reference := schema.get("$ref"), str):
+            return self.fit(value, _referred(reference, self._root), depth - 1)
+        if _number(value):
+            return self._fit_number(value, schema)
+        for branch in (subschema for key in _BRANCHES for subschema in _list(schema, key)):
+            value = self.fit(value, branch, depth - 1)
+        if isinstance(value, list):
+            first, rest = _list(schema, "prefixItems"), schema.get("items")
+            kinds = [*first, *[rest] * (len(value) - len(first))]
+            return [self.fit(*pair, depth - 1) for pair in zip(value, kinds, strict=False)]
+        if isinstance(value, dict):
+            properties, rest = _object(schema, "properties"), schema.get("additionalProperties")
+            return {k: self.fit(v, properties.get(k, rest), depth - 1) for k, v in value.items()}
         return value
-    if isinstance(reference := schema.get("$ref"), str):
-        return fitted(value, _referred(reference, root), root, depth - 1)
-    if _number(value):
-        return _fitted_number(value, schema, root)
-    for branch in (subschema for key in _BRANCHES for subschema in _list(schema, key)):
-        value = fitted(value, branch, root, depth - 1)
-    if isinstance(value, list):
-        first, rest = _list(schema, "prefixItems"), schema.get("items")
-        kinds = [*first, *[rest] * (len(value) - len(first))]
-        return [fitted(*pair, root, depth - 1) for pair in zip(value, kinds, strict=False)]
-    if isinstance(value, dict):
-        properties, rest = _object(schema, "properties"), schema.get("additionalProperties")
-        return {k: fitted(v, properties.get(k, rest), root, depth - 1) for k, v in value.items()}
-    return value
 
+    def _fit_number(self, value: int | float, schema: Mapping[str, Any]) -> int | float:
+        read: dict[int, set[str] | None] = {}
+        kinds, values = _kinds(schema, self._root, read) or set(), _values(schema)
+        self._spend(len(read) + len(values))
+        if value in values:
+            return values[values.index(value)]
+        if "integer" in kinds and "number" not in kinds and _KINDS["integer"](value):
+            return int(value)
+        if "number" in kinds and "integer" not in kinds:
+            try:
+                return float(value)
+            except OverflowError:
+                raise ValueError("a number is too large") from None
+        return value
 
-def _fitted_number(
-    value: int | float, schema: Mapping[str, Any], root: Mapping[str, Any]
-) -> int | float:
-    kinds = _kinds(schema, root) or set()
-    if (values := _values(schema)) and value in values:
-        return values[values.index(value)]
-    if "integer" in kinds and "number" not in kinds and _KINDS["integer"](value):
-        return int(value)
-    if "number" in kinds and "integer" not in kinds:
-        try:
-            return float(value)
-        except OverflowError:
-            raise ValueError("a number is too large") from None
-    return value
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise ValueError("the arguments are too involved for the schema of the tool")
 
 
 def _values(schema: Mapping[str, Any]) -> list[Any]:

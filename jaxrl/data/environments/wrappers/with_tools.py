@@ -150,7 +150,12 @@ def environment(
     def begin(problem: Problem, seed: int) -> tuple[_Bench, Opening]:
         bench = _Bench(problem, make(seed), calls)
         messages: tuple[Message, ...] = ({"role": "user", "content": problem.prompt},)
-        schemas = tuple(tool.schema for tool in bench.tools)
+        try:
+            definition.check_names(bench.tools)
+            schemas = tuple(tool.schema for tool in bench.tools)
+        except BaseException:
+            close(bench)
+            raise
         return bench, Opening(problem.messages or messages, tools=schemas)
 
     def step(bench: _Bench, action: str) -> Reply:
