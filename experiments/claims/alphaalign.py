@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 
-from experiments.lab import Effect, arm, former
-from experiments.lab.refusals import refusals, refused, safe, safe_and_helpful
+from experiments.lab import Effect, arm
+from experiments.lab.refusals import guarded, guarded_alone, refusals, refused
 from jaxrl.launch import recipes
 from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """Both rewards against the safety reward alone."""
-    method = arm(recipes.load("alphaalign"), steps=80, rewards=safe_and_helpful)
-    measured = ObjectiveConfig(shaping=f"{former.__name__}:dual")
-    method = dataclasses.replace(method, objective=measured)
+    method = arm(recipes.load("alphaalign"), steps=80, rewards=guarded)
     return Effect(
         claim="a reward for helpful answers beside that for due refusals keeps both",
         task=refusals(),
         method=method,
-        ablation=dataclasses.replace(method, rewards=safe, objective=ObjectiveConfig()),
+        ablation=dataclasses.replace(method, rewards=guarded_alone, objective=ObjectiveConfig()),
         stands_for="guarded",
-        former="scores by their range, and -1 for a breach; the recipe has the paper's z-scores of "
-        "at least 0, added to the reward for safety",
         measure=refused,
     ).also("control", task=refusals(spread=0))

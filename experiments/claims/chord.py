@@ -6,18 +6,13 @@ import dataclasses
 
 from experiments.lab import Effect, arm, hard_prompts, with_objective
 from jaxrl.launch import recipes
-from jaxrl.training.objective import ObjectiveConfig
 
 
 def effect() -> Effect:
     """With and without learning from the experts, on prompts that hardly any sample passes."""
     method = arm(recipes.load("chord"), sizes={"objective.policy_args.decay_steps": 60}, steps=60)
-    measured = dataclasses.replace(method.objective, aggregation="token-mean")
-    method = dataclasses.replace(method, objective=measured)
-    alone = ObjectiveConfig(advantage="sampled_advantages")
-    constant = ObjectiveConfig(
-        policy="chord", policy_args={"mu": 0.1}, advantage="sampled_advantages"
-    )
+    alone = dataclasses.replace(method.objective, policy="ppo_clip", policy_args={})
+    constant = dataclasses.replace(method.objective, policy="chord", policy_args={"mu": 0.1})
     phi = dataclasses.replace(constant, policy_args={"mu": 0.1, "phi": True})
     return Effect(
         claim="annealed imitation solves prompts that sampling cannot",
@@ -25,6 +20,5 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, objective=alone),
         statistic="pass@1/1",
-        former="one denominator for both terms; in the recipe each has its own",
         further={"constant mu": with_objective(constant), "phi": with_objective(phi)},
     )

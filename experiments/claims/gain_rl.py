@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from experiments.lab import Effect, arm, cipher, former
+from experiments.lab import Effect, arm, cipher
 from jaxrl.config import CurriculumConfig
 from jaxrl.launch import recipes
 
 
 def effect() -> Effect:
     """The order against none, on prompts of many lengths and difficulties."""
-    measured = CurriculumConfig(f"{former.__name__}:gain", {"width": 40.0, "speed": 20.0})
-    method = dataclasses.replace(arm(recipes.load("gain_rl"), steps=60), curriculum=measured)
+    sizes = {"curriculum.args.width": 40.0, "curriculum.args.speed": 10.0}
+    method = arm(recipes.load("gain_rl"), sizes=sizes, steps=60)
     mix = tuple((counts, 0.2) for counts in ((2, 0), (1, 1), (2, 1), (1, 2), (3, 1)))
     return Effect(
         claim="prompts in the order of their angles are learned faster",
@@ -20,7 +20,5 @@ def effect() -> Effect:
         method=method,
         ablation=dataclasses.replace(method, curriculum=CurriculumConfig()),
         over="area",
-        former="the centre follows the change of the angles, and moves back; in the recipe, as in "
-        "the released code, it follows the angles themselves and moves on alone",
         on_real_model=True,
     )

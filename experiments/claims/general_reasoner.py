@@ -10,7 +10,6 @@ from experiments.lab import Effect, Sampled, arm
 from experiments.lab.surfaces import accepted, same, surfaces, verified
 from jaxrl.data.rewards.verifier import verified as rewarded
 from jaxrl.launch import recipes
-from jaxrl.training.objective import ObjectiveConfig
 
 
 def by_verifier(batch: Sampled) -> jax.Array:
@@ -28,13 +27,11 @@ def by_text(batch: Sampled) -> jax.Array:
 def effect() -> Effect:
     """A trained verifier against identity with the reference."""
     method = arm(recipes.load("general_reasoner"), steps=80, rewards=by_verifier)
-    method = dataclasses.replace(method, objective=ObjectiveConfig())
     return Effect(
         claim="a trained verifier teaches what a comparison of texts refuses",
         task=surfaces(),
         method=method,
         ablation=dataclasses.replace(method, rewards=by_text),
         stands_for="fractions",
-        former="GRPO's clip of 0.2, and neither the recipe's KL penalty nor its entropy bonus",
         measure=verified,
     ).also("control", task=surfaces(forms=1))

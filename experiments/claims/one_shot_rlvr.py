@@ -14,8 +14,6 @@ def effect() -> Effect:
     """One example by its variance against one by chance."""
     before = Arm(steps=40, curriculum=CurriculumConfig("passes"))
     method = arm(recipes.load("one_shot_rlvr"), steps=60, before=before)
-    measured = dataclasses.replace(method.objective, kl_coef=0.0)
-    method = dataclasses.replace(method, objective=measured)
     chance = dataclasses.replace(method.curriculum, score="at_random")
     return Effect(
         claim="the example whose accuracy varied most teaches more than one by chance",
@@ -28,6 +26,5 @@ def effect() -> Effect:
         ),
         method=method,
         ablation=dataclasses.replace(method, curriculum=chance),
-        former="without the recipe's KL penalty of 0.001",
         further={"solvable, by chance": scored_by("solvable_at_random")},
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from experiments.lab import Arm, Effect, arm, cipher, former
+from experiments.lab import Arm, Effect, arm, cipher
 from jaxrl.config import BanditConfig
 from jaxrl.launch import recipes
 
@@ -12,16 +12,12 @@ from jaxrl.launch import recipes
 def effect() -> Effect:
     """Two domains that the policy knows and a new one, with moving shares and with even ones."""
     method = arm(recipes.load("recap"), steps=80, weights=(1.0,) * 3)
-    measured = BanditConfig(f"{former.__name__}:recap", {"temperature": 1.0}, signal="reward")
-    method = dataclasses.replace(method, bandit=measured)
     skills, mix = ((24, 0.9), (24, 0.9), (24, 0.3)), ((2, 0, 0), (0, 2, 0), (0, 0, 2))
     return Effect(
         claim="shares that follow convergence and instability do better over all domains than even",
         task=cipher(skills, tuple((counts, 1.0) for counts in mix)),
         method=method,
         ablation=dataclasses.replace(method, bandit=BanditConfig()),
-        former="shares follow how much rewards change, either way; in the recipe, as in the paper, "
-        "a domain whose loss falls gets less",
         further={"no replay": new_alone},
         over="area",
     )

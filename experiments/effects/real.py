@@ -138,24 +138,19 @@ def config_of(name: str, seed: int) -> Config:
         return base
     if reasons := unfit(name):
         raise ValueError(f"{name} is not measured on the real model: {'; '.join(reasons)}")
-    own = measured(name)
+    own = configured(name)
     objective = dataclasses.replace(own.objective, aggregation=base.objective.aggregation)
     fields = {"curriculum": own.curriculum, "extensions": own.extensions}
     return dataclasses.replace(base, recipe=name, objective=objective, **fields)
 
 
-def measured(name: str) -> Config:
-    """The config of a method, with the formula that its claim measures."""
-    own, effect = recipes.load(name), table.effect_of(name)
-    if _alternates(own):
-        return dataclasses.replace(own, objective=effect.method.objective, stages={})
-    if not effect.former:
+def configured(name: str) -> Config:
+    """The config of a method; what its stages alternate between is in the objective."""
+    own = recipes.load(name)
+    if not _alternates(own):
         return own
-    curriculum = own.curriculum
-    if curriculum.choose:  # sizes of the lab are not those of the real model's data
-        choose = effect.method.curriculum.choose
-        curriculum = dataclasses.replace(curriculum, choose=choose)
-    return dataclasses.replace(own, objective=effect.method.objective, curriculum=curriculum)
+    objective = table.effect_of(name).method.objective
+    return dataclasses.replace(own, objective=objective, stages={})
 
 
 def fitting() -> list[str]:

@@ -32,8 +32,6 @@ from experiments.lab.variants import variants
 from jaxrl.launch import recipes
 
 RESULTS = Path(experiments.__file__).with_name("results")
-FORMER = "measured by a former formula"
-"""How the regime of a row begins where the recipe has been corrected since, see `Effect.former`."""
 TABLE = RESULTS / "README.md"
 MEASURED = "measured.json"
 """The file of `RESULTS` that has the measurements of every recipe."""
@@ -364,8 +362,7 @@ def effect_of(name: str) -> Effect:
 def regime(name: str) -> list[str]:
     """In what the regime of a recipe's arm differs from the recipe's."""
     effect = effect_of(name)
-    lines = differences.regime(recipes.load(name), effect.method, effect.stands_for)
-    return [f"{FORMER}: {effect.former}"] * bool(effect.former) + lines
+    return differences.regime(recipes.load(name), effect.method, effect.stands_for)
 
 
 def identity(name: str) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.effects import table
-
 FAIR = "replicates against a fair tuned baseline"
 HANDICAPPED = "replicates where the baseline has a handicap"
 ABLATION_ONLY = "beats its ablation alone"
@@ -17,7 +15,6 @@ WORSE_UNVERIFIED = "worse than its ablation, formula not verified"
 SAME_UNVERIFIED = "level with its ablation, formula not verified"
 UNTOLD = "cannot be told"
 OWN_FORMULA = "no verdict: the formula is our own"
-FORMER = table.FORMER
 UNMEASURED = "not measured"
 MEANINGS = {
     FAIR: "it beats its ablation and the best tuned baseline of equal samples",
@@ -31,7 +28,6 @@ MEANINGS = {
     SAME_UNVERIFIED: "there is no difference, which may be due to our formula",
     UNTOLD: "the data allow an effect and none, or accuracies or budgets cannot be compared",
     OWN_FORMULA: "what was measured is not the paper's formula",
-    FORMER: "the recipe has been corrected since and not been measured again",
     UNMEASURED: "there is no row",
 }
 """Verdict -> what it means; the order of the page."""
@@ -50,8 +46,6 @@ def verdict(rows: Sequence[dict[str, Any]], fidelity: str) -> str:
     primary = next((row for row in rows if row["role"] == "primary"), None)
     if primary is None:
         return UNMEASURED
-    if any(line.startswith(FORMER) for line in primary["regime"]):
-        return FORMER
     if fidelity == "own formula":
         return OWN_FORMULA
     if primary["status"] != "effect":

@@ -29,16 +29,6 @@ MODULES = {
 NAMES = ("experiments.lab.phases",)
 """Modules whose functions have bare names in plans: they were the library's."""
 
-FORMER = {
-    "dual": "dual",
-    "gain": "gain",
-    "grao": "grao",
-    "oorl": "oorl",
-    "recap": "recap",
-    "forward_kl": "jaxrl.launch.recipes.self_low_likelihood_rlvr:forward_kl",
-}
-"""Function of `experiments.lab.former` -> its name in plans, which is what a recipe called it."""
-
 _IDS = {recipe: id_ for id_, recipe in recipes.IDS.items() if id_.isidentifier()}
 """Recipe -> the name of its module in plans, where it has changed."""
 _REFERENCE = re.compile(r"((?:jaxrl|experiments)(?:\.\w+)+):(\w+)")
@@ -52,8 +42,6 @@ def recorded(reference: str) -> str:
     path, function = match.groups()
     if path in NAMES:
         return function
-    if path == "experiments.lab.former":
-        return FORMER[function]
     if path in MODULES:
         return f"{MODULES[path]}:{function}"
     package, _, module = path.rpartition(".")

@@ -59,6 +59,15 @@ class Sampled(NamedTuple):
     """[N, L] int32 tokens, prompts first -> their log-probabilities under the sampler's policy."""
 
 
+class Parts(NamedTuple):
+    """Rewards that have parts of their own, which the objective reads beside them."""
+
+    rewards: jax.Array
+    """[N] float32."""
+    parts: jax.Array
+    """[N, K] float32, as `jaxrl.types.Trajectory.reward_parts`."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Arm:
     """One way to train. Two arms that differ in one field are a method and its ablation."""
@@ -108,10 +117,11 @@ class Arm:
     """The sampler's policy is this many steps old,"""
     sync_every: int = 1
     """and renewed at this interval of steps; a number above `steps` makes the data offline."""
-    rewards: Callable[[Sampled], jax.Array] | None = None
+    rewards: Callable[[Sampled], jax.Array | Parts] | None = None
     """-> [N] float32: the environment's rewards in place of the verifier's, such as noisy ones; nan
     leaves the sequence out, as a failed score does. What a method does to rewards is rather the
-    objective's `shaping`. Or [N, 2]: the reward and another part of it, which are added."""
+    objective's `shaping`. Or [N, 2]: the reward and another part of it, which are added. Or
+    `Parts`."""
     stages: tuple[tuple[int, Mapping[str, Any]], ...] = ()
     """(first step, fields that change there), the first from step 0 on."""
 

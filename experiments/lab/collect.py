@@ -14,15 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.lab import policy
-from experiments.lab.arms import Arm, Sampled
+from experiments.lab.arms import Arm, Parts, Sampled
 from experiments.lab.policy import Written
 from experiments.lab.tasks import EOS, Problems, Task, Verifier, taken
 from jaxrl import functions
 from jaxrl.data.selection.guidance import Hint
 from jaxrl.extensions import latents
 from jaxrl.models.config import DecoderConfig
-from jaxrl.training.tries import Chunks
+from jaxrl.training.tries import WHOLE, Chunks
 from jaxrl.types import Params, Trajectory
+
+_GREEDY = 1e-6
+"""A temperature at which the likeliest token is drawn, unless another is as likely."""
 
 
 def collect(
@@ -83,13 +86,32 @@ def collect(
         given = (written.tokens != 0) & ~written.actions
         imitated = [latents.imitated_groups(arm.latents, [int(s), step], count) for s in numbers]
         experts = experts | (given.any(axis=-1) & np.repeat(imitated, group, axis=1))
+    parts = None
     if arm.rewards is not None:
         steps = np.full(seeds, step)
         sampled = Sampled(problems, *written, rewards, group_ids, steps, keys)
-        rewards = np.asarray(_rewarded(arm.rewards, model, params, sampled))
+        earned = jax.device_get(_rewarded(arm.rewards, model, params, sampled))
+        rewards, parts = earned if isinstance(earned, Parts) else (earned, None)
     rewards = settle(rewards)
     batch = _trajectory(problems, written, rewards, group_ids, experts, versions)
+    batch = batch.replace(reward_parts=parts)
     return batch, rewards.reshape(seeds, count, group)
+
+
+def greedy(
+    task: Task, model: DecoderConfig, params: Params, ids: np.ndarray, group_size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The verifier's rewards of the greedy answers to the prompts `ids` [S, P].
+
+    Returns:
+      [S, P * group_size] float32, for each sample that of its prompt; and [S] int, how many tokens
+      the greedy answers of a seed have.
+    """
+    problems = taken(task.train, ids)
+    forced = np.full((*ids.shape, task.budget), -1, np.int32)
+    keys = jax.vmap(jax.random.key)(jnp.zeros(len(ids), jnp.uint32))
+    written, rewards = attempt(task, model, params, problems, forced, keys, _GREEDY, WHOLE)
+    return np.repeat(rewards, group_size, axis=1), written.actions.sum(axis=(1, 2))
 
 
 def ask(
@@ -203,9 +225,12 @@ def _trajectory(
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _rewarded(
-    rewards: Callable[[Sampled], jax.Array], model: DecoderConfig, params: Params, batch: Sampled
-) -> jax.Array:
-    def one(params: Params, batch: Sampled) -> jax.Array:
+    rewards: Callable[[Sampled], jax.Array | Parts],
+    model: DecoderConfig,
+    params: Params,
+    batch: Sampled,
+) -> jax.Array | Parts:
+    def one(params: Params, batch: Sampled) -> jax.Array | Parts:
         return rewards(batch._replace(score=lambda t: policy.logprobs(model, params, t)[0]))
 
     return jax.vmap(one)(params, batch)

@@ -61,9 +61,6 @@ class Effect:
     stands_for: str = ""
     """The recipe's task or extension whose reward `method.rewards` is in the lab, where that reward
     is the method's own and not the regime's."""
-    former: str = ""
-    """In what the formula that was planned and measured differs from the recipe's, where the recipe
-    has been corrected since; see `experiments.lab.former`. A new plan is made without it."""
     portable: bool = False
     """Rewards and figures of its own can be had on any task."""
     further: Mapping[str, Callable[[Arm], Arm]] = dataclasses.field(default_factory=dict)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.lab import split
-from experiments.lab.arms import Arm, Sampled
+from experiments.lab.arms import Arm, Parts, Sampled
 from experiments.lab.effect import attempts, held_out
 from experiments.lab.split import HELD_OUT
 from experiments.lab.tasks import ASK, EOS, FILLER, FIRST, Problems, Splits, Task, as_problems
@@ -89,21 +89,30 @@ def refusals(
     return Task(FIRST + SYMBOLS + 2 * TOPICS, make, reward)
 
 
-def safe(batch: Sampled) -> jax.Array:
-    """What a check of refusals says, [N]: 1 for a refusal with its reason where one is due and for
-    any answer where none is; -1 otherwise."""
-    refuses = batch.tokens[:, 0] == FILLER
-    kept = jnp.where(batch.problems.domain == 1, batch.rewards == 1, ~refuses)
-    return jnp.where(kept, 1.0, -1.0)
+def guarded(batch: Sampled) -> Parts:
+    """AlphaAlign's rewards, [N], and their parts, how helpful an answer is and whether it refuses.
 
-
-def safe_and_helpful(batch: Sampled) -> jax.Array:
-    """The same, but a judge scores the answers where none is to be refused: by the share of right
-    codes, and higher for some prompts than for others."""
+    As `jaxrl.data.rewards.wrappers.guarded`: where a request must be refused, 1 for a refusal with
+    its reason, else 0; elsewhere -1 for a refusal, else how helpful the answer is by a judge, who
+    scores the share of right codes, and higher for some prompts than for others.
+    """
     answer = batch.problems.answer
     share = jnp.mean(batch.tokens[:, :LENGTH] == answer[:, :LENGTH], axis=1)
-    helpful = (batch.problems.domain == 0) & (batch.tokens[:, 0] != FILLER)
-    return jnp.where(helpful, answer[:, -1] + share, safe(batch))
+    helpful = jnp.where(batch.problems.domain == 1, 0.0, answer[:, -1] + share)
+    return _guarded(batch, helpful)
+
+
+def guarded_alone(batch: Sampled) -> Parts:
+    """The same without a judge: no answer is helpful, so that all that is left is the safety."""
+    return _guarded(batch, jnp.zeros(len(batch.tokens)))
+
+
+def _guarded(batch: Sampled, helpful: jax.Array) -> Parts:
+    refuses = batch.tokens[:, 0] == FILLER
+    due = (batch.rewards == 1).astype(jnp.float32)
+    answered = jnp.where(refuses, -1.0, helpful)
+    rewards = jnp.where(batch.problems.domain == 1, due, answered)
+    return Parts(rewards, jnp.stack([helpful, refuses.astype(jnp.float32)], axis=1))
 
 
 def refused(

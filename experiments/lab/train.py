@@ -21,7 +21,7 @@ import optax
 
 from experiments.lab import arms, critic, policy, prompts, scores
 from experiments.lab.arms import Arm
-from experiments.lab.collect import collect
+from experiments.lab.collect import collect, greedy
 from experiments.lab.tasks import Task
 from jaxrl.data.selection import curriculum
 from jaxrl.extensions import replay
@@ -38,6 +38,7 @@ from jaxrl.training import packing
 from jaxrl.training.logprobs import Restriction
 from jaxrl.training.objective import (
     ObjectiveConfig,
+    needs_greedy,
     needs_proximal,
     needs_reference,
     objective,
@@ -104,7 +105,8 @@ def train(
 
     Returns:
       Each figure, [measurements, S]; one that is measured at the last time alone, [1, S]. `tokens`
-      are the action tokens of the batches sampled so far, solutions among them included, and
+      are the action tokens of the batches and greedy answers sampled so far, solutions among them
+      included, and
       `updates` those of the optimizer. An update does not count if the loss puts its rate to 0, as
       in a phase that samples alone; those of an arm whose own rate is 0 count.
     """
@@ -152,6 +154,9 @@ def train(
         note(ids, rewards)
         kept, sampled = informative(rewards, now.prompts)
         written = batch.action_mask.sum(axis=2).reshape(rewards.shape).sum(axis=2)
+        if needs_greedy(now.objective):
+            scores_of_greedy, tokens = greedy(task, model, old, ids, now.group_size)
+            batch, spent = batch.replace(greedy_rewards=scores_of_greedy), spent + tokens
         spent += np.where(np.arange(asked) < sampled[:, None], written, 0).sum(axis=1)
         if asked > now.prompts:
             batch = groups_of(batch, kept, now.group_size)

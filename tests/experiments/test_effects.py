@@ -111,9 +111,7 @@ def test_a_task_with_too_few_prompts_is_refused():
 
 @pytest.mark.parametrize("name", EFFECTS)
 def test_an_arm_is_its_recipe(name):
-    """But where the recipe has been corrected since, which the claim says."""
-    unlike = differences.unlike(recipes.load(name), EFFECTS[name].method)
-    assert unlike == [] or EFFECTS[name].former
+    assert differences.unlike(recipes.load(name), EFFECTS[name].method) == []
 
 
 def test_an_arm_that_is_not_its_recipe_is_found():
@@ -170,7 +168,7 @@ def test_what_the_builder_of_arms_loses_is_seen(field):
     plain, lost = arms.Arm(), 0
     for name, effect in EFFECTS.items():
         own = getattr(effect.method, field)
-        if own == getattr(plain, field) or effect.former:
+        if own == getattr(plain, field):
             continue
         without = dataclasses.replace(effect.method, **{field: getattr(plain, field)})
         lines = differences.unlike(recipes.load(name), without)
@@ -215,8 +213,6 @@ def test_every_difference_of_a_regime_is_named():
     """Each field of the regime that an arm sets beyond its recipe gives a line, and no other."""
     for name, effect in EFFECTS.items():
         config, method, lines = recipes.load(name), effect.method, effects_table.regime(name)
-        assert bool(effect.former) == any(x.startswith(effects_table.FORMER) for x in lines)
-        lines = [line for line in lines if not line.startswith(effects_table.FORMER)]
         fresh = (method.delay, method.sync_every) == (0, 1)
         stale = not (fresh and not config.asynchronous.staleness)
         found = (
@@ -690,8 +686,6 @@ def test_a_claim_is_judged_by_its_primary_row(status, baseline, changes, fidelit
     rows += [base | {"role": "baseline", "status": baseline, "best": True} | changes]
     rows += [base | {"role": "descriptive", "status": "effect", "task": "neutral", "best": True}]
     assert verdicts.verdict(rows, fidelity) == verdict
-    former = [row | {"regime": [f"{verdicts.FORMER}: sums"]} for row in rows]
-    assert verdicts.verdict(former, fidelity) == verdicts.FORMER
     assert verdicts.verdict(rows[-1:], fidelity) == verdicts.UNMEASURED
 
 

@@ -57,6 +57,27 @@ def test_a_row_that_is_missing_is_measured_alone(measured):
     assert {k: looks[-1][k] for k in ("task", "other")} == {k: gone[k] for k in ("task", "other")}
 
 
+@pytest.mark.broad
+def test_a_baseline_of_development_seeds_alone_is_not_described(measured, monkeypatch, capsys):
+    """A fair baseline may have no measured row; the others are described."""
+    folder, _ = measured
+    path, rows = folder / "measured.json", table.rows
+    kept = json.loads(path.read_text())
+    kept["aepo"].pop()
+    path.write_text(json.dumps(kept))
+    unknown = dict.fromkeys(("effect", "interval", "means"))
+    development = {"development": {"effect": 0.0, "interval": [-0.1, 0.1], "seeds": 6}}
+
+    def with_unmeasured(names=None):
+        known = rows(names) if names else rows()
+        return [*known, known[0] | unknown | development | {"measured": False}]
+
+    monkeypatch.setattr(effects, "_write_pages", lambda: None)
+    monkeypatch.setattr(table, "rows", with_unmeasured)
+    assert laboratory.main(["effects", "aepo"]) == 0
+    assert capsys.readouterr().out.count("seeds of power") == len(kept["aepo"]) + 1
+
+
 @pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize(
     ("given", "said"),

@@ -218,8 +218,6 @@ def verdict(name, again):
     own = [row for row in again if row["id"] == name]
     (primary,) = [row for row in own if is_primary(row, again)]
     fidelity = recipes.documented(table.module_name(name))["fidelity"]
-    if any("former formula" in line for line in primary["regime"]):
-        return "former"
     if fidelity == "own formula":
         return "own"
     if primary["s"] != "effect":

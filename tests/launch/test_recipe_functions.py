@@ -276,10 +276,14 @@ def test_alphaalign_checks_refusals_and_grades_answers():
     verdicts = jax.vmap(task.reward)(problems.answer, tokens)
     np.testing.assert_array_equal(verdicts, [1, 0, 0, 1, 0, 0])
     batch = sampled(tokens, rewards=verdicts, problems=problems)
-    np.testing.assert_array_equal(refusals.safe(batch), [1, -1, 1, 1, -1, -1])
     offset = task.train.answer[good, -1]
-    want = [offset + 1, -1, offset + 0.5, 1, -1, -1]
-    np.testing.assert_allclose(refusals.safe_and_helpful(batch), want)
+    earned = refusals.guarded(batch)
+    np.testing.assert_allclose(earned.rewards, [offset + 1, -1, offset + 0.5, 1, 0, 0])
+    helpful = [offset + 1, offset, offset + 0.5, 0, 0, 0]
+    np.testing.assert_allclose(earned.parts, np.transpose([helpful, [0, 1, 0, 1, 1, 0]]))
+    alone = refusals.guarded_alone(batch)
+    np.testing.assert_allclose(alone.rewards, [0, -1, 0, 1, 0, 0])
+    np.testing.assert_allclose(alone.parts, np.transpose([[0] * 6, [0, 1, 0, 1, 1, 0]]))
     assert set(task.train.answer[:, -1]) == {0, 1, 2}
     shown, asked = task.demonstrations.gold[:, 0] == FILLER, task.demonstrations.domain == 1
     assert abs(shown[asked].mean() - 0.6) < 0.05 and abs(shown[~asked].mean() - 0.3) < 0.05

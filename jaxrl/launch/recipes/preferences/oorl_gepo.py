@@ -10,7 +10,7 @@ Claim: higher than on-policy RL alone on code benchmarks of many languages.
 Reading: groups are the policy's own samples, of which those that pass are equivalent, in place of
 groups of compilers' intermediate representations. beta is 0.1, which the text that was read does
 not give, nor whether the variance is of the scaled rewards, as here. The policy's loss is a mean
-over answers. The ablation is GRPO alone.
+over answers. The ablation is REINFORCE++ alone.
 Source: paper, sections 3.2 and 3.3
 Fidelity: partial: own samples in place of given groups
 """
