@@ -100,11 +100,11 @@ def test_a_part_that_a_plan_lacks_is_added_to_it(tmp_path):
     """The other arms and the seeds stay as they were planned."""
 
     def run(effect, given, seeds):
-        noise = [np.random.default_rng([s, bool(given.before)]).normal(0.5, 0.02) for s in seeds]
+        noise = [np.random.default_rng([s, len(given.objective.policy)]).normal(0.5, 0.02) for s in seeds]
         figures = dict.fromkeys(("pass@1", "pass@8"), noise)
         return {"final": figures, "area": figures, "minutes": 0.0}
 
-    name, label = "self_low_likelihood_rlvr", "ablation: prompts of an earlier run"
+    name, label = "grao", "ablation: policy loss"
     store = stores.Store(tmp_path, run)
     plan = plans.make(store, name, EFFECTS[name])
     older = json.loads(json.dumps(plan))
