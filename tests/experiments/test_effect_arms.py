@@ -100,7 +100,9 @@ def test_a_part_that_a_plan_lacks_is_added_to_it(tmp_path):
     """The other arms and the seeds stay as they were planned."""
 
     def run(effect, given, seeds):
-        noise = [np.random.default_rng([s, len(given.objective.policy)]).normal(0.5, 0.02) for s in seeds]
+        noise = [
+            np.random.default_rng([s, len(given.objective.policy)]).normal(0.5, 0.02) for s in seeds
+        ]
         figures = dict.fromkeys(("pass@1", "pass@8"), noise)
         return {"final": figures, "area": figures, "minutes": 0.0}
 
