@@ -74,8 +74,8 @@ class Score:
 
 
 LARGEST_REWARD = 1e15
-"""Of what size a reward may be. Statistics of a batch square and add rewards as 32-bit floats: a
-single larger one would leave a whole batch without a finite advantage."""
+"""Of what size a reward may be. Statistics of a group square and add rewards as 32-bit floats:
+one that is much larger would leave its group with advantages of 0, or of no number."""
 
 
 def is_reward(number: numbers.Real | float) -> bool:
