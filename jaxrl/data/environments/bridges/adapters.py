@@ -214,7 +214,8 @@ def openenv(
         if not text:
             return ({"role": "user", "content": json.dumps(fields)},)
         fields = server_reply.as_object(fields, "the observation")
-        return ({"role": "user", "content": str(server_reply.field(fields, text, "it"))},)
+        content = server_reply.field(fields, text, "the observation")
+        return ({"role": "user", "content": str(content)},)
 
     def begin(problem: Problem, seed: int) -> tuple[_Conversation, Opening]:
         session = openenv_session.Session(address, seconds)
