@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from pathlib import Path
 
 ANSWER_S = 60.0
@@ -69,8 +70,8 @@ def identity(directory: Path) -> tuple[int, int] | None:
     """What stays the same of a directory whatever its name is; None in a bucket, or without one."""
     if remote(directory) or not directory.is_dir():
         return None
-    stat = directory.stat()
-    return stat.st_dev, stat.st_ino
+    status = directory.stat()
+    return status.st_dev, status.st_ino
 
 
 def make_inside(folder: Path) -> None:
@@ -128,9 +129,18 @@ def odd_entry(directory: Path, *, links: bool, folders: bool = True) -> str:
                     and (place.parts[0] != "wandb" or len(place.parts) < 3)
                 ):
                     return f"{str(place)!r} is a link to {str(target)!r}, {OUTSIDE}"
-            if entry.exists() and not (entry.is_file() or entry.is_dir()):
+            if not _is_file_or_folder(entry):
                 return f"{str(place)!r} is neither a file nor a folder"
     return ""
+
+
+def _is_file_or_folder(entry: Path) -> bool:
+    """Asked once: another process may remove the entry, which then is not odd."""
+    try:
+        mode = entry.stat().st_mode
+    except OSError:
+        return True
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
 def number(name: str) -> int | None:
@@ -141,8 +151,8 @@ def number(name: str) -> int | None:
 
 def size(file: Path) -> int:
     """Bytes of a file."""
-    stat = file.stat()
-    return stat.length if remote(file) else stat.st_size
+    status = file.stat()
+    return status.length if remote(file) else status.st_size
 
 
 def remove(directory: Path) -> None:

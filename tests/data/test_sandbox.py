@@ -107,7 +107,7 @@ def test_a_detached_child_dies_with_its_parent(isolation):
     start = time.monotonic()
     outcome = shell("setsid sleep 77.3 & (setsid sleep 77.3 &) ; echo done", isolation)
     assert (outcome.end, outcome.stdout) == ("exit", "done\n")
-    assert time.monotonic() - start < 1.5 and gone("sleep 77.3")
+    assert time.monotonic() - start < 30 and gone("sleep 77.3")
 
 
 @every

@@ -56,12 +56,14 @@ def test_failures_become_errors_in_order_and_leave_the_rest_alone(pool):
 
 
 def test_a_hung_scorer_does_not_hold_up_the_others(pool):
-    start = time.monotonic()
+    ended = []
     hung = pool.submit(PROBLEM, "hang")
+    hung.add_done_callback(lambda _: ended.append("hung"))
     quick = [pool.submit(PROBLEM, "") for _ in range(20)]
+    quick[-1].add_done_callback(lambda _: ended.append("quick"))
     assert [f.result().value for f in quick] == [1.0] * 20
-    assert time.monotonic() - start < 0.9 and not hung.done()
-    assert hung.result(timeout=5).error.startswith("timeout")
+    assert hung.result(timeout=60).error.startswith("timeout")
+    assert ended == ["quick", "hung"]
 
 
 def test_works_off_the_main_thread(pool):

@@ -14,7 +14,7 @@ import pytest
 
 from jaxrl.config import CheckpointConfig, CurriculumConfig, Domain
 from jaxrl.launch import train as command
-from jaxrl.record import checkpoint, rundir, writer
+from jaxrl.record import checkpoint, rundir, storage, writer
 from jaxrl.record.writer import Writer
 from jaxrl.run import loop
 from tests.jaxrl import tiny
@@ -59,6 +59,22 @@ def test_processes_at_one_directory_never_hold_it_together(tmp_path):
     assert kinds <= {"both", "held", "refused"}, kinds
     assert sum(n for name, n in found if name == "both") == 0
     assert "held" in kinds
+
+
+def test_what_another_process_removes_meanwhile_is_not_odd(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    stat = os.stat
+
+    def removed_after(name, *, follow_symlinks=True, **options):
+        status = stat(name, follow_symlinks=follow_symlinks, **options)
+        if os.fspath(name) == str(file) and follow_symlinks:
+            file.unlink()
+        return status
+
+    file.write_text("")
+    monkeypatch.setattr(os, "stat", removed_after)
+    assert storage.odd_entry(tmp_path, links=True) == ""
+    assert not file.exists()
 
 
 @pytest.mark.parametrize("saved", [False, True])
