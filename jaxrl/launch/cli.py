@@ -33,6 +33,10 @@ COMMANDS = {
         "jaxrl.launch.inspect.agreement",
         "how far judges agree with each other or with people: kappa, alpha",
     ),
+    "audit": (
+        "jaxrl.launch.audit.command",
+        "find what is wrong with rollouts that any tool recorded",
+    ),
     "eval": (
         "jaxrl.launch.inspect.evaluate",
         "evaluate a run or model on a task: pass@1, pass@k, majority vote",
