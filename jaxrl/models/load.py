@@ -10,7 +10,14 @@ from pathlib import Path
 import safetensors
 
 from jaxrl.models import catalog, lora
-from jaxrl.models.checkpoints import gguf, hf_config, huggingface, peft, peft_merge
+from jaxrl.models.checkpoints import (
+    gguf,
+    hf_config,
+    huggingface,
+    peft,
+    peft_merge,
+    tensor_files,
+)
 from jaxrl.models.checkpoints.forms import wrapped
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import Params
@@ -83,7 +90,8 @@ def load(
 
 
 def around(name_or_path: str) -> Path | None:
-    """The directory of a model that reads pictures too, beneath adapters; None: a text model's.
+    """The directory of a model that holds more than its decoder, beneath adapters; None: it does
+    not. It reads pictures too, or has tensors that the decoder does not compute with.
 
     Raises:
       FileNotFoundError, ValueError: as `read_config`.
@@ -91,7 +99,14 @@ def around(name_or_path: str) -> Path | None:
     path = _checked(name_or_path)
     while (path / catalog.ADAPTERS).exists():
         path = _checked(_base(path))
-    return path if path.is_dir() and wrapped.find(wrapped.read_raw(path)) else None
+    if not path.is_dir():
+        return None
+    raw = wrapped.read_raw(path)
+    if wrapped.find(raw):
+        return path
+    family = hf_config.FAMILIES.get(raw.get("model_type", ""))
+    names = tensor_files.tensor_names(path) if family and family.carried else []
+    return path if family and huggingface.carried(family, names) else None
 
 
 @contextlib.contextmanager

@@ -171,6 +171,29 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             ),
         ),
     ),
+    "deepseek-v32": (
+        "DeepseekV32Config",
+        dict(
+            _DEEPSEEK,
+            q_lora_rank=12,
+            index_topk=48,
+            index_head_dim=8,
+            index_n_heads=2,
+            **_rope("yarn", factor=4.0, original_max_position_embeddings=16, mscale_all_dim=0.7),
+        ),
+    ),
+    "glm-moe-dsa": (
+        "GlmMoeDsaConfig",
+        dict(
+            _DEEPSEEK,
+            q_lora_rank=12,
+            index_topk=48,
+            index_head_dim=8,
+            index_n_heads=2,
+            mlp_layer_types=["dense", "sparse", "sparse"],
+            indexer_types=["full", "shared", "full"],
+        ),
+    ),
     "mixtral": (
         "MixtralConfig",
         dict(_WIDE, num_local_experts=8, num_experts_per_tok=2, sliding_window=5),

@@ -108,6 +108,11 @@ class Family:
     """Patterns of tensors that are not weights of the decoder; `{num_layers}` is filled in, and
     `{sharing}`, the numbers of `DecoderConfig.sharing` layers."""
 
+    carried: str = ""
+    """Pattern of tensors that are not computed with and that an export copies; empty: none."""
+    carried_keys: tuple[str, ...] = ()
+    """Keys of config.json that an export copies with them."""
+
     @property
     def tensors_outside(self) -> Mapping[str, str]:
         """Our parameters outside the layers, and their tensors in this family."""

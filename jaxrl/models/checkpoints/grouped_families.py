@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -122,6 +123,44 @@ def _write_deepseek_v3(c: DecoderConfig) -> dict[str, Any]:
     return {**_write_latent(c), **_write_grouped_experts(c), **raw}
 
 
+def _read_indexed(raw: Raw) -> dict[str, Any]:
+    """As of DeepSeek-V3.2: an indexer chooses the `index_topk` keys that a query sees.
+
+    Within so many positions it chooses all of them, and attention is dense. Longer texts are beyond
+    `max_positions`, which is refused where they enter.
+    """
+    dense = raw["first_k_dense_replace"]
+    if kinds := raw.get("mlp_layer_types"):
+        dense = _dense_at_the_bottom(kinds)
+    return {
+        **_read_latent({**raw, "rope_interleave": True}),
+        "experts": _read_corrected_experts(raw, dense_layers=min(dense, raw["num_hidden_layers"])),
+        "max_positions": min(raw["max_position_embeddings"], raw["index_topk"]),
+    }
+
+
+def _dense_at_the_bottom(kinds: Sequence[str]) -> int:
+    """How many layers have no experts, by `mlp_layer_types`.
+
+    Raises:
+      ValueError: one of them lies above a layer with experts.
+    """
+    dense = list(kinds).count("dense")
+    if "dense" in kinds[dense:]:
+        raise ValueError(f"mlp_layer_types={kinds}: dense layers are supported at the bottom only")
+    return dense
+
+
+def _write_indexed(c: DecoderConfig) -> dict[str, Any]:
+    dense = c.dense_layers
+    return {
+        **_write_latent(c),
+        **_write_grouped_experts(c),
+        "mlp_layer_types": ["dense"] * dense + ["sparse"] * (c.num_layers - dense),
+        "index_topk": c.max_positions,
+    }
+
+
 def _read_glm4(raw: Raw) -> dict[str, Any]:
     dense = raw["first_k_dense_replace"]
     return {
@@ -137,10 +176,7 @@ def _write_glm4(c: DecoderConfig) -> dict[str, Any]:
 
 
 def _read_glm4_lite(raw: Raw) -> dict[str, Any]:
-    kinds: Sequence[str] = raw.get("mlp_layer_types") or ["dense"]
-    dense = kinds.count("dense")
-    if "dense" in kinds[dense:]:
-        raise ValueError(f"mlp_layer_types={kinds}: dense layers are supported at the bottom only")
+    dense = _dense_at_the_bottom(raw.get("mlp_layer_types") or ["dense"])
     experts = _read_corrected_experts(raw, dense_layers=dense)
     return {**_read_latent(raw), "experts": experts}
 
@@ -156,6 +192,36 @@ def _write_glm4_lite(c: DecoderConfig) -> dict[str, Any]:
 
 
 _DEFAULTS = {"n_group": 1, "topk_group": 1, "norm_topk_prob": True, "rms_norm_eps": 1e-5}
+
+_INDEXED = {
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "first_k_dense_replace": 3,
+    "index_topk": 2048,
+}
+
+_indexed = functools.partial(
+    Family,
+    refused={"moe_layer_freq": 1},
+    window="none",
+    read=_read_indexed,
+    write=_write_indexed,
+    names=_LATENT,
+    ignored=_IGNORED,
+    carried=r"\.self_attn\.indexer\.",
+    carried_keys=(
+        "index_topk",
+        "index_head_dim",
+        "index_n_heads",
+        "index_topk_freq",
+        "index_topk_pattern",
+        "index_skip_topk_offset",
+        "indexer_types",
+        "max_position_embeddings",
+    ),
+)
+"""A family whose indexer chooses keys, by what is its own."""
 
 GROUPED: Mapping[str, Family] = {
     "deepseek_v2": Family(
@@ -177,6 +243,8 @@ GROUPED: Mapping[str, Family] = {
         names=_LATENT,
         ignored=_IGNORED,
     ),
+    "deepseek_v32": _indexed("DeepseekV32ForCausalLM", defaults=_INDEXED),
+    "glm_moe_dsa": _indexed("GlmMoeDsaForCausalLM", defaults={**_INDEXED, "rms_norm_eps": 1e-5}),
     "glm4_moe": Family(
         "Glm4MoeForCausalLM",
         defaults={

@@ -27,15 +27,11 @@ ALIASES: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
 
 _RECURRENT = "its layers keep a recurrent state"
 
-_INDEXED = "an indexer chooses the keys that a query sees"
-
 LACKING: Mapping[str, str] = {
     "olmo_hybrid": _RECURRENT,
     "kimi_linear": _RECURRENT,
     "falcon_h1": "attention and a recurrent mixer stand side by side in its layers",
     "gemma3n_text": "it has several residual streams and sparse activations",
-    "deepseek_v32": _INDEXED,
-    "glm_moe_dsa": _INDEXED,
     "llama4_text": "attention within chunks, and dense layers between ones with experts",
 }
 """What models have that the decoder has not, by their `model_type`."""

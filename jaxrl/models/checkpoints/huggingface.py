@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -185,7 +185,8 @@ def _ignored(config: DecoderConfig, family: Family) -> list[str]:
     """Patterns of tensors that are not weights of the decoder."""
     sharing = range(config.num_layers - config.sharing, config.num_layers)
     values = {"num_layers": config.num_layers, "sharing": "|".join(map(str, sharing))}
-    return [pattern.format(**values) for pattern in family.ignored]
+    carried = (family.carried,) if family.carried else ()
+    return [*(pattern.format(**values) for pattern in family.ignored), *carried]
 
 
 def _check(
@@ -254,8 +255,9 @@ def save(
       extra: further keys of config.json, such as `eos_token_id`.
       max_shard_bytes: a file that would grow larger is followed by another, with an index.
       family: a record of your own; None: looked up by `config.family`.
-      around: directory of a model that reads pictures, whose text model this is; all else of it is
-        copied byte for byte. None: the text model is written alone.
+      around: directory of a model that reads pictures, whose text model this is, or of one with
+        `Family.carried` tensors; all else of it is copied byte for byte. None: the parameters are
+        written alone.
 
     Raises:
       ValueError: what would be copied is quantised.
@@ -267,7 +269,9 @@ def save(
     outer_names = tensor_files.tensor_names(outer) if outer else []
     family = family or hf_config.find(config.family)
     names = {piece.tensor: _renamed(piece.tensor, PREFIX, family.prefix) for piece in plan}
-    names = wrapped.file_names(outer_names, names) if outer else names
+    outer_raw = wrapped.read_raw(outer) if outer else {}
+    reads_pictures = outer is not None and wrapped.find(outer_raw) is not None
+    names = wrapped.file_names(outer_names, names) if reads_pictures else names
     for piece in plan:
         by_tensor.setdefault(names[piece.tensor], []).append(piece)
     groups = stacked.groups(family.stacks, by_tensor)
@@ -305,16 +309,25 @@ def save(
         weight_map |= dict.fromkeys(shard, file)
     raw = hf_config.write(config, dtype, family)
     if outer:
-        file, rest = tensor_files.shard_name(count, count), wrapped.outside(outer_names)
+        file = tensor_files.shard_name(count, count)
+        rest = wrapped.outside(outer_names) if reads_pictures else carried(family, outer_names)
         total += tensor_files.copy(outer, rest, directory / file)
         weight_map |= dict.fromkeys(rest, file)
-        raw = wrapped.describe(wrapped.read_raw(outer), config, dtype)
+    if outer and reads_pictures:
+        raw = wrapped.describe(outer_raw, config, dtype)
         wrapped.copy_processor(outer, directory)
+    elif outer:
+        raw |= {key: outer_raw[key] for key in family.carried_keys if key in outer_raw}
     if count > 1:
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
         (directory / tensor_files.INDEX).write_text(json.dumps(index, indent=2) + "\n")
     raw |= dict(extra or {})
     (directory / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
+
+
+def carried(family: Family, names: Iterable[str]) -> list[str]:
+    """The names of the tensors that an export copies, see `Family.carried`."""
+    return [name for name in names if family.carried and re.search(family.carried, name)]
 
 
 def _shards(sizes: dict[str, int], limit: int) -> list[list[str]]:
