@@ -65,6 +65,11 @@ def _kind(value: Any) -> tuple[GGUFValueType, GGUFValueType | None]:
 def _directory(source: Path, vocab_size: int) -> Meta:
     if (source / "tokenizer.json").exists():
         meta, ids = _fast(source, vocab_size)
+    elif not (source / "tokenizer.model").exists():
+        raise ValueError(
+            f"{source}: a vocabulary of tiktoken or tekken is not written to GGUF; export with "
+            "`--to hf`, which writes an equal tokenizer.json, and then export that directory"
+        )
     else:
         meta, ids = _sentencepiece(source, vocab_size)
     special = tokenizers.special_tokens(source)

@@ -96,7 +96,7 @@ def _bounded(call: Callable[..., Any], value: Any, **options: Any) -> Any:
 
 
 @functools.cache
-def _byte_letters() -> Mapping[str, int]:
+def byte_letters() -> Mapping[str, int]:
     """The bytes that the letters of byte-level vocabularies stand for, as GPT-2 has them."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     remaining_bytes = [byte for byte in range(256) if byte not in plain]
@@ -115,7 +115,7 @@ def bytes_of(text: str, piece: str | None) -> bytes:
         return text.encode("utf-8", "replace")
     if match := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", piece):
         return bytes([int(match[1], 16)])
-    letters = _byte_letters()
+    letters = byte_letters()
     if all(letter in letters for letter in piece):
         return bytes(letters[letter] for letter in piece)
     return text.encode("utf-8", "replace")

@@ -15,12 +15,15 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from jaxrl import gguf_file
+from jaxrl.data import rank_files
 from jaxrl.data.gguf import gguf_vocab
 from jaxrl.data.text import tokenizers as read
 
 FILES = (
     "tokenizer.json",
     "tokenizer.model",
+    "tiktoken.model",
+    "tekken.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -50,16 +53,18 @@ PROBES = (
 def copy(source: Path, directory: Path) -> None:
     """Copy the tokenizer's files of a Hugging Face directory, byte for byte.
 
-    Beside a sentencepiece model that comes alone, an equal tokenizer.json is written: what
-    transformers makes of the model depends on fields of tokenizer_config.json that may be missing.
+    Beside another vocabulary that comes alone, an equal tokenizer.json is written: what
+    transformers makes of a sentencepiece model depends on fields of tokenizer_config.json that may
+    be missing, and of `tiktoken.model` on a program of the model's own.
     """
     for name in FILES:
         if (source / name).exists():
             shutil.copyfile(source / name, directory / name)
-    model = source / "tokenizer.model"
-    if model.exists() and not (source / "tokenizer.json").exists():
-        config = directory / "tokenizer_config.json"
-        fields = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
+    if (source / "tokenizer.json").exists():
+        return
+    model, config = source / "tokenizer.model", directory / "tokenizer_config.json"
+    fields = json.loads(config.read_text(encoding="utf-8")) if config.exists() else {}
+    if model.exists():
         try:
             fast = from_sentencepiece(sentencepiece.SentencePieceProcessor(model_file=str(model)))
         except ValueError:
@@ -74,14 +79,18 @@ def copy(source: Path, directory: Path) -> None:
         for i in sorted(added, key=int):
             token = {"normalized": False, **added[i]}
             fast.add_tokens([tokenizers.AddedToken(token.pop("content"), **token)])
-        tokenizer = read.from_directory(source)
-        names = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_ids[0]}
-        spelled = {k: fast.id_to_token(i) for k, i in names.items() if i is not None}
-        if tokenizer.bos_id is not None:
-            _lead(fast, spelled["bos_token"], tokenizer.bos_id)
-        fast.save(str(directory / "tokenizer.json"))
-        class_field = {"tokenizer_class": "PreTrainedTokenizerFast"}
-        _write_config(directory, {**spelled, **fields, **class_field})
+    elif vocabulary := rank_files.read(source, read.added_tokens(fields)):
+        fast = rank_files.tokenizer(vocabulary)
+        fields.pop("auto_map", None)  # which names a program that is not copied
+    else:
+        return
+    tokenizer = read.from_directory(source)
+    names = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_ids[0]}
+    spelled = {k: fast.id_to_token(i) for k, i in names.items() if i is not None}
+    if tokenizer.bos_id is not None:
+        _lead(fast, spelled["bos_token"], tokenizer.bos_id)
+    fast.save(str(directory / "tokenizer.json"))
+    _write_config(directory, {**spelled, **fields, "tokenizer_class": "PreTrainedTokenizerFast"})
 
 
 def from_sentencepiece(

@@ -15,6 +15,7 @@ import sentencepiece
 import tokenizers
 
 from jaxrl import gguf_file
+from jaxrl.data import rank_files
 from jaxrl.data.gguf import gguf_vocab
 from jaxrl.data.text import chat, marking, tokenizer_backends, tokenizer_limits
 from jaxrl.data.text.marking import Conversation, Ends
@@ -127,8 +128,8 @@ def load(path: str | Path) -> Tokenizer:
     """The tokenizer that comes with a model.
 
     Args:
-      path: a GGUF file, or a directory with `tokenizer.json` or else a sentencepiece
-        `tokenizer.model`.
+      path: a GGUF file, or a directory with `tokenizer.json`, or else a sentencepiece
+        `tokenizer.model`, a `tiktoken.model` or a `tekken.json`.
 
     Raises:
       FileNotFoundError: a directory with neither.
@@ -201,8 +202,7 @@ def from_directory(directory: Path) -> Tokenizer:
             if rows is not None and int(i) >= rows and _is_placeholder(token)
         ]
         left = _warned(directory, rows, [token for token in beyond if token not in ends])
-        added = {_spelling(token): int(i) for i, token in decoder.items()}
-        added = {token: i for token, i in added.items() if token not in left}
+        added = {token: i for token, i in added_tokens(config).items() if token not in left}
         slow = sentencepiece.SentencePieceProcessor(model_file=str(file))
         backend = tokenizer_backends.from_sentencepiece(slow, added)
         leads = config.get("add_bos_token", True)
@@ -210,8 +210,17 @@ def from_directory(directory: Path) -> Tokenizer:
             bos = slow.id_to_piece(slow.bos_id())
         if slow.eos_id() >= 0:
             special.setdefault("eos_token", slow.id_to_piece(slow.eos_id()))
+    elif vocabulary := rank_files.read(directory, added_tokens(config)):
+        special = {**vocabulary.names, **special}
+        bos = special.get("bos_token")
+        fast, left = _without_beyond(rank_files.tokenizer(vocabulary), directory, rows, ends)
+        backend = tokenizer_backends.from_tokenizers(fast)
+        leads = config.get("add_bos_token", "bos_token" in vocabulary.names)
     else:
-        raise FileNotFoundError(f"{directory} holds neither tokenizer.json nor tokenizer.model")
+        raise FileNotFoundError(
+            f"{directory} holds no tokenizer: none of tokenizer.json, tokenizer.model, "
+            "tiktoken.model and tekken.json"
+        )
     generation = _read_json(directory / "generation_config.json").get("eos_token_id") or []
     eos = [generation] if isinstance(generation, int) else generation
     if "eos_token" in special:
@@ -231,6 +240,12 @@ def from_directory(directory: Path) -> Tokenizer:
     )
     _check_beyond(directory, tokenizer, rows, left)
     return tokenizer
+
+
+def added_tokens(config: Mapping[str, Any]) -> dict[str, int]:
+    """The tokens that tokenizer_config.json adds, and their ids."""
+    decoder = config.get("added_tokens_decoder", {})
+    return {text: int(i) for i, token in decoder.items() if (text := _spelling(token)) is not None}
 
 
 def _is_placeholder(token: Any) -> bool:

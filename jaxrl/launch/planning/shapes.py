@@ -11,7 +11,7 @@ from jaxrl.models import catalog
 from jaxrl.models.checkpoints import hf_config
 from jaxrl.models.config import DecoderConfig
 
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model")
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tiktoken.model", "tekken.json")
 
 _LLAMA = {
     "model_type": "llama",
