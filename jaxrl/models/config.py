@@ -65,6 +65,15 @@ class Latent:
     v_dim: int
 
 
+def _check_mixer(name: str, heads: int, part: str, parts: int, taps: int) -> None:
+    if heads % parts:
+        raise ValueError(
+            f"{name}={heads} is not a multiple of {part}={parts}; choose {part} that divides it"
+        )
+    if taps < 2:
+        raise ValueError(f"taps={taps}: the convolution must see at least 2 tokens")
+
+
 @dataclasses.dataclass(frozen=True)
 class DeltaRule:
     """Linear attention by the gated delta rule (Yang et al. 2024), behind a short convolution."""
@@ -77,17 +86,15 @@ class DeltaRule:
     value_dim: int
     taps: int
     """Tokens that the convolution sees, the newest included."""
-    fused: bool
-    """All projections of a key head lie together, as in Qwen3-Next."""
+    projections: Literal["by_head", "joined", "apart"]
+    """How matrices lie: those of a key head together, q, k and v together, or each apart."""
+    stride: float = 1.0
+    """Factor on how far a token moves the state; 2 lets it turn a key's value round."""
+    norm_eps: float | None = None
+    """Of the norm of what is read; None: as in the others."""
 
     def __post_init__(self) -> None:
-        if self.value_heads % self.key_heads:
-            raise ValueError(
-                f"value_heads={self.value_heads} is not a multiple of key_heads={self.key_heads}; "
-                "choose key_heads that divides it"
-            )
-        if self.taps < 2:
-            raise ValueError(f"taps={self.taps}: the convolution must see at least 2 tokens")
+        _check_mixer("value_heads", self.value_heads, "key_heads", self.key_heads, self.taps)
 
     @property
     def channels(self) -> int:
@@ -113,13 +120,7 @@ class Mamba2:
     """Bounds of how far a token moves the state."""
 
     def __post_init__(self) -> None:
-        if self.heads % self.groups:
-            raise ValueError(
-                f"heads={self.heads} is not a multiple of groups={self.groups}; choose groups that "
-                "divides it"
-            )
-        if self.taps < 2:
-            raise ValueError(f"taps={self.taps}: the convolution must see at least 2 tokens")
+        _check_mixer("heads", self.heads, "groups", self.groups, self.taps)
 
     @property
     def size(self) -> int:
@@ -433,7 +434,6 @@ class DecoderConfig:
             and self.recurrent_layers != tuple(part == "mixer" for part in self.parts),
             "experts where parts are": bool(self.parts)
             and bool(self.experts) != ("experts" in self.parts),
-            "norms before attention and MLP alone": not self.pre_norm or self.post_norm,
             "attention that is not latent": self.latent is not None,
         }
         if needs := [name for name, lacks in lacking.items() if lacks]:

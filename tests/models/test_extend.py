@@ -57,7 +57,7 @@ FAMILIES = {
         qk_norm="head",
         rope_fraction=0.5,
         attention_gate=True,
-        delta=DeltaRule(2, 4, key_dim=8, value_dim=6, taps=4, fused=False),
+        delta=DeltaRule(2, 4, key_dim=8, value_dim=6, taps=4, projections="joined"),
         recurrent_layers=(True, False, True, False, True),
     ),
     "convolution": DecoderConfig(

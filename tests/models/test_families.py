@@ -208,6 +208,7 @@ def test_released_files_of_gemma4(tiny_model, tmp_path):
         "gpt-oss",
         "qwen3-next",
         "qwen3-5",
+        "olmo-hybrid",
         "lfm2",
         "granite-hybrid",
         "nemotron-h",

@@ -24,11 +24,16 @@ from jaxrl.models.mixers import pattern
 from tests.models import tiny
 
 
-def _bytes(directory, stacks=()):
-    """Experts that lie apart come in one tensor where the family has `stacks` for them."""
+def _bytes(directory, stacks=(), joined=()):
+    """Experts that lie apart come in one tensor where the family has `stacks` for them, and parts
+    of a tensor joined."""
     tensors = {}
     for file in directory.glob("*.safetensors"):
         tensors |= files.load_file(file)
+    for end, parts in dict(joined).items():
+        for name in [name for name in tensors if name.endswith(parts[0])]:
+            before = name.removesuffix(parts[0])
+            tensors[before + end] = np.concatenate([tensors.pop(before + part) for part in parts])
     for name, group in stacked.groups(stacks, list(tensors)).items():
         if group.stack:
             tensors[name] = stacked.join(group.stack, [tensors.pop(part) for part in group.names])
@@ -48,8 +53,8 @@ def test_round_trip_is_bit_equal(tiny_model, variant, tmp_path):
     around = load.around(str(directory))  # the indexer's tensors are copied from there
     huggingface.save(tmp_path, config, params, extra=ids, max_shard_bytes=20_000, around=around)
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    stacks = hf_config.find(config.family).stacks
-    assert _bytes(tmp_path) == _bytes(directory, stacks)
+    family = hf_config.find(config.family)
+    assert _bytes(tmp_path) == _bytes(directory, family.stacks, family.joined)
     assert huggingface.read_config(tmp_path) == config
 
     again, report = transformers.AutoModelForCausalLM.from_pretrained(

@@ -266,6 +266,24 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "seed-oss": ("SeedOssConfig", dict(_WIDE, attention_out_bias=True)),
     "ernie4-5": ("Ernie4_5Config", dict(_WIDE, use_bias=True)),
+    "olmo-hybrid": (
+        "OlmoHybridConfig",
+        dict(
+            HYBRID,
+            num_hidden_layers=5,
+            layer_types=[_LINEAR, _LINEAR, _FULL, _LINEAR, _FULL],
+            rope_parameters=dict(rope_type="default", rope_theta=None),  # none, as released
+        ),
+    ),
+    "olmo-hybrid-rope": (
+        "OlmoHybridConfig",
+        dict(
+            {k: v for k, v in HYBRID.items() if not k.startswith("linear")},
+            linear_allow_neg_eigval=False,
+            attention_bias=True,
+            **_rope("default"),
+        ),
+    ),
     "qwen3-next": ("Qwen3NextConfig", dict(HYBRID, **GATED_EXPERTS)),
     "qwen3-5": (
         "Qwen3_5TextConfig",

@@ -77,6 +77,8 @@ class Family:
     `defaults`."""
     local_theta_key: str | None = None
     """Key that tells the base of local layers beside `rope_theta`; None: there is none."""
+    rope_optional: bool = False
+    """A `rope_theta` that is null says that no layer knows positions."""
     partial_rope: bool = False
     """Heads are rotated in part, by `partial_rotary_factor`."""
     activation_key: str = "hidden_act"
@@ -98,6 +100,10 @@ class Family:
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Names of tensors in a layer that differ from `LAYER`. Parameters that share a tensor lie in
     it one after the other, in the order given here."""
+    spellings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Other names that files have for tensors in a layer, and those of `names`."""
+    joined: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """Tensors in a layer that files may have in parts, one after the other, and those parts."""
     routed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Names of tensors in a layer with experts that differ from `ROUTED`."""
     stacks: tuple[Stack, ...] = ()

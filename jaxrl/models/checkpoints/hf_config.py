@@ -28,7 +28,6 @@ ALIASES: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
 _RECURRENT = "its layers keep a recurrent state"
 
 LACKING: Mapping[str, str] = {
-    "olmo_hybrid": _RECURRENT,
     "kimi_linear": _RECURRENT,
     "falcon_h1": "attention and a recurrent mixer stand side by side in its layers",
     "gemma3n_text": "it has several residual streams and sparse activations",
@@ -117,7 +116,8 @@ def read(raw: Raw, family: Family | None = None) -> DecoderConfig:
             raise ValueError(
                 f"{key}={explicit_values[key]!r}: this family is supported with {allowed!r} alone"
             )
-    null = {key: None for key in family.fields if key in raw}  # which means: without
+    optional = (*family.fields, *(["rope_theta"] if family.rope_optional else []))
+    null = {key: None for key in optional if key in raw}  # which means: without
     raw = {**_DEFAULTS, **family.defaults, **null, **explicit_values}
     _check_sizes(raw)
     try:

@@ -49,6 +49,10 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
 """Which of them have no default."""
 
 
+_UNUSED_THETA = 1e4
+"""A base of no layer."""
+
+
 def read(raw: Raw, explicit_values: Raw, family: Family) -> dict[str, Any]:
     """The fields of `DecoderConfig` that say how positions are encoded.
 
@@ -77,9 +81,14 @@ def read(raw: Raw, explicit_values: Raw, family: Family) -> dict[str, Any]:
     if family.rope_by_kind:
         rope = rope if nested else {"full_attention": rope}
         rope, local = _read_kinds(raw, explicit_values, rope, family)
-    theta = float(rope.get("rope_theta", raw["rope_theta"]))
+    theta = rope.get("rope_theta", raw["rope_theta"])
+    if theta is None:
+        if not family.rope_optional:
+            raise ValueError("rope_theta=None: layers of this family know positions; set a number")
+        local["rope_layers"] = (False,) * raw["num_hidden_layers"]
+        theta = _UNUSED_THETA
     return {
-        "rope_theta": theta,
+        "rope_theta": float(theta),
         "rope_fraction": _read_fraction(raw, rope, family),
         "rope_scaling": _read_scaling(raw, rope, family),
         **local,
@@ -144,7 +153,9 @@ def write(config: DecoderConfig, family: Family) -> dict[str, Any]:
     A base of local layers that has no key there is written as transformers 5 has it.
     """
     scaling, local = config.rope_scaling, config.local_rope_theta
-    raw: dict[str, Any] = {"rope_theta": config.rope_theta, "rope_scaling": None}
+    knows_positions = not family.rope_optional or not config.rope_layers
+    theta = config.rope_theta if knows_positions else None
+    raw: dict[str, Any] = {"rope_theta": theta, "rope_scaling": None}
     if family.partial_rope:
         raw["partial_rotary_factor"] = config.rope_fraction
     if scaling:

@@ -151,6 +151,8 @@ def load(
         if quantization := raw.get("quantization_config"):
             tensors = quantized_files.dequantize(quantization, tensors)
         tensors = {_renamed(name, family.prefix, PREFIX): t for name, t in tensors.items()}
+        tensors = {_respelled(name, family): tensor for name, tensor in tensors.items()}
+        tensors = stacked.with_joined(family.joined, tensors)
         tensors = stacked.split(family.stacks, tensors)
         _drop_repeated_head(config, family, tensors)
         for adapter in adapters:
@@ -165,6 +167,13 @@ def load(
             parts = [piece for piece in plan if piece.path == "/".join(path)]
             flat[path] = assemble(leaf, _read(leaf, parts, tensors), where[path], dtype, quantized)
     return config, nnx.traversals.unflatten_mapping(flat)
+
+
+def _respelled(name: str, family: Family) -> str:
+    """The usual name of a tensor in a layer, where files have several."""
+    layer, dot, short = name.rpartition(".layers.")[2].partition(".")
+    usual = family.spellings.get(short, short)
+    return name.removesuffix(short) + usual if dot and layer.isdecimal() else name
 
 
 def _drop_repeated_head(config: DecoderConfig, family: Family, tensors: dict[str, Any]) -> None:

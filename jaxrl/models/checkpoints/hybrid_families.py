@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from jaxrl.models.checkpoints import families
 from jaxrl.models.checkpoints.families import Family, Raw, expert_stack
@@ -34,6 +35,25 @@ _APART = {
     "mixer/b": "linear_attn.in_proj_b.weight",
     "mixer/a": "linear_attn.in_proj_a.weight",
 }
+
+_OLMO = {
+    **families.POST_NORMS,
+    "attention_post_norm/weight": "feedforward_layer_norm.weight",
+    "mixer_norm/weight": "attention_layer_norm.weight",
+    "mlp_norm/weight": "feedforward_layer_norm.weight",
+    "mixer/q": "linear_attn.q_proj.weight",
+    "mixer/k": "linear_attn.k_proj.weight",
+    "mixer/v": "linear_attn.v_proj.weight",
+    "mixer/z": "linear_attn.g_proj.weight",
+    "mixer/b": "linear_attn.b_proj.weight",
+    "mixer/a": "linear_attn.a_proj.weight",
+    "mixer/conv": "linear_attn.conv1d.weight",
+    "mixer/a_log": "linear_attn.A_log",
+    "mixer/dt_bias": "linear_attn.dt_bias",
+    "mixer/norm/weight": "linear_attn.o_norm.weight",
+    "mixer/out": "linear_attn.o_proj.weight",
+}
+"""Layers of attention have norms after their parts, the others before."""
 
 _SHARED = {
     "mlp/shared/gate": "mlp.shared_expert.gate_proj.weight",
@@ -69,7 +89,7 @@ _PREDICTORS = r"^mtp\."
 """Tensors that predict further tokens for speculation."""
 
 
-def _read(raw: Raw, *, fused: bool) -> dict[str, Any]:
+def _read(raw: Raw, projections: Literal["by_head", "joined", "apart"]) -> dict[str, Any]:
     """The fields of the two kinds of layers.
 
     Raises:
@@ -93,7 +113,7 @@ def _read(raw: Raw, *, fused: bool) -> dict[str, Any]:
             key_dim=raw["linear_key_head_dim"],
             value_dim=raw["linear_value_head_dim"],
             taps=raw["linear_conv_kernel_dim"],
-            fused=fused,
+            projections=projections,
         ),
     }
 
@@ -116,15 +136,42 @@ def _read_next(raw: Raw) -> dict[str, Any]:
             f"{raw.get('mlp_only_layers')}: this family is supported with experts in all layers"
         )
     experts = _read_experts(raw, normalize=raw["norm_topk_prob"])
-    return {**_read(raw, fused=True), "experts": experts}
+    return {**_read(raw, "by_head"), "experts": experts}
 
 
 def _read_dense(raw: Raw) -> dict[str, Any]:
-    return _read(raw, fused=False)
+    return _read(raw, "joined")
 
 
 def _read_moe(raw: Raw) -> dict[str, Any]:
-    return {**_read(raw, fused=False), "experts": _read_experts(raw, normalize=True)}
+    return {**_read(raw, "joined"), "experts": _read_experts(raw, normalize=True)}
+
+
+def _read_olmo(raw: Raw) -> dict[str, Any]:
+    """As of OLMo hybrid: sizes that are not named follow from those of attention."""
+    heads = raw["num_attention_heads"]
+    key_heads = raw.get("linear_num_key_heads") or heads
+    key_dim = raw.get("linear_key_head_dim") or int(0.75 * raw["hidden_size"] / key_heads)
+    sizes = {
+        "linear_num_key_heads": key_heads,
+        "linear_num_value_heads": raw.get("linear_num_value_heads") or heads,
+        "linear_key_head_dim": key_dim,
+        "linear_value_head_dim": raw.get("linear_value_head_dim") or 2 * key_dim,
+    }
+    total = raw["num_hidden_layers"]
+    if not raw.get("layer_types") and total < raw["full_attention_interval"]:
+        sizes["layer_types"] = [*[_KINDS[1]] * (total - 1), _KINDS[0]]
+    fields = _read({**raw, **sizes}, "apart")
+    delta = dataclasses.replace(
+        fields["delta"],
+        stride=2.0 if raw["linear_allow_neg_eigval"] else 1.0,
+        norm_eps=1e-5,
+    )
+    return {**fields, "delta": delta}
+
+
+def _write_olmo(c: DecoderConfig) -> dict[str, Any]:
+    return {**_write(c), "linear_allow_neg_eigval": c.delta.stride == 2}
 
 
 def _write(c: DecoderConfig) -> dict[str, Any]:
@@ -183,6 +230,31 @@ HYBRID: Mapping[str, Family] = {
         write=_write_next,
         names=_FUSED,
         routed=_SHARED,
+    ),
+    "olmo_hybrid": Family(
+        "OlmoHybridForCausalLM",
+        fixed={"pre_norm": False, "post_norm": True, "qk_norm": "flat"},
+        defaults={
+            "attention_bias": False,
+            "full_attention_interval": 4,
+            "linear_conv_kernel_dim": 4,
+            "linear_allow_neg_eigval": True,
+            "max_position_embeddings": 65536,
+        },
+        rope_optional=True,
+        window="none",
+        read=_read_olmo,
+        write=_write_olmo,
+        names=_OLMO,
+        spellings={
+            "input_layernorm.weight": "attention_layer_norm.weight",
+            "post_attention_layernorm.weight": "feedforward_layer_norm.weight",
+        },
+        joined={
+            "linear_attn.conv1d.weight": tuple(
+                f"linear_attn.{part}_conv1d.weight" for part in "qkv"
+            )
+        },
     ),
     "qwen3_5_text": _hybrid(
         "Qwen3_5ForCausalLM",

@@ -1,4 +1,5 @@
-"""The gated delta net of Qwen3-Next and Qwen3.5: projections, convolution, delta rule, gated norm.
+"""The gated delta net of Qwen3-Next, Qwen3.5 and OLMo hybrid: projections, convolution, delta rule,
+gated norm.
 
 Formula: `out(norm(y) * silu(z))` for what the tokens read, y, see `delta_rule`
 """
@@ -32,12 +33,18 @@ class DeltaNet(nnx.Module):
         heads = ("heads", "head_dim")
         ratio, values = c.value_heads // c.key_heads, (c.value_heads, c.value_dim)
         self.config = config
-        if c.fused:
+        if c.projections == "by_head":
             both = 2 * (c.key_dim + ratio * c.value_dim)
             self.qkvz = _matrix(rngs, (d, c.key_heads, both), ("embed", *heads))
             self.ba = _matrix(rngs, (d, c.key_heads, 2 * ratio), ("embed", *heads))
         else:
-            self.qkv = _matrix(rngs, (d, c.channels), ("embed", "channels"))
+            keys, joined = c.key_heads * c.key_dim, c.value_heads * c.value_dim
+            if c.projections == "joined":
+                self.qkv = _matrix(rngs, (d, c.channels), ("embed", "channels"))
+            else:
+                self.q = _matrix(rngs, (d, keys), ("embed", "channels"))
+                self.k = _matrix(rngs, (d, keys), ("embed", "channels"))
+                self.v = _matrix(rngs, (d, joined), ("embed", "channels"))
             self.z = _matrix(rngs, (d, *values), ("embed", *heads))
             self.b = _matrix(rngs, (d, c.value_heads), ("embed", "heads"))
             self.a = _matrix(rngs, (d, c.value_heads), ("embed", "heads"))
@@ -47,7 +54,8 @@ class DeltaNet(nnx.Module):
         )
         self.a_log = nnx.Param(jnp.log(decay), axes=("heads",), inputs=0, batch=0)
         self.dt_bias = _vector(1.0, (c.value_heads,), ("heads",))
-        plain = dataclasses.replace(config, norm_offset=0.0)
+        eps = config.norm_eps if c.norm_eps is None else c.norm_eps
+        plain = dataclasses.replace(config, norm_offset=0.0, norm_eps=eps)
         self.norm = Norm(plain, (c.value_dim,), ("head_dim",))
         depth = 2 * config.num_layers
         self.out = _matrix(rngs, (*values, d), (*heads, "embed"), inputs=2, depth=depth)
@@ -91,7 +99,7 @@ class DeltaNet(nnx.Module):
         """Of [B, T, D]: queries, keys and values [B, T, C], gates [B, T, H, V], and in fp32 decays
         and strides [B, T, H]."""
         c, rows = self.config.delta, x.shape[:2]
-        if c.fused:
+        if c.projections == "by_head":
             ratio = c.value_heads // c.key_heads
             wide = ratio * c.value_dim
             cuts = [c.key_dim, 2 * c.key_dim, 2 * c.key_dim + wide]
@@ -99,12 +107,15 @@ class DeltaNet(nnx.Module):
             mixed = jnp.concatenate([a.reshape(*rows, -1) for a in (q, k, v)], axis=-1)
             b, a = jnp.split(project(x, self.ba.get_value()), [ratio], axis=-1)
         else:
-            mixed, z, b, a = (project(x, p.get_value()) for p in (self.qkv, self.z, self.b, self.a))
+            matrices = (self.qkv,) if c.projections == "joined" else (self.q, self.k, self.v)
+            mixed = jnp.concatenate([project(x, p.get_value()) for p in matrices], axis=-1)
+            z, b, a = (project(x, p.get_value()) for p in (self.z, self.b, self.a))
         z = z.reshape(*rows, c.value_heads, c.value_dim)
         b, a = (y.reshape(*rows, c.value_heads).astype(jnp.float32) for y in (b, a))
         decay = jnp.exp(self.a_log[...].astype(jnp.float32))
         g = -decay * jax.nn.softplus(a + self.dt_bias[...].astype(jnp.float32))
-        return mixed, z, g, jax.nn.sigmoid(b)
+        beta = jax.nn.sigmoid(b)
+        return mixed, z, g, beta if c.stride == 1 else beta * c.stride
 
     def _split(self, mixed: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
         """Queries, keys and values of each value head, in fp32, from what was convolved."""

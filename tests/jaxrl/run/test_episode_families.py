@@ -61,7 +61,8 @@ PAIRS = {
     "qwen3-next": "qwen_coder", "qwen3-5": "qwen_coder", "qwen3-5-moe": "qwen_coder",
     "lfm2": "hermes", "lfm2-moe": "hermes", "gemma4": "gemma", "gemma4-moe": "gemma",
     "granite-hybrid": "hermes", "granite-hybrid-dense": "hermes", "nemotron-h": "hermes",
-    "deepseek-v32": "deepseek", "glm-moe-dsa": "hermes",
+    "deepseek-v32": "deepseek", "glm-moe-dsa": "hermes", "olmo-hybrid": "hermes",
+    "olmo-hybrid-rope": "hermes",
 }  # fmt: skip
 """Every variant of every family, with the format of calls that its template has."""
 
@@ -69,7 +70,8 @@ ALIKE = frozenset({
     "llama-linear", "llama-llama3", "qwen2-yarn", "ministral3", "seed-oss", "ernie4-5", "granite",
     "granitemoe", "mixtral", "olmo3", "glm4-moe-lite", "minimax-m2", "qwen3-next", "qwen3-5",
     "deepseek-v2", "phi3", "lfm2", "lfm2-moe", "granite-hybrid", "granite-hybrid-dense",
-    "nemotron-h", "gemma4", "gemma4-moe", "deepseek-v32", "glm-moe-dsa",
+    "nemotron-h", "gemma4", "gemma4-moe", "deepseek-v32", "glm-moe-dsa", "olmo-hybrid",
+    "olmo-hybrid-rope",
 })  # fmt: skip
 """Variants whose layers are of the kinds of another's, or that shorter tests of runs play: these
 tests of them are slow ones."""

@@ -1,7 +1,8 @@
-"""Tensors that hold all experts of a layer, read and written as one matrix for each expert."""
+"""Tensors that lie otherwise in files: all experts of a layer in one, or one in several parts."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -57,6 +58,29 @@ def _reader(stack: Stack, tensor: Any, expert: int, number: int) -> Callable[[sl
         return value[number * size : (number + 1) * size][rows]
 
     return read
+
+
+def with_joined(parts: Mapping[str, Sequence[str]], tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors of a file, those that lie in parts as one, read when indexed.
+
+    Args:
+      parts: the end of a tensor's name, and those of its parts.
+      tensors: of the files, by name.
+    """
+    joined = dict(tensors)
+    for end, ends in parts.items():
+        for name in [name for name in tensors if name.endswith(f".{ends[0]}")]:
+            before = name.removesuffix(ends[0])
+            pieces = [joined.pop(before + part) for part in ends if before + part in joined]
+            shapes = [piece.get_shape() for piece in pieces]
+            shape = (sum(shape[0] for shape in shapes), *shapes[0][1:])
+            read = functools.partial(_read_joined, pieces)
+            joined[before + end] = Slice(shape, pieces[0].get_dtype(), read)
+    return joined
+
+
+def _read_joined(pieces: Sequence[Any], rows: slice) -> np.ndarray:
+    return np.concatenate([np.asarray(piece[:]) for piece in pieces])[rows]
 
 
 def groups(stacks: Sequence[Stack], names: Iterable[str]) -> dict[str, Group]:
