@@ -154,29 +154,29 @@ def _check(description: Mapping[str, Any]) -> None:
       ValueError: naming the field.
     """
 
-    def checked(values: Mapping[str, Any], name: str, *kinds: type) -> Any:
+    def typed_field(values: Mapping[str, Any], name: str, *kinds: type) -> Any:
         value = values.get(name)
         if type(value) not in kinds:
-            shown = f"{name}={value!r}" if name in values else f"the field {name!r} is missing"
-            raise ValueError(f"{shown:.200}; restore it from a copy")
+            fault = f"{name}={value!r}" if name in values else f"the field {name!r} is missing"
+            raise ValueError(f"{fault:.200}; restore it from a copy")
         if type(value) is int and abs(value) > _LARGEST:
             raise ValueError(f"{name}={value!r:.40} is over {_LARGEST}; restore it from a copy")
         return value
 
     for name in ("algorithm", "env"):
-        if (text := checked(description, name, str)) != printable(text):
+        if (text := typed_field(description, name, str)) != printable(text):
             raise ValueError(f"{name}={text!r:.200} has control characters")
     for name in ("phase", "horizon", "seeds"):
-        if checked(description, name, int) < 0:
+        if typed_field(description, name, int) < 0:
             raise ValueError(f"{name}={description[name]!r}; restore it from a copy")
     for name in ("config", "env_args", "space", "layouts"):
-        checked(description, name, dict)
+        typed_field(description, name, dict)
     space = description["space"]
     if space.keys() != set(Space._fields) or not isinstance(space["discrete"], bool):
         raise ValueError(f"space={space!r:.200} has other fields; restore it from a copy")
-    if min(checked(space, "observation", int), checked(space, "action", int)) < 1:
+    if min(typed_field(space, "observation", int), typed_field(space, "action", int)) < 1:
         raise ValueError(f"space={space!r:.200}: a size is 1 or more; restore it from a copy")
-    checked(description, "tree", dict, int)
+    typed_field(description, "tree", dict, int)
     module = algorithms.load(description["algorithm"])
     config = rebuilt(module.config(), description["config"])
     settings.check(config)
@@ -205,8 +205,8 @@ def _check_fit(description: Mapping[str, Any], params: Any) -> None:
     env = stand_in(description)
     algorithm = _algorithm(description, env)
     size = algorithm.observe(env).space.observation
-    key, seen = jax.random.PRNGKey(0), jax.ShapeDtypeStruct((size,), jnp.float32)
-    jax.eval_shape(algorithm.best, key, params, seen)
+    key, observation = jax.random.PRNGKey(0), jax.ShapeDtypeStruct((size,), jnp.float32)
+    jax.eval_shape(algorithm.best, key, params, observation)
 
 
 def save(run: Path, description: Mapping[str, Any], params: Any) -> None:
@@ -283,8 +283,10 @@ def _unpacked(tree: Any, leaves: list[jax.Array]) -> Any:
     if type(tree) is int and 0 <= tree < len(leaves):
         return leaves[tree]
     if not isinstance(tree, dict):
-        shown = repr(tree)
-        raise ValueError(f"policy.json has {shown:.80}, which is no part of a tree of parameters")
+        tree_text = repr(tree)
+        raise ValueError(
+            f"policy.json has {tree_text:.80}, which is no part of a tree of parameters"
+        )
     if "dict" in tree:
         return {name: _unpacked(part, leaves) for name, part in tree["dict"].items()}
     parts = tuple(_unpacked(part, leaves) for part in tree["tuple"])
