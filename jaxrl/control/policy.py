@@ -10,7 +10,9 @@ import dataclasses
 import functools
 import importlib
 import json
+import math
 import os
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.control import algorithms, spaces
+from jaxrl import json_file
+from jaxrl.control import algorithms, settings, spaces
 from jaxrl.control.environment import Environment, Space
+from jaxrl.printable import printable
 
 NAMES = ("policy.json", "policy.npz")
 
@@ -44,9 +48,7 @@ class Policy:
     def best(self) -> Any:
         """key, parameters, observation [O] -> the action of the evaluated policy, inside jit."""
         env = stand_in(self.description)
-        module = algorithms.load(self.description["algorithm"])
-        config = rebuilt(module.config(), self.description["config"])
-        algorithm = module.programs(env, config)[self.description["phase"]].algorithm
+        algorithm = _algorithm(self.description, env)
         if algorithm.observe(env) is not env:
             raise ValueError(
                 f"algorithm {self.description['algorithm']!r} sees a history, which a loaded "
@@ -109,16 +111,102 @@ def load(run: str | Path, seed: int = 0) -> Policy:
                 f"run={str(run)!r} has no {path.name}; give the directory of a run of `jaxrl "
                 "control` that has come to its first point"
             )
-    description = json.loads(description_path.read_text())
+        if not path.is_file():  # a pipe or a device would be waited for
+            raise ValueError(f"{path} is damaged: it is no regular file; restore it from a copy")
+    description = json_file.read(description_path)
+    try:
+        _check(description)
+    except ValueError as error:
+        raise ValueError(f"{description_path} is damaged: {error}") from error
     if not 0 <= seed < description["seeds"]:
         raise ValueError(
             f"seed={seed}: the run has {description['seeds']} seeds; choose 0 to "
             f"{description['seeds'] - 1}"
         )
-    with np.load(params_path) as file:
-        leaves = [file[f"leaf{i}"][seed] for i in range(len(file.files))]
-    params = _unpacked(description["tree"], [jnp.asarray(leaf) for leaf in leaves])
+    try:
+        with np.load(params_path) as file:
+            leaves = [file[f"leaf{i}"][seed] for i in range(len(file.files))]
+        params = _unpacked(description["tree"], [jnp.asarray(leaf) for leaf in leaves])
+        _check_fit(description, params)
+    except _NO_PARAMETERS as error:
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ValueError(
+            f"{params_path} is damaged, or does not hold what {description_path.name} describes: "
+            f"{why:.500}; restore both from a copy"
+        ) from error
     return Policy(description, params, seed)
+
+
+_NO_PARAMETERS = (
+    ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, OSError, EOFError,
+    zipfile.BadZipFile, ZeroDivisionError,
+)  # fmt: skip
+"""What reading and tracing raise where files of others hold something else than parameters."""
+
+_LARGEST = 1 << 24
+"""Of sizes, seeds and steps in a description; a larger one would be memory first, then an error."""
+
+
+def _check(description: Mapping[str, Any]) -> None:
+    """Refuse a description whose values are of other types, or that no run could have.
+
+    Raises:
+      ValueError: naming the field.
+    """
+
+    def typed_field(values: Mapping[str, Any], name: str, *kinds: type) -> Any:
+        value = values.get(name)
+        if type(value) not in kinds:
+            fault = f"{name}={value!r}" if name in values else f"the field {name!r} is missing"
+            raise ValueError(f"{fault:.200}; restore it from a copy")
+        if type(value) is int and abs(value) > _LARGEST:
+            raise ValueError(f"{name}={value!r:.40} is over {_LARGEST}; restore it from a copy")
+        return value
+
+    for name in ("algorithm", "env"):
+        if (text := typed_field(description, name, str)) != printable(text):
+            raise ValueError(f"{name}={text!r:.200} has control characters")
+    for name in ("phase", "horizon", "seeds"):
+        if typed_field(description, name, int) < 0:
+            raise ValueError(f"{name}={description[name]!r}; restore it from a copy")
+    for name in ("config", "env_args", "space", "layouts"):
+        typed_field(description, name, dict)
+    space = description["space"]
+    if space.keys() != set(Space._fields) or not isinstance(space["discrete"], bool):
+        raise ValueError(f"space={space!r:.200} has other fields; restore it from a copy")
+    if min(typed_field(space, "observation", int), typed_field(space, "action", int)) < 1:
+        raise ValueError(f"space={space!r:.200}: a size is 1 or more; restore it from a copy")
+    typed_field(description, "tree", dict, int)
+    module = algorithms.load(description["algorithm"])
+    config = rebuilt(module.config(), description["config"])
+    settings.check(config)
+    layouts = description["layouts"]
+    try:
+        if layouts and spaces.space_of(layouts["observation"], layouts["action"], "") != Space(
+            **space
+        ):
+            raise ValueError("the layouts are of other sizes")
+        phases = len(module.programs(stand_in(description), config))
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        raise ValueError(f"layouts or config: {error!r:.200}; restore it from a copy") from error
+    if description["phase"] >= phases:
+        raise ValueError(f"phase={description['phase']}: the algorithm has {phases}")
+
+
+def _algorithm(description: Mapping[str, Any], env: Environment) -> Any:
+    """The algorithm of a description, for an environment."""
+    module = algorithms.load(description["algorithm"])
+    config = rebuilt(module.config(), description["config"])
+    return module.programs(env, config)[description["phase"]].algorithm
+
+
+def _check_fit(description: Mapping[str, Any], params: Any) -> None:
+    """Trace the policy once, which fails where the parameters are of another one."""
+    env = stand_in(description)
+    algorithm = _algorithm(description, env)
+    size = algorithm.observe(env).space.observation
+    key, observation = jax.random.PRNGKey(0), jax.ShapeDtypeStruct((size,), jnp.float32)
+    jax.eval_shape(algorithm.best, key, params, observation)
 
 
 def save(run: Path, description: Mapping[str, Any], params: Any) -> None:
@@ -166,6 +254,13 @@ def rebuilt(default: Any, values: Mapping[str, Any]) -> Any:
             "have; load it with the version that wrote it"
         )
     plain = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    optional = {f.name for f in dataclasses.fields(default) if "None" in str(f.type)}
+    for name, value in plain.items():
+        usual = getattr(default, name)
+        kinds = {type(usual)} | ({int} if isinstance(usual, float) else set())
+        kinds |= {int, float, type(None)} if name in optional else set()
+        if type(value) not in kinds or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError(f"{name}={value!r:.200} is no value like {usual!r}")
     return dataclasses.replace(default, **plain)
 
 
@@ -185,8 +280,13 @@ def _packed(tree: Any, leaves: list[np.ndarray]) -> Any:
 
 def _unpacked(tree: Any, leaves: list[jax.Array]) -> Any:
     """The inverse of `_packed`. A named tuple is one of jaxrl's or refused."""
-    if isinstance(tree, int):
+    if type(tree) is int and 0 <= tree < len(leaves):
         return leaves[tree]
+    if not isinstance(tree, dict):
+        tree_text = repr(tree)
+        raise ValueError(
+            f"policy.json has {tree_text:.80}, which is no part of a tree of parameters"
+        )
     if "dict" in tree:
         return {name: _unpacked(part, leaves) for name, part in tree["dict"].items()}
     parts = tuple(_unpacked(part, leaves) for part in tree["tuple"])

@@ -140,6 +140,10 @@ def split(address: str) -> urllib.parse.SplitResult:
         )
     if url.geturl() != address:
         raise ValueError(f"url={address!r} is read as {url.geturl()!r}; write it so")
+    try:
+        _ = url.port
+    except ValueError as error:
+        raise ValueError(f"url={address!r}: {error}") from None
     return url
 
 

@@ -93,7 +93,11 @@ def recipe(
 
 
 def train(
-    config: Config | str, callbacks: Callbacks | None = None, *, quiet: bool = False
+    config: Config | str,
+    callbacks: Callbacks | None = None,
+    *,
+    quiet: bool = False,
+    trust: bool = False,
 ) -> Result:
     """Run a config to its last step, or continue it in its directory.
 
@@ -101,6 +105,7 @@ def train(
       config: from `jaxrl.recipes`, or the name of a recipe.
       callbacks: called during the run; None: progress on the console or in the notebook.
       quiet: no progress.
+      trust: links in the run directory may lead out of it, as one to a larger disk does.
 
     Raises:
       ValueError: a config that cannot work.
@@ -115,10 +120,10 @@ def train(
     config = paths.with_whole_paths(config)
     cli.keep_compilations()
     if callbacks is not None or quiet:
-        summary = loop.train(config, callbacks or Callbacks())
+        summary = loop.train(config, callbacks or Callbacks(), trust=trust)
     else:
         with progress.on_console(PlainConsole(), lambda: None, dtype=config.compute_dtype) as watch:
-            summary = loop.train(config, watch)
+            summary = loop.train(config, watch, trust=trust)
     directory = loop.run_directory(config)
     return Result(directory, summary, runs.load_run(directory, texts=False).metrics)
 

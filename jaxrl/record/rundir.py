@@ -251,7 +251,10 @@ def locked(directory: Path, *, trust: bool = False) -> Iterator[None]:
             if odd := storage.odd_entry(directory, links=not trust, folders=not trust):
                 remedy = "remove it (the run directory as a whole may be a link)"
                 if odd.endswith(storage.OUTSIDE):
-                    remedy += ", have `jaxrl train --trust` follow it if the link is yours"
+                    remedy += (
+                        ", have it followed with --trust (`trust=True` in Python) if the link is "
+                        "yours"
+                    )
                 raise ValueError(
                     f"run_dir={str(directory)!r} holds what no run writes there: {odd}; {remedy}, "
                     "or choose another directory"

@@ -238,7 +238,7 @@ def test_a_task_of_gymnasium():
 class Counter(BaseHTTPRequestHandler):
     """A NeMo Gym resources server: a counter for each session."""
 
-    counts, verified = {}, []
+    counts, verified, closed, at_close = {}, [], [], 200
 
     def log_message(self, *_):
         pass
@@ -256,6 +256,10 @@ class Counter(BaseHTTPRequestHandler):
             case "/verify":
                 self.verified.append(body["response"])
                 told = body | {"reward": float(body["expected_count"] == self.counts[session])}
+            case "/close_session":
+                del self.counts[session]
+                self.closed.append(session)
+                status = self.at_close
             case _:
                 status, told = 404, {"detail": "Not Found"}
         self.send_response(status)
@@ -549,3 +553,17 @@ def test_the_real_client_of_openenv_plays_a_task():
     rewards, ends = zip(*(each[1:] for each in told["said"]), strict=True)
     assert sum(each or 0 for each in rewards) == 1 and ends[-1] and not any(ends[:-1])
     assert told["state"]["step_count"] == len(actions)
+
+
+@pytest.mark.parametrize("status", [200, 307, 404, 500])
+def test_a_session_of_nemo_gym_is_closed_with_its_episode(status, nemo_gym, monkeypatch, recwarn):
+    """Whether it has ended or is left; what the server answers then is no fault."""
+    monkeypatch.setattr(Counter, "at_close", status)
+    monkeypatch.setattr(Counter, "counts", {})
+    problem, player = nemo_gym.problem("train", 0, 0), play.Player(nemo_gym)
+    before = len(Counter.closed)
+    *_, end = played(player.answer, problem, "It is 6.")
+    assert end.done and not end.error
+    played(player.answer, problem)
+    player.close()
+    assert len(Counter.closed) - before == 2 and not Counter.counts and not recwarn.list

@@ -57,7 +57,9 @@ def write(loaded: policy.Policy, out: Path) -> list[Path]:
     functions = (
         transitions.from_unit_box, spaces.as_batch, spaces.flatten, spaces.to_environment,
     )  # fmt: skip
-    parts = [HEADER.format(**{k: loaded.description[k] for k in ("algorithm", "env")})]
+    # The name of the environment may be any text, so it is a constant and no part of a string.
+    parts = [HEADER.format(algorithm=loaded.description["algorithm"])]
+    parts.append(f"ENVIRONMENT = {loaded.description['env']!r}\n")
     parts.append(f"LAYOUTS = {json.loads(json.dumps(loaded.description['layouts']))!r}\n")
     parts.append(f"OBSERVATION = {size}\n\n")
     parts += [f"\n{inspect.getsource(function)}\n" for function in functions]
@@ -70,7 +72,7 @@ def write(loaded: policy.Policy, out: Path) -> list[Path]:
     return paths
 
 
-HEADER = '''"""A policy of {algorithm} for {env}: `policy(observation)` is its action."""
+HEADER = '''"""A policy of {algorithm} for `ENVIRONMENT`: `policy(observation)` is its action."""
 
 from __future__ import annotations
 

@@ -82,11 +82,12 @@ def environment(loaded: policy.Policy, flags: argparse.Namespace) -> Environment
     """
     saved = loaded.description
     name, args = flags.env or saved["env"], {} if flags.env else dict(saved["env_args"])
-    imported = not flags.env and ":" in name.partition("/")[0]
+    texts = name.startswith("gym/") and any(isinstance(value, str) for value in args.values())
+    imported = not flags.env and (":" in name or texts)
     if imported and not flags.trust and name not in account.known_entries(flags.run):
         raise ValueError(
-            f"the run plays env={name!r}, a function that is imported, and this account has not "
-            "started the run; accept it with --trust, or name it yourself with --env"
+            f"the run plays env={name!r}, which is imported or takes a text, and this account "
+            "has not started the run; accept it with --trust, or name it yourself with --env"
         )
     if flags.video:
         args["render_mode"] = "rgb_array"

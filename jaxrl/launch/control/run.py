@@ -5,21 +5,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from jaxrl import json_file
 from jaxrl.config import CheckpointConfig
 from jaxrl.control import algorithms, environments, policy, settings, spaces, train
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program
-from jaxrl.launch import offline_sets
+from jaxrl.launch import offline_sets, streams
 from jaxrl.launch.cli import REFUSALS, refused
+from jaxrl.launch.console import PlainConsole
 from jaxrl.launch.settings import flags
 from jaxrl.record import account, checkpoint, metrics, rundir
 from jaxrl.record.writer import Writer
@@ -49,6 +51,8 @@ class Run:
     """Episodes per seed and evaluation."""
     run_dir: str = ""
     """Run directory; empty: runs/control-ALGORITHM-ENV."""
+    trust: bool = False
+    """Links in the run directory may lead out of it."""
 
 
 def main(argv: list[str]) -> int:
@@ -70,14 +74,15 @@ def main(argv: list[str]) -> int:
         _learns(name, programs, run.data)
         directory = Path(run.run_dir or f"runs/control-{name}-{env.name.replace('/', '-')}")
         directory.mkdir(parents=True, exist_ok=True)
-        with rundir.locked(directory):
+        with rundir.locked(directory, trust=run.trust):
             _same(directory, name, run)
-            if ":" in run.env:
+            if ":" in run.env or run.env.startswith("gym/"):
                 account.remember(directory, [run.env])
             data = _data(env, run) if run.data else None
             if data is not None:
                 _fits(env, data)
-            follow(directory, name, programs, env, run, data)
+            with streams.lasting():
+                follow(directory, name, programs, env, run, data)
     except REFUSALS as error:
         return refused(error)
     return 0
@@ -87,7 +92,7 @@ def follow(
     directory: Path, name: str, programs: Sequence[Program], env: Environment, run: Any, data: Any
 ) -> None:
     """Train in `directory`: a row of metrics and a checkpoint a point, a summary at the end."""
-    console = Console()
+    console = PlainConsole()
     after = _restore(directory, programs, env, run, data, console.print)
     log = metrics.MetricsLog(directory, -1 if after is None else _total(programs, after), _warn)
     options = CheckpointConfig(every=1)
@@ -143,7 +148,12 @@ def _restore(
     step = checkpoint.newest(directory, note)
     if step is None:
         return None
-    host = json.loads((checkpoint.path(directory, step) / "host.json").read_text())
+    file = checkpoint.path(directory, step) / "host.json"
+    host = json_file.read(file)
+    for field, most in (("phase", len(programs) - 1), ("step", step), ("env_steps", sys.maxsize)):
+        if type(host.get(field)) is not int or not 0 <= host[field] <= most:
+            value = repr(host.get(field))
+            raise ValueError(f"{file} is damaged: {field}={value:.80}; restore it from a copy")
     shapes = train.shapes(programs[: host["phase"] + 1], seeds=range(run.seeds), data=data)
     like = train.Point(0, 0, 0, np.zeros(0), np.zeros(0), {}, shapes)
     saved = checkpoint.restore(directory, step, _pack(like)[0])
@@ -244,12 +254,12 @@ def _same(directory: Path, name: str, run: Any) -> None:
     ended before its first point, does not stand in the way of other values.
     """
     config = {"recipe": f"control/{name}", **dataclasses.asdict(run)}
-    config = json.loads(json.dumps(config | {"run_dir": ""}))
+    config = json.loads(json.dumps(config | {"run_dir": "", "trust": False}))
     saved = directory / "config.json"
     if not saved.exists() or not rundir.has_progress(directory):
         rundir.write_json(saved, {"config": config, "command": [], **rundir.environment()})
         return
-    saved_config = json.loads(saved.read_text())["config"]
+    saved_config = {"trust": False} | json_file.field(saved, "config")  # older runs have none
     differs = sorted(
         k for k in saved_config.keys() | config if saved_config.get(k) != config.get(k)
     )
@@ -279,7 +289,7 @@ def _list() -> int:
     table = Table("algorithm", "what it is")
     for name in algorithms.names():
         table.add_row(name, (algorithms.load(name).__doc__ or "").partition("\n")[0])
-    Console().print(table)
+    PlainConsole().print(table)
     return 0
 
 
@@ -288,4 +298,4 @@ def _span(values: np.ndarray) -> str:
 
 
 def _warn(text: str) -> None:
-    Console(stderr=True).print(text, highlight=False)
+    streams.say(text, error=True)

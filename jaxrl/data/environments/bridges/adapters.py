@@ -7,13 +7,16 @@ jaxrl.data.environments.bridges.adapters:gymnasium`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import http.client
 import http.cookiejar
 import importlib
 import json
 import sys
 import urllib.parse
 import urllib.request
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -263,6 +266,8 @@ class _Resources:
     cookies: http.cookiejar.CookieJar = dataclasses.field(default_factory=http.cookiejar.CookieJar)
     tools: tuple[definition.Tool, ...] = ()
     outputs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    answers: bool = False
+    """Whether the server has answered the last request; one that has not is asked nothing more."""
 
 
 def nemo_gym(
@@ -286,8 +291,9 @@ def nemo_gym(
         address = f"{url.rstrip('/')}/{urllib.parse.quote(name, safe='')}"
         request = urllib.request.Request(address, headers={"Content-Type": "application/json"})
         state.cookies.add_cookie_header(request)
-        headers = dict(request.header_items())
+        headers, state.answers = dict(request.header_items()), False
         reply = http_post.post(address, json.dumps(body).encode(), headers, seconds, _LONGEST)
+        state.answers = True
         if reply.is_redirect:
             raise RuntimeError(f"{name} answers {reply.status}, a redirect, which is not followed")
         state.cookies.extract_cookies(SimpleNamespace(info=lambda: reply.headers), request)
@@ -346,7 +352,18 @@ def nemo_gym(
         status, reply = post(state, "verify", {**state.row, "response": response})
         if status != 200:
             raise RuntimeError(f"verify answers {status}: {reply[:500]}")
-        return Reply(reward=_verified(reply), done=True, calls=len(read))
+        return Reply(reward=server_reply.verified_reward(reply), done=True, calls=len(read))
+
+    def close(state: _Resources) -> None:
+        """Have the server free what it holds for an episode. One without this address says so."""
+        if state.answers:
+            session = (
+                uuid.uuid4().hex
+            )  # it knows the session by its cookie; the fields are required
+            with contextlib.suppress(OSError, http.client.HTTPException, RuntimeError):
+                post(
+                    state, "close_session", {"resources_session_id": session, "episode_id": session}
+                )
 
     task = Task(
         "nemo_gym",
@@ -357,6 +374,7 @@ def nemo_gym(
         turns=Environment(
             begin,
             step,
+            close=close,
             roles=(role,),
             tools=True,
             waits=True,
@@ -364,21 +382,6 @@ def nemo_gym(
         ),
     )
     return task
-
-
-def _verified(reply: str) -> float:
-    """The reward in the answer to `verify`.
-
-    Raises:
-      RuntimeError: there is none, or the server says that it judges its own failure.
-    """
-    fields = server_reply.read_object(reply, "the answer to verify")
-    if server_reply.flag(fields.get("mask_sample") or False, "mask_sample"):
-        why = fields.get("failure_reason") or fields.get("failure_kind")
-        raise RuntimeError(f"verify answers mask_sample, so its reward is none: {why!r:.300}")
-    return server_reply.number(
-        server_reply.field(fields, "reward", "the answer to verify"), "reward"
-    )
 
 
 def verifiers(

@@ -182,8 +182,9 @@ class _Episode:
         keeper = str(Path(__file__).with_name("keeper.py"))
         variables = {k: v for k, v in os.environ.items() if k in _KEPT or k.startswith("LC_")}
         alive, self._lifeline = os.pipe()
+        bounds = [str(self._memory_mb), "0"]
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper, str(alive), str(self._memory_mb), *self._command],
+            [sys.executable, "-I", "-S", keeper, str(alive), *bounds, *self._command],
             pass_fds=[alive],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

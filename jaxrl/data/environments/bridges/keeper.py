@@ -1,5 +1,5 @@
-"""Runs a program, limits its memory, and ends all that it has started once it ends, or whoever
-asked for it does.
+"""Runs a program, limits its memory and the lines that it writes, and ends all that it has started
+once it ends, or whoever asked for it does.
 
 Run by path with `python -I -S`, and imports nothing of ours. Standard streams are the program's.
 """
@@ -13,6 +13,9 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+
+_LAST_WORDS_S = 5.0
+"""Limit of passing on what an ended program has written."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -76,19 +79,43 @@ def stop(group: int) -> None:
     os._exit(1)
 
 
+def pass_on(output: int, longest: int, group: int) -> None:
+    """Write to standard output what a program writes, and end all where a line is too long.
+
+    Whoever reads lines would keep such a line in memory until it ends.
+    """
+    line = 0
+    while part := os.read(output, 1 << 16):
+        first, last = part.find(b"\n"), part.rfind(b"\n")
+        if line + (len(part) if first < 0 else first) > longest:
+            stop(group)
+        line = line + len(part) if last < 0 else len(part) - 1 - last
+        view = memoryview(part)
+        while view:
+            view = view[os.write(1, view) :]
+
+
 def main() -> None:
-    """Arguments: the pipe, see `opened`, the program's memory in MB, and the command."""
-    lifeline, memory_mb, command = opened(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    """Arguments: the pipe, see `opened`, the program's memory in MB, the bytes of its longest line
+    (0: of any length, and its standard output is this process's own), and the command."""
+    lifeline, memory_mb, longest = opened(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     program = subprocess.Popen(
-        command,
+        sys.argv[4:],
+        stdout=subprocess.PIPE if longest else None,
         start_new_session=True,
         preexec_fn=lambda: begin(memory_mb),  # no thread runs here yet
     )
     signal.signal(signal.SIGTERM, lambda *_: stop(program.pid))
     threading.Thread(target=watch, args=(lifeline, program.pid), daemon=True).start()
+    if program.stdout is not None:
+        output = (program.stdout.fileno(), longest, program.pid)
+        writer = threading.Thread(target=pass_on, args=output, daemon=True)
+        writer.start()
     status = program.wait()
     end(program.pid)
+    if program.stdout is not None:
+        writer.join(_LAST_WORDS_S)
     os._exit(status if status >= 0 else 128 - status)
 
 

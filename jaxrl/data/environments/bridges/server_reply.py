@@ -83,3 +83,16 @@ def _shown(value: Any) -> str:
     return (
         "a number of many digits" if type(value) is int and abs(value) > 1e18 else f"{value!r:.100}"
     )
+
+
+def verified_reward(reply: str) -> float:
+    """The reward in the answer of a NeMo Gym server to `verify`.
+
+    Raises:
+      RuntimeError: there is none, or the server says that it judges its own failure.
+    """
+    fields = read_object(reply, "the answer to verify")
+    if flag(fields.get("mask_sample") or False, "mask_sample"):
+        why = fields.get("failure_reason") or fields.get("failure_kind")
+        raise RuntimeError(f"verify answers mask_sample, so its reward is none: {why!r:.300}")
+    return number(field(fields, "reward", "the answer to verify"), "reward")

@@ -17,11 +17,12 @@ import shlex
 import shutil
 import sys
 import threading
-import urllib.parse
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+from jaxrl.data import http_post
+from jaxrl.data.environments.tools import mcp_bounds
 from jaxrl.data.environments.tools.definition import Tool
 from jaxrl.data.sandbox import scratch
 
@@ -54,7 +55,10 @@ def check(server: str) -> None:
     if importlib.util.find_spec("mcp") is None:
         raise ValueError(f"mcp={server!r} needs the package mcp; pip install 'jaxrl[tools]'")
     if server.startswith(("http://", "https://")):
-        name = urllib.parse.urlsplit(server).hostname or ""
+        try:
+            name = http_post.split(server).hostname or ""
+        except ValueError as error:
+            raise ValueError(f"mcp={server!r}: {error}") from None
         try:
             loopback = name == "localhost" or ipaddress.ip_address(name).is_loopback
         except ValueError:
@@ -219,20 +223,20 @@ class _Session:
     async def _serve(self, server: str) -> None:
         import mcp  # optional
 
+        # It writes a traceback for each text that is no message, of which a server has any number.
+        logging.getLogger("mcp.client").setLevel(logging.CRITICAL)
+        logging.getLogger("mcp.shared").setLevel(logging.CRITICAL)
         if server.startswith(("http://", "https://")):
-            await self._hold(mcp.Client(server))
+            streams = mcp_bounds.open_streams(server, self._seconds, _END_S / 3)
+            await self._hold(mcp.Client(streams))
             return
-        # It writes a traceback for each line that is no message, of which a server has any number.
-        logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
         keeper = str(Path(__file__).parents[1] / "bridges" / "keeper.py")
         variables = {k: v for k, v in os.environ.items() if k in _KEPT}
         with _lifeline() as alive:
-            words = ["-I", "-S", keeper, alive, str(self._memory_mb), *shlex.split(server)]
-            await self._hold(
-                mcp.Client(
-                    mcp.StdioServerParameters(command=sys.executable, args=words, env=variables)
-                )
-            )
+            bounds = [str(self._memory_mb), str(mcp_bounds.LONGEST)]
+            words = ["-I", "-S", keeper, alive, *bounds, *shlex.split(server)]
+            program = mcp.StdioServerParameters(command=sys.executable, args=words, env=variables)
+            await self._hold(mcp.Client(mcp_bounds.counted(mcp.stdio_client(program))))
 
     async def _hold(self, client: Any) -> None:
         async with client:
