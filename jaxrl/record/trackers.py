@@ -7,6 +7,7 @@ run, whose id is kept in `RUN/TRACKER/id`.
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import time
 import uuid
@@ -20,6 +21,9 @@ from jaxrl.printable import printable
 
 _LONGEST_ID = 4096
 """Bytes of the id of a run in a tracker."""
+
+_LONGEST_METRIC = 250
+"""Characters of a metric's name in MLflow."""
 
 Row = Mapping[str, str | float | None]
 """A line of a table, by column."""
@@ -74,7 +78,7 @@ def trackio(directory: Path, project: str, settings: TrackConfig) -> Tracker:
 
     run = client.init(
         project=project,
-        name=_kept_id(directory / "trackio", lambda: _name(directory, settings)),
+        name=_kept_id(directory / "trackio", lambda: _as_id(_name(directory, settings))),
         config=_config(directory) | {"tags": _tags(settings)},
         resume="allow",
         embed=False,
@@ -127,10 +131,18 @@ def mlflow(directory: Path, project: str, settings: TrackConfig) -> Tracker:
 
 
 def _spelled(metric: str) -> str:
-    """A metric's name in the characters that MLflow has, the others spelled out, so that names that
-    differ in them stay distinct."""
+    """A metric's name as MLflow takes it, names that differ staying distinct.
+
+    Characters that it lacks are spelled out. A name that is too long, or that has a part which a
+    path skips, such as `..`, gets a digest, and no slashes.
+    """
     name = metric.replace("@", "_at_")
-    return re.sub(r"[^/\w.\- ]", lambda match: f"_{ord(match[0]):x}_", name)
+    name = re.sub(r"[^/\w.\- ]", lambda match: f"_{ord(match[0]):x}_", name)
+    is_path = all(part.strip(".") for part in name.split("/"))
+    if is_path and len(name) <= _LONGEST_METRIC:
+        return name
+    digest = hashlib.sha256(metric.encode("utf-8", "replace")).hexdigest()[:16]
+    return f"{name.replace('/', '_')[: _LONGEST_METRIC - 17]}_{digest}"
 
 
 def _config(directory: Path) -> dict[str, Any]:
@@ -140,6 +152,11 @@ def _config(directory: Path) -> dict[str, Any]:
 def _name(directory: Path, settings: TrackConfig) -> str:
     """The name of a run, which trackers print, and make names of files and addresses of."""
     return printable(settings.name or directory.name)
+
+
+def _as_id(name: str) -> str:
+    """The name of a run as one that is no path, as trackio names files by it."""
+    return re.sub(r"[/\\]", "_", name).strip(".") or "run"
 
 
 def _tags(settings: TrackConfig) -> list[str]:

@@ -252,6 +252,34 @@ def test_names_that_mlflow_refuses_are_spelled_otherwise_and_stay_distinct(track
     assert len(set(client.logged)) == 6
 
 
+AWKWARD = (
+    "../../x", "a/../b", "x" * 10_000, "x" * 9_999, "\x1b[2J", "a\nb", "", "..", "/etc", "loss/",
+    "//", "step", "'; DROP TABLE", "\u202e",
+)  # fmt: skip
+"""Names of metrics that a judge's criteria or the domains of a file may have."""
+
+
+@pytest.mark.extra
+def test_mlflow_itself_takes_every_name(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "server").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    run_directory(tmp_path)
+    tracker = trackers.mlflow(tmp_path, "a-project", TrackConfig(name="../up"))
+    tracker.log(1, dict.fromkeys(AWKWARD, 1.0))
+    tracker.close()
+    run = mlflow.MlflowClient().get_run((tmp_path / "mlflow" / "id").read_text())
+    assert len(run.data.metrics) == len(AWKWARD)
+
+
+@pytest.mark.parametrize("tracked", ["trackio"], indirect=True)
+@pytest.mark.parametrize("name", ["../up", "..", "a/b", "/etc", "x" * 200, "%00", "-rf"])
+def test_a_run_of_any_name_is_tracked(name, tracked, tmp_path, monkeypatch):
+    trackers.trackio(tmp_path, "a-project", TrackConfig(name=name)).log(1, {"loss": 1.0})
+    assert not {"/", "..", ""} & {(tmp_path / "trackio" / "id").read_text()}
+    assert "/" not in (tmp_path / "trackio" / "id").read_text()
+
+
 def test_completions_of_a_step_as_a_table():
     problem = types.SimpleNamespace(prompt="1+1=", answer=2)
     scores = [Score(1.0, parts={"right": 1.0}), Score(None, error="it raised"), *[Score(0.0)] * 2]
