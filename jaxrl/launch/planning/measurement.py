@@ -141,7 +141,7 @@ def compare(parts: Mapping[str, Any]) -> list[Comparison]:
     plans = parts.get("plan", {}).get("results", {})
     comparisons = []
     for step, plan in plans.items():
-        if step.endswith(_COMPILED):
+        if step.endswith(_COMPILED) or not isinstance(plan, Mapping):
             continue
         plan = plan | plans.get(step + _COMPILED, {})
         measured = _measured(parts, step)
