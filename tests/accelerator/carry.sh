@@ -8,8 +8,7 @@
 #     python3 -m pip install -q --no-index --no-deps --no-compile --target SITE DIR/*.whl
 #
 # Packages that only some tasks need stay behind (tensorflow-datasets, reasoning-gym, math-verify,
-# sacrebleu),
-# and so do packaged weights, which are larger than all else together.
+# sacrebleu), and so do packaged weights, which are larger than all else together.
 set -eu
 folder=${1:?usage: sh tests/accelerator/carry.sh DIR}
 python=${PYTHON:-python3}
