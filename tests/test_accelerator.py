@@ -210,10 +210,19 @@ def test_what_is_carried_is_what_the_project_asks_for():
     for name, version in carried.items():
         if name in asked:
             assert asked[name].specifier.contains(version), name
-    there = {  # on a machine with jax, torch and transformers
-        "jax", "flax", "optax", "orbax-checkpoint", "chex", "tokenizers", "safetensors", "jinja2",
-        "rich", "pyyaml", "protobuf", "matplotlib", "sentencepiece", "importlib_resources",
+    there = {  # on a machine with JAX and transformers
+        "jax", "flax", "optax", "orbax-checkpoint", "chex", "tokenizers", "safetensors", "rich",
+        "pyyaml", "protobuf",
     }  # fmt: skip
-    behind = {"tensorflow-datasets", "reasoning-gym", "math-verify", "sacrebleu"}
+    behind = {"tensorflow-datasets", "reasoning-gym", "math-verify", "sacrebleu", "matplotlib"}
     assert asked.keys() == (asked.keys() & carried.keys()) | there | behind
     assert all(name in script for name in behind)
+
+
+def test_the_measurement_needs_no_packages_of_tests_alone():
+    """A machine that is measured has no pytest; the import fails if anything imports it."""
+    without = "import sys; sys.modules |= dict.fromkeys(('pytest', 'hypothesis', 'matplotlib'))"
+    modules = ", ".join(sorted({part.where.partition(":")[0] for part in parts.PARTS}))
+    code = f"{without}\nimport tests.accelerator.__main__, tests.accelerator.part, {modules}"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
