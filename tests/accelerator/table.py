@@ -107,7 +107,7 @@ def _plans(parts: Mapping[str, Any]) -> list[str]:
     """Each prediction against what was measured, and whether its error is within the aim."""
     rows = [
         [
-            c.step, f"{c.quantity}, {c.unit}", f"{c.predicted:.3g}", f"{c.measured:.3g}",
+            c.step, f"{c.quantity}, {c.unit}", f"{c.predicted:.3g}", f"{c.actual:.3g}",
             f"{c.error:+.0%}", f"{measurement.AIMS[c.unit]:.0%}",
         ]
         for c in measurement.compare(parts)

@@ -106,7 +106,7 @@ def name_of(device: str) -> str | None:
 def describe(name: str, chip: Chip) -> list[str]:
     """Lines that tell a chip's numbers, each with its source."""
     hbm, flops, bandwidth, wire, efficiency = chip
-    told = {
+    sources_of = {
         f"{hbm.value / 2**30:.0f} GiB": hbm.source,
         f"{flops.value / 1e12:.0f} Tflop/s in bf16": flops.source,
         f"{bandwidth.value / 1e9:.0f} GB/s from memory": bandwidth.source,
@@ -117,9 +117,9 @@ def describe(name: str, chip: Chip) -> list[str]:
     else:
         curve = ", ".join(f"{part:.0%} of {rows:.0f}" for rows, part in efficiency.points)
         share = f"in products, by rows, of its arithmetic {curve}"
-    told[share] = efficiency.source
-    sources = dict.fromkeys(told.values())
+    sources_of[share] = efficiency.source
+    sources = dict.fromkeys(sources_of.values())
     return [
-        f"a {name} has {', '.join(text for text, of in told.items() if of == source)} ({source})"
+        f"a {name} has {', '.join(text for text, its in sources_of.items() if its == source)} ({source})"
         for source in sources
     ]

@@ -312,7 +312,7 @@ def _times(
 ) -> Iterator[str]:
     size, rollout, (update, sampling) = jax.sharding.get_mesh().size, config.rollout, costs
     tokens, frozen = batch.micro_batches * batch.micro_tokens, bool(config.lora.rank)
-    train, bound = update.on(chip)
+    train, bound = update.seconds_on(chip)
     needed = roofline.train_flops(model, tokens, batch.row, "none", frozen=frozen) / size
     caveat = "" if compiled else "; compiling adds what wires take"
     yield (
@@ -321,7 +321,7 @@ def _times(
     )
     if sampling is None:
         return
-    decode, bound = sampling.on(chip)
+    decode, bound = sampling.seconds_on(chip)
     yield (
         f"{rollout.prompts * rollout.group_size} completions of {rollout.max_new_tokens} tokens "
         f"take {decode:.2f} s at best, bound by {bound}"

@@ -37,18 +37,18 @@ class Comparison(NamedTuple):
     quantity: str
     unit: str
     predicted: float
-    measured: float
+    actual: float
 
     @property
     def error(self) -> float:
         """Relative to what was measured; below 0 where the prediction is too small."""
-        return self.predicted / self.measured - 1
+        return self.predicted / self.actual - 1
 
     def __str__(self) -> str:
         aim = "" if abs(self.error) <= AIMS[self.unit] else f" (aim: {AIMS[self.unit]:.0%})"
         return (
             f"{self.step}, {self.quantity}: planned {self.predicted:.3g} {self.unit}, measured "
-            f"{self.measured:.3g} {self.unit}, error {self.error:+.0%}{aim}"
+            f"{self.actual:.3g} {self.unit}, error {self.error:+.0%}{aim}"
         )
 
 
@@ -111,7 +111,7 @@ def lines(measurement: Measurement, update: Costs, sampling: Costs | None) -> It
     yield from (f"  {line}" for line in chips.describe(measurement.name, measurement.chip))
     for what, costs in {"the update takes": update, "sampling takes": sampling}.items():
         if costs is not None:
-            spent, bound = costs.on(measurement.chip)
+            spent, bound = costs.seconds_on(measurement.chip)
             yield f"  {what} {spent:.3g} s, bound by {bound}"
     if measurement.comparisons:
         yield f"plans of steps that were measured on {measurement.device}, {measurement.day}:"
@@ -144,11 +144,11 @@ def compare(parts: Mapping[str, Any]) -> list[Comparison]:
         if step.endswith(_COMPILED) or not isinstance(plan, Mapping):
             continue
         plan = plan | plans.get(step + _COMPILED, {})
-        measured = _measured(parts, step)
+        actual = _actual(parts, step)
         for quantity, unit, keys, value in (
-            ("update", "s", ("update_seconds_calibrated", "update_seconds"), measured["update"]),
-            ("sampling", "s", ("sample_seconds_calibrated", "sample_seconds"), measured["sample"]),
-            ("memory", "GiB", ("gib",), measured["gib"]),
+            ("update", "s", ("update_seconds_calibrated", "update_seconds"), actual["update"]),
+            ("sampling", "s", ("sample_seconds_calibrated", "sample_seconds"), actual["sample"]),
+            ("memory", "GiB", ("gib",), actual["gib"]),
         ):
             predicted = next((plan[key] for key in keys if key in plan), None)
             if predicted is not None and value:
@@ -159,7 +159,7 @@ def compare(parts: Mapping[str, Any]) -> list[Comparison]:
 _COMPILED = ", compiled"
 
 
-def _measured(parts: Mapping[str, Any], step: str) -> dict[str, float | None]:
+def _actual(parts: Mapping[str, Any], step: str) -> dict[str, float | None]:
     """Seconds of the update and of sampling, and GiB; of a step without sampling, its seconds."""
     part, _, key = step.partition(" ")
     results = parts.get(part, {}).get("results", {})

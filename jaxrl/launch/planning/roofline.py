@@ -209,7 +209,7 @@ class Costs(NamedTuple):
     """Of its products."""
     times: int = 1
 
-    def on(self, chip: Chip) -> tuple[float, str]:
+    def seconds_on(self, chip: Chip) -> tuple[float, str]:
         """Least seconds on a chip, and what they are bound by."""
         once, bound = seconds(chip, self.flops, self.memory, self.wire, self.rows)
         return self.times * once, bound
