@@ -118,8 +118,8 @@ def describe(name: str, chip: Chip) -> list[str]:
         curve = ", ".join(f"{part:.0%} of {rows:.0f}" for rows, part in efficiency.points)
         share = f"in products, by rows, of its arithmetic {curve}"
     sources_of[share] = efficiency.source
-    sources = dict.fromkeys(sources_of.values())
-    return [
-        f"a {name} has {', '.join(text for text, its in sources_of.items() if its == source)} ({source})"
-        for source in sources
-    ]
+    lines = []
+    for source in dict.fromkeys(sources_of.values()):
+        texts = (text for text, origin in sources_of.items() if origin == source)
+        lines.append(f"a {name} has {', '.join(texts)} ({source})")
+    return lines
