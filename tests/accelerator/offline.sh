@@ -1,7 +1,7 @@
 #!/bin/sh
 # Rehearses the measurement as on a machine without network: with what it has and the carried wheels.
 #
-#     sh tests/accelerator/offline.sh PYTHON OUT
+#     sh tests/accelerator/offline.sh PYTHON OUT [FLAGS of tests.accelerator, as --budget 1500]
 #
 # PYTHON is a CPython 3.12 with jax, flax, optax, orbax-checkpoint and chex, and torch and
 # transformers if they are to be part of it. The wheels are fetched; after that there is neither a
@@ -10,6 +10,7 @@ set -eu
 python=${1:?usage: sh tests/accelerator/offline.sh PYTHON OUT}
 mkdir -p "${2:?usage: sh tests/accelerator/offline.sh PYTHON OUT}"
 out=$(cd "$2" && pwd)
+shift 2
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -35,4 +36,4 @@ $isolated "$python" -m pip install -q --no-index --no-deps --no-compile --target
     "$work"/wheels/*.whl
 cd "$work/copy"
 $isolated PYTHONPATH="$work/site" "$python" -m tests.accelerator --rehearse --out "$out" \
-    --work "$work/work"
+    --work "$work/work" "$@"
