@@ -56,6 +56,16 @@ def test_all_parts_are_rehearsed(tmp_path):
     table.render(whole)
 
 
+@pytest.mark.parity
+@pytest.mark.broad
+def test_the_peer_is_rehearsed(tmp_path):
+    pytest.importorskip("trl")
+    run = command(tmp_path / "out", "--rehearse", "--parts", "peer", timeout=590)
+    assert run.returncode == 0, run.stdout + run.stderr
+    results = json.loads((tmp_path / "out" / "peer.json").read_text())["results"]
+    assert any("step_seconds" in result for result in results.values()), results
+
+
 def test_an_unknown_part_is_refused(tmp_path):
     run = command(tmp_path / "out", "--parts", "kernel")
     assert run.returncode == 2
