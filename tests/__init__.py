@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import pytest
 
 COMPILED = str(Path(tempfile.gettempdir()) / "jaxrl-tests-cache")
 """Where they keep compiled programs, unless JAX_COMPILATION_CACHE_DIR says otherwise."""
@@ -18,5 +17,7 @@ know, and no longer have this one."""
 
 def broad_except(ordinary: Iterable[str], cases: Iterable[str]) -> list[Any]:
     """The cases of a parametrised test; those that are not named get the marker `broad`."""
+    import pytest  # which a machine that is measured by `tests.accelerator` may lack
+
     kept = frozenset(ordinary)
     return [c if c in kept else pytest.param(c, marks=pytest.mark.broad) for c in cases]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
-from tests.accelerator import parts, runner, settings, table
+from tests.accelerator import parts, plans, runner, settings, table
 from tests.accelerator.parts import Part
 
 ROOT = Path(__file__).parents[1]
@@ -51,6 +54,16 @@ def test_all_parts_are_rehearsed(tmp_path):
     whole = json.loads((out / "accelerator.json").read_text())
     assert whole["parts"]["exact"]["results"]["default operations, resumed"]["equal"]
     table.render(whole)
+
+
+@pytest.mark.parity
+@pytest.mark.broad
+def test_the_peer_is_rehearsed(tmp_path):
+    pytest.importorskip("trl")
+    run = command(tmp_path / "out", "--rehearse", "--parts", "peer", timeout=590)
+    assert run.returncode == 0, run.stdout + run.stderr
+    results = json.loads((tmp_path / "out" / "peer.json").read_text())["results"]
+    assert any("step_seconds" in result for result in results.values()), results
 
 
 def test_an_unknown_part_is_refused(tmp_path):
@@ -132,12 +145,13 @@ def test_a_report_holds_what_json_cannot(tmp_path):
 
 
 def test_a_plan_is_read():
-    from tests.accelerator import plans
-
     text = (
         "train step, compiled        1234.5 MiB a device (XLA on CPU)\n"
         "an update of 36864 tokens takes 0.41 s at best, bound by arithmetic (MFU 61%)\n"
         "128 completions of 256 tokens take 0.52 s at best, bound by memory\n"
+        "at the rates of a measurement:\n"
+        "  the update takes 0.625 s, bound by arithmetic\n"
+        "  sampling takes 8.1e-05 s, bound by memory\n"
         "41.20 GiB of 80 GiB of a h100: fits\n"
     )
     assert plans.read(text) == {
@@ -147,5 +161,78 @@ def test_a_plan_is_read():
         "update_bound_by": "arithmetic",
         "sample_seconds": 0.52,
         "sample_bound_by": "memory",
+        "update_seconds_calibrated": 0.625,
+        "sample_seconds_calibrated": 8.1e-05,
         "gib": 41.2,
     }
+
+
+def test_plans_are_for_the_device_and_at_its_rates_once_they_are_measured(tmp_path):
+    here = settings.Settings(False, tmp_path / "work", tmp_path / "out")
+    for folder in (here.out, here.work / "plans"):
+        folder.mkdir(parents=True)
+    device = {"status": "done", "results": {"device": {"kind": "NVIDIA H200"}}}
+    parts_of = {"imports": {}, "device": device, "kernels": {}}
+    document = {"started": "2031-01-02T03:04:05Z", "rehearsal": False, "parts": parts_of}
+    (here.out / settings.TOTAL).write_text(json.dumps(document))
+    report = settings.Report(here.out / "plan.json")
+    flags = plans.device_flags(here, report)
+    assert flags == [
+        "--topology",
+        "h200",
+        "--measurement",
+        str(here.work / "plans/measurement.json"),
+    ]
+    assert list(json.loads(Path(flags[-1]).read_text())["parts"]) == ["device"]
+    device["results"]["device"]["kind"] = "NVIDIA L4"
+    (here.out / settings.TOTAL).write_text(json.dumps(document))
+    assert plans.device_flags(here, report) == ["--topology", "h100"]
+    assert "'NVIDIA L4', which is none of the chips" in report.failures["rates of the device"]
+
+
+def test_a_table_holds_predictions_and_the_choice_of_attention_against_what_was_measured():
+    step = {"train_seconds": 2.0, "sample_seconds": 1.0, "peak_device_bytes": 10 * 2**30}
+    results = {
+        "plan": {"chip": "h200", "grpo-0.6b-full": {"update_seconds": 1.0, "gib": 10.5}},
+        "grpo-0.6b-full": {"measured": step, "config": {}},
+        "kernels": {
+            "auto": {"float32": "xla", "bfloat16": "cudnn"},
+            "shared prompt bfloat16 xla": {"out": 0.1, "both_seconds": 0.002},
+            "shared prompt bfloat16 cudnn": {"out": 0.1, "both_seconds": 0.003},
+            "shared prompt bfloat16 pallas-triton": {"out": 0.1, "both_seconds": 0.001},
+        },
+    }
+    measured = {name: {"status": "done", "results": value} for name, value in results.items()}
+    text = table.render({
+        "rehearsal": False, "started": "2031", "seconds": 1.0, "revision": "", "parts": measured,
+    })  # fmt: skip
+    assert "| grpo-0.6b-full | update, s | 1 | 2 | -50% | 25% |" in text
+    assert "| grpo-0.6b-full | memory, GiB | 10.5 | 10 | +5% | 10% |" in text
+    assert "| shared prompt | bfloat16 | cudnn | xla | pallas-triton | 1.5 |" in text
+
+
+def test_what_is_carried_is_what_the_project_asks_for():
+    """Each wheel of carry.sh is of a version that pyproject.toml allows, and none is missing."""
+    script = (ROOT / "tests" / "accelerator" / "carry.sh").read_text()
+    carried = dict(re.findall(r"([\w.-]+)==([\w.]+)", script))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = {need.name: need for need in map(Requirement, project["dependencies"])}
+    for name, version in carried.items():
+        if name in asked:
+            assert asked[name].specifier.contains(version), name
+    there = {  # on a machine with JAX and transformers
+        "jax", "flax", "optax", "orbax-checkpoint", "chex", "tokenizers", "safetensors", "rich",
+        "pyyaml", "protobuf",
+    }  # fmt: skip
+    behind = {"tensorflow-datasets", "reasoning-gym", "math-verify", "sacrebleu", "matplotlib"}
+    assert asked.keys() == (asked.keys() & carried.keys()) | there | behind
+    assert all(name in script for name in behind)
+
+
+def test_the_measurement_needs_no_packages_of_tests_alone():
+    """A machine that is measured has no pytest; the import fails if anything imports it."""
+    without = "import sys; sys.modules |= dict.fromkeys(('pytest', 'hypothesis', 'matplotlib'))"
+    modules = ", ".join(sorted({part.where.partition(":")[0] for part in parts.PARTS}))
+    code = f"{without}\nimport tests.accelerator.__main__, tests.accelerator.part, {modules}"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr

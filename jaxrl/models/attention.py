@@ -171,8 +171,9 @@ def check(config: DecoderConfig) -> None:
 def choose(
     platform: str, q: jax.Array, k: jax.Array, v: jax.Array, softcap: float | None
 ) -> Kernel:
-    """The fastest kernel that serves; shapes as in `attend`.
+    """The kernel that is expected to be fastest of those that serve; shapes as in `attend`.
 
+    No device has measured it yet: `python -m tests.accelerator` lists where another was faster.
     A few queries, as in decoding, read the keys once whatever the kernel: XLA. On TPU splash
     attention serves all else. On GPU cuDNN serves 16-bit heads of equal size, up to 128 and a
     multiple of 8, without a soft-cap; the rest is XLA's.

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 from tests.accelerator.settings import Report, Settings
 
 _QUERY = "name,memory.total,driver_version,clocks.sm,clocks.mem,power.limit,temperature.gpu"
+ROWS = (16, 128, 1024, 8192)
+"""Of the products by which a plan knows a device: slots of a sampler, tokens of a micro-batch."""
 
 
 def seconds(function: Callable[..., Any], *arguments: Any, repeats: int = 10) -> float:
@@ -43,6 +45,8 @@ def measure(settings: Settings, report: Report) -> None:
     size = settings.sized(8192, 256)
     with report.attempt("matmul"):
         report.add("matmul_flops", matmuls(size))
+    with report.attempt("matmul by rows"):
+        report.add("matmul_flops_by_rows", matmuls_by_rows(size))
     with report.attempt("copy"):
         report.add("copy_bytes", copies(settings.sized(2**31, 2**22)))
     with report.attempt("transfer"):
@@ -64,6 +68,25 @@ def matmuls(size: int) -> dict[str, float]:
         a = jax.random.normal(key, (size, size), dtype)
         product = jax.jit(lambda x, y, p=precision: jnp.matmul(x, y, precision=p))
         rates[name] = 2 * size**3 / seconds(product, a, a)
+    return rates
+
+
+def matmuls_by_rows(size: int) -> dict[int, float]:
+    """Operations a second of bf16 products of few or many rows with one square matrix.
+
+    Ten in a row within a program, so that no launch is counted; the matrix is larger than caches.
+    """
+    keys = jax.random.split(jax.random.key(5))
+    matrix = jax.random.normal(keys[0], (size, size), jnp.bfloat16) * size**-0.5
+
+    @jax.jit
+    def chain(x: jax.Array, matrix: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 10, lambda _, x: x @ matrix, x)
+
+    rates = {}
+    for rows in ROWS:
+        x = jax.random.normal(keys[1], (rows, size), jnp.bfloat16)
+        rates[rows] = 20 * rows * size**2 / seconds(chain, x, matrix, repeats=5)
     return rates
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import jax
 from jaxrl import config as configs
 from jaxrl.config import Config, EvalConfig, RolloutConfig, RolloutLogConfig
 from jaxrl.data.types import Problem, Score, Task
-from jaxrl.launch.planning import roofline
+from jaxrl.launch.planning import chips, roofline
 from jaxrl.models import load
 from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import DecoderConfig
@@ -191,15 +192,19 @@ def _phases(row: dict[str, float]) -> dict[str, float]:
 
 
 def rates(settings: Settings) -> dict[str, float]:
-    """Rates of the part `device`, or its maker's where that part gave none."""
+    """Rates of the part `device`, or its maker's where that part gave none.
+
+    Of a device that is none of the table, what is stated is not-a-number.
+    """
     found = settings.other("device")
-    chip = roofline.CHIPS["h200" if "H200" in jax.devices()[0].device_kind else "h100"]
+    chip = chips.CHIPS.get(chips.name_of(jax.devices()[0].device_kind) or "")
+    flops, bandwidth = (chip.flops.value, chip.bandwidth.value) if chip else (math.nan, math.nan)
     copied = found.get("copy_bytes", {})
     return {
-        "flops": found.get("matmul_flops", {}).get("bf16", chip.flops),
-        "bandwidth": max(copied.values(), default=chip.bandwidth),
-        "stated_flops": chip.flops,
-        "stated_bandwidth": chip.bandwidth,
+        "flops": found.get("matmul_flops", {}).get("bf16", flops),
+        "bandwidth": max(copied.values(), default=bandwidth),
+        "stated_flops": flops,
+        "stated_bandwidth": bandwidth,
     }
 
 
@@ -250,9 +255,9 @@ def train_flops(config: Config, model: DecoderConfig, tokens: float) -> tuple[fl
     pairs = rollout.prompts * (p * p / 2 + rollout.group_size * (n * p + n * n / 2))
     inner = 4 * model.num_heads * model.head_dim * model.num_layers * pairs
     forward = 2 * weights * needed + inner + head
-    times = 2 if config.lora.rank else 3
-    computed = roofline.train_flops(model, int(needed), row, config.remat) * times / 3
-    return times * forward, computed
+    frozen = bool(config.lora.rank)
+    computed = roofline.train_flops(model, int(needed), row, config.remat, frozen=frozen)
+    return (2 if frozen else 3) * forward, computed
 
 
 def decoding(

@@ -20,13 +20,14 @@ from tests.accelerator.settings import Report, Settings, remaining
 Attend = Callable[..., jax.Array]
 """`(q, k, v, visible_until [B, T]) -> [B, T, N, H]`."""
 _NAMES = ("out", "dq", "dk", "dv")
+DTYPES = ("float32", "bfloat16")
 
 
 def measure(settings: Settings, report: Report) -> None:
     """Errors and seconds of each kernel, by dtype and mask; and of the decoding step."""
     length, heads, shared = settings.sized((2048, 16, 8), (256, 4, 2))
     size, rows = settings.sized(128, 16), 2
-    gpu = jax.default_backend() == "gpu"
+    platform = jax.default_backend()
     for slots, width in settings.sized([(128, 512), (128, 2048)], [(8, 64)]):
         with report.attempt(f"decode {slots}x{width}"):
             report.add(f"decode {slots}x{width}", decode(slots, width, heads, shared, size))
@@ -36,10 +37,15 @@ def measure(settings: Settings, report: Report) -> None:
         for name, until in masks(length).items()
     }
     exact = {name: reference(*inputs, until) for name, until in every.items()}
-    for dtype, which in kernels(gpu=gpu):
+    auto = {d: attention.choose(platform, *(x.astype(d) for x in inputs), None) for d in DTYPES}
+    report.add("auto", auto)
+    for dtype, which in kernels(platform):
         cast = [x.astype(dtype) for x in inputs]
         run = jax.jit(functools.partial(outcome, KERNELS[which]))
-        served = list(every)[: {"pallas-mosaic": 1, "pallas-triton": 2}.get(which, len(every))]
+        few = {"pallas-mosaic": 1, "pallas-triton": 2} | (
+            {"splash": 1} if platform == "cpu" else {}
+        )
+        served = list(every)[: few.get(which, len(every))]
         for mask in served:
             name = f"{mask} {dtype} {which}"
             if remaining() < 10:
@@ -83,13 +89,17 @@ def trie(length: int) -> np.ndarray:
     return until
 
 
-def kernels(*, gpu: bool) -> list[tuple[str, str]]:
-    """What can be compared here, as (dtype, kernel): ours first, then JAX's examples."""
-    ours = [("float32", "xla"), ("bfloat16", "xla")]
-    if not gpu:
-        return ours
-    outside = [(dtype, "pallas-triton") for dtype in ("bfloat16", "float32")]
-    return [*ours, ("bfloat16", "cudnn"), *outside, ("bfloat16", "pallas-mosaic")]
+def kernels(platform: str) -> list[tuple[str, str]]:
+    """What can be compared here, as (dtype, kernel): ours first, then JAX's examples.
+
+    On CPU splash attention is emulated, which rehearses it.
+    """
+    plain = [(dtype, "xla") for dtype in DTYPES]
+    if platform == "gpu":
+        outside = [(dtype, "pallas-triton") for dtype in reversed(DTYPES)]
+        return [*plain, ("bfloat16", "cudnn"), *outside, ("bfloat16", "pallas-mosaic")]
+    dtypes = ("bfloat16",) if platform == "cpu" else DTYPES
+    return [*plain, *((dtype, "splash") for dtype in dtypes)]
 
 
 def _ours(which: Any, q: jax.Array, k: jax.Array, v: jax.Array, until: jax.Array) -> jax.Array:
@@ -124,6 +134,7 @@ def _mosaic(q: jax.Array, k: jax.Array, v: jax.Array, until: jax.Array) -> jax.A
 KERNELS: dict[str, Attend] = {
     "xla": functools.partial(_ours, "xla"),
     "cudnn": functools.partial(_ours, "cudnn"),
+    "splash": functools.partial(_ours, "splash"),
     "pallas-triton": _triton,
     "pallas-mosaic": _mosaic,
 }

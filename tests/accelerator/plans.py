@@ -7,18 +7,25 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxrl import config as configs
 from jaxrl.config import Config
+from jaxrl.launch.planning import measurement
 from tests.accelerator import grpo, models, tuning
-from tests.accelerator.settings import Report, Settings, remaining
+from tests.accelerator.settings import TOTAL, Report, Settings, remaining
 
 _TRAIN = re.compile(r"an update of (\d+) tokens takes ([\d.]+) s at best, bound by (\w+)")
 _SAMPLE = re.compile(r"tokens take ([\d.]+) s at best, bound by (\w+)")
 _NEEDS = re.compile(r"^([\d.]+) GiB of (\d+) GiB")
 _STEP = re.compile(r"train step, compiled\s+([\d.]+) MiB")
+_CALIBRATED = re.compile(r"^  (?:the )?(update|sampling) takes ([\d.e-]+) s, bound by")
+_WAIT = 90.0
+"""Seconds that plans wait for the rates of the device, which are measured meanwhile."""
+_ELSE = "h100"
+"""The chip that is planned for where the device is none of the table."""
 
 
 def planned(settings: Settings) -> dict[str, Config]:
@@ -44,6 +51,7 @@ def measure(settings: Settings, report: Report) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(configs.to_dict(config), indent=1))
         written[name] = file
+    flags = device_flags(settings, report)
     compiled = (False,) if settings.rehearse else (False, True)
     for compiling in compiled:
         for name, file in written.items():
@@ -52,17 +60,44 @@ def measure(settings: Settings, report: Report) -> None:
                 report.skip(label, "the limit of this part is near")
                 continue
             with report.attempt(label):
-                report.add(label, plan(file, compiling=compiling))
+                report.add(label, plan(file, flags, compiling=compiling))
 
 
-def plan(file: Path, *, compiling: bool) -> dict[str, Any]:
-    """The plan of a config for one H100, by the command itself."""
-    flags = [] if compiling else ["--no-compile"]
-    command = [sys.executable, "-m", "jaxrl.launch.cli", "plan", str(file), "--topology", "h100-1"]
+def device_flags(settings: Settings, report: Report) -> list[str]:
+    """The flags that name this device's chip, and its rates once they are measured.
+
+    What is kept of the measurement is a copy, as the file of all parts changes meanwhile.
+    """
+    if settings.rehearse:
+        return ["--topology", _ELSE]
+    document, limit = _device_part(settings), time.monotonic() + min(_WAIT, remaining() / 2)
+    while not document and time.monotonic() < limit:
+        time.sleep(0.5)
+        document = _device_part(settings)
+    file = settings.work / "plans" / "measurement.json"
+    file.write_text(json.dumps(document))
+    with report.attempt("rates of the device"):
+        name = measurement.read(file).name
+        report.add("chip", name)
+        return ["--topology", name, "--measurement", str(file)]
+    return ["--topology", _ELSE]
+
+
+def _device_part(settings: Settings) -> dict[str, Any]:
+    """The measurement as far as the part `device`; empty before that part has ended."""
+    try:
+        document = json.loads((settings.out / TOTAL).read_text())
+        return document | {"parts": {"device": document["parts"]["device"]}}
+    except (OSError, ValueError, KeyError):  # it is not there yet, or is being written
+        return {}
+
+
+def plan(file: Path, flags: Sequence[str], *, compiling: bool) -> dict[str, Any]:
+    """The plan of a config for one device, by the command itself."""
+    command = [sys.executable, "-m", "jaxrl.launch.cli", "plan", str(file), *flags]
+    command += [] if compiling else ["--no-compile"]
     start = time.perf_counter()
-    run = subprocess.run(
-        [*command, *flags], capture_output=True, text=True, timeout=max(5, remaining() - 5)
-    )
+    run = subprocess.run(command, capture_output=True, text=True, timeout=max(5, remaining() - 5))
     if run.returncode:
         raise RuntimeError(f"{' '.join(command)}: {run.stdout[-500:]} {run.stderr[-1000:]}")
     return read(run.stdout) | {"plan_seconds": time.perf_counter() - start}
@@ -81,4 +116,7 @@ def read(text: str) -> dict[str, Any]:
             found["gib"] = float(match[1])
         elif match := _STEP.search(line):
             found["step_mib"] = float(match[1])
+        elif match := _CALIBRATED.search(line):
+            name = {"update": "update", "sampling": "sample"}[match[1]]
+            found[f"{name}_seconds_calibrated"] = float(match[2])
     return found

@@ -17,10 +17,9 @@ from typing import Any
 
 from tests.accelerator import parts, settings
 from tests.accelerator.parts import Part
+from tests.accelerator.settings import TOTAL
 
 ROOT = Path(__file__).parents[2]
-TOTAL = "accelerator.json"
-"""All parts in one file, of which the table is made."""
 _QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 """Of a rehearsal, most of which is compiling."""
 _SPARE = 4.0

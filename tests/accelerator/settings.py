@@ -14,6 +14,8 @@ from typing import Any
 
 END = "JAXRL_ACCELERATOR_END"
 """Variable of a part's process: the time, in seconds since 1970, at which it is stopped."""
+TOTAL = "accelerator.json"
+"""All parts in one file, of which the table is made."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from jaxrl.launch.planning import measurement
+
+OURS = ("xla", "cudnn", "splash")
+"""Kernels that `--attention` takes; others that were measured are of no library here."""
 STEP_COLUMNS = {
     "Step, s": "step_seconds",
     "Sample": "sample_seconds",
@@ -25,7 +29,7 @@ def render(whole: Mapping[str, Any]) -> str:
     """All of a measurement that has results, and what failed or is missing."""
     parts = whole["parts"]
     lines = [*_head(whole), *_status(parts), *_rates(parts), *_steps(parts), *_peer(parts)]
-    lines += _plans(parts)
+    lines += [*_plans(parts), *_attention(parts)]
     for name, title in (
         ("parity", "Parity"),
         ("kernels", "Attention against fp64, relative error in norm"),
@@ -65,6 +69,7 @@ def _rates(parts: Mapping[str, Any]) -> list[str]:
         [f"{kind} {name}", f"{rate / scale:.4g} {unit}"]
         for key, kind, scale, unit in (
             ("matmul_flops", "matmul", 1e12, "Tflop/s"),
+            ("matmul_flops_by_rows", "matmul bf16, rows", 1e12, "Tflop/s"),
             ("copy_bytes", "memory", 1e9, "GB/s"),
             ("host_bytes", "host", 1e9, "GB/s"),
             ("launch_seconds", "launch", 1e-6, "us"),
@@ -99,24 +104,39 @@ def _peer(parts: Mapping[str, Any]) -> list[str]:
 
 
 def _plans(parts: Mapping[str, Any]) -> list[str]:
+    """Each prediction against what was measured, and whether its error is within the aim."""
+    rows = [
+        [
+            c.step, f"{c.quantity}, {c.unit}", f"{c.predicted:.3g}", f"{c.actual:.3g}",
+            f"{c.error:+.0%}", f"{measurement.AIMS[c.unit]:.0%}",
+        ]
+        for c in measurement.compare(parts)
+    ]  # fmt: skip
+    return _table(["`jaxrl plan` of", "What", "Planned", "Measured", "Error", "Aim"], rows)
+
+
+def _attention(parts: Mapping[str, Any]) -> list[str]:
+    """What `attention=auto` takes, and whether another kernel of ours was faster."""
+    results = parts.get("kernels", {}).get("results", {})
+    taken, times = results.get("auto", {}), dict[tuple[str, str], dict[str, float]]()
+    for name, value in results.items():
+        if isinstance(value, dict) and "both_seconds" in value:
+            mask, dtype, kernel = name.rsplit(" ", 2)
+            times.setdefault((mask, dtype), {})[kernel] = value["both_seconds"]
     rows = []
-    for name, plan in parts.get("plan", {}).get("results", {}).items():
-        label = name.removesuffix(", compiled")
-        part, _, key = label.partition(" ")
-        found = parts.get(part, {}).get("results", {})
-        measured = found.get(key, {}) if key else found.get("measured", {})
-        train = measured.get("train_seconds") or measured.get("step_seconds")
-        peak = measured.get("peak_device_bytes")
-        gib = peak / 2**30 if peak else None
-        figures = plan.get("update_seconds"), train, plan.get("sample_seconds")
-        figures += measured.get("sample_seconds"), plan.get("gib"), gib
-        rows.append([name, *(_figure("plan", value) for value in figures)])
-    heads = ["`jaxrl plan`", "Update, planned s", "measured", "Sampling, planned s", "measured"]
-    return _table([*heads, "GiB, planned", "measured"], rows)
+    for (mask, dtype), of in times.items():
+        ours = {kernel: spent for kernel, spent in of.items() if kernel in OURS}
+        fastest, any_fastest = min(ours, key=ours.__getitem__), min(of, key=of.__getitem__)
+        chosen = taken.get(dtype)
+        ratio = _figure("ratio", ours[chosen] / ours[fastest]) if chosen in ours else ""
+        rows.append([mask, dtype, chosen, fastest, any_fastest, ratio])
+    heads = ["Mask", "dtype", "`auto` takes", "fastest of `--attention`", "fastest of all"]
+    return _table([*heads, "`auto`, times its fastest"], rows)
 
 
 def _records(title: str, results: Mapping[str, Any]) -> list[str]:
     """A table of records with the same fields; plain values stand in lines before it."""
+    results = {k: v for k, v in results.items() if k != "auto"}
     records = {k: v for k, v in results.items() if isinstance(v, dict)}
     if not results:
         return []

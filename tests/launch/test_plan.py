@@ -16,9 +16,9 @@ from jax.sharding import PartitionSpec as P
 
 from jaxrl.config import Config, FreshModel
 from jaxrl.launch.planning import batch as plan_batch
-from jaxrl.launch.planning import command, roofline, shapes
+from jaxrl.launch.planning import chips, command, measurement, roofline, shapes
+from jaxrl.launch.planning.chips import Chip, Curve, Figure, Source
 from jaxrl.launch.planning.command import PlanConfig
-from jaxrl.launch.planning.roofline import Chip
 from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder
@@ -231,10 +231,148 @@ def test_a_token_reads_rows_of_tables_and_not_their_whole(monkeypatch):
 
 
 def test_a_step_takes_what_its_scarcest_resource_takes():
-    chip = Chip(hbm=1, flops=10, bandwidth=5, wire=2)
-    assert roofline.seconds(chip, 20, 5, 2) == (2, "arithmetic")
-    assert roofline.seconds(chip, 20, 50, 2) == (10, "memory")
-    assert roofline.seconds(chip, 20, 5, 6) == (3, "wires")
+    chip = chip_of(hbm=1, flops=10, bandwidth=5, wire=2)
+    assert roofline.seconds(chip, 20, 5, 2, 1) == (2, "arithmetic")
+    assert roofline.seconds(chip, 20, 50, 2, 1) == (10, "memory")
+    assert roofline.seconds(chip, 20, 5, 6, 1) == (3, "wires")
+    halved = chip._replace(efficiency=Curve(((16, 0.25), (256, 0.5)), ASSUMED))
+    assert roofline.seconds(halved, 20, 5, 2, 4096) == (4, "arithmetic")
+    assert roofline.seconds(halved, 20, 5, 2, 1) == (8, "arithmetic")
+    assert halved.efficiency.at(64) == pytest.approx(0.375)  # half way in the logarithm
+
+
+ASSUMED = Source("assumed", "a test")
+
+
+def chip_of(**numbers):
+    figures = {name: Figure(value, ASSUMED) for name, value in numbers.items()}
+    return Chip(**figures, efficiency=Curve(((1, 1.0),), ASSUMED))
+
+
+def test_adapters_need_no_gradients_of_weights():
+    model = command.describe(Config(model="qwen3-0.6b"))
+    every = roofline.train_flops(model, 64, 8, "none")
+    fewer = roofline.train_flops(model, 64, 8, "none", frozen=True)
+    assert every - fewer == 2 * roofline.active(model) * 64
+
+
+def test_every_number_of_a_chip_has_a_source_and_none_is_measured():
+    for name, chip in chips.CHIPS.items():
+        assert {figure.source.kind for figure in chip[:4]} == {"stated"}, name
+        assert chip.efficiency.source.kind == "assumed"
+        text = "\n".join(chips.describe(name, chip))
+        assert "(stated: " in text and "(assumed: " in text and "measured:" not in text
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA B200", "b200"),
+        ("TPU v5 lite", "v5e"),
+        ("TPU v5", "v5p"),
+        ("TPU v6 lite", "v6e"),
+        ("TPU v4", "v4"),
+        ("cpu", None),
+    ],
+)
+def test_a_device_is_known_by_what_jax_calls_it(device, name):
+    assert chips.name_of(device) == name
+
+
+MEASURED = {
+    "started": "2031-01-02T03:04:05Z",
+    "rehearsal": False,
+    "parts": {
+        "device": {
+            "results": {
+                "device": {"platform": "gpu", "kind": "NVIDIA H200"},
+                "copy_bytes": {"copy": 2.4e12, "read": 2.0e12},
+                "matmul_flops": {"bf16": 494.5e12},
+                "matmul_flops_by_rows": {"16": 9.89e12, "8192": 494.5e12},
+            }
+        },
+        "plan": {
+            "results": {
+                "grpo-0.6b-full": {"update_seconds": 1.0, "sample_seconds": 1.0, "gib": 30.0},
+                "grpo-0.6b-full, compiled": {"update_seconds_calibrated": 1.5, "gib": 19.0},
+                "grpo-1.7b-full": {"update_seconds": 3.0},
+                "tuning sft": {"update_seconds": 0.9},
+            }
+        },
+        "grpo-0.6b-full": {
+            "results": {
+                "measured": {
+                    "train_seconds": 2.0, "sample_seconds": 1.25, "step_seconds": 4.0,
+                    "peak_device_bytes": 20 * 2**30,
+                }
+            }
+        },
+        "tuning": {"results": {"sft": {"step_seconds": 1.0}}},
+    },
+}  # fmt: skip
+"""As `python -m tests.accelerator` writes it; the numbers are of no device."""
+
+
+def test_a_plan_is_held_against_a_measurement(tmp_path):
+    file = tmp_path / "accelerator.json"
+    file.write_text(json.dumps(MEASURED))
+    settings = PlanConfig("h200-1", compile=False, measurement=str(file))
+    with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
+        text = "\n".join(command.lines(CONFIG, settings))
+    assert "4800 GB/s from memory, 450 GB/s to neighbours (stated: " in text
+    assert "2400 GB/s from memory" in text and "1% of 16, 50% of 8192" in text
+    assert text.count("(measured: 2031-01-02 on NVIDIA H200, accelerator.json)") == 1
+    assert re.search(r"the update takes \S+ s, bound by \w+\n  sampling takes \S+ s", text)
+    for line in (
+        "grpo-0.6b-full, update: planned 1.5 s, measured 2 s, error -25%",
+        "grpo-0.6b-full, sampling: planned 1 s, measured 1.25 s, error -20%",
+        "grpo-0.6b-full, memory: planned 19 GiB, measured 20 GiB, error -5%",
+        "tuning sft, update: planned 0.9 s, measured 1 s, error -10%",
+    ):
+        assert f"  {line}\n" in text
+    assert "grpo-1.7b-full" not in text
+    sampling = next(line for line in text.splitlines() if "sampling takes" in line)
+    best = next(line for line in text.splitlines() if "completions" in line)
+    assert "bound by" in sampling and "at best" in best
+
+
+def test_times_at_measured_rates_are_those_of_the_rates():
+    chip = measurement.with_rates(
+        chips.CHIPS["h200"], MEASURED["parts"]["device"]["results"], ASSUMED
+    )
+    cost = roofline.Costs(flops=494.5e12, memory=0.0, wire=0.0, rows=8192, times=3)
+    assert cost.seconds_on(chip) == (pytest.approx(3.0), "arithmetic")
+    assert cost._replace(memory=4.8e12).seconds_on(chip) == (pytest.approx(6.0), "memory")
+    assert cost._replace(memory=4.8e12).seconds_on(chips.CHIPS["h200"])[0] == pytest.approx(3.0)
+    square = measurement.with_rates(
+        chips.CHIPS["h200"], {"matmul_flops": {"bf16": 494.5e12}}, ASSUMED
+    )
+    assert square.efficiency.at(64) == 0.5 and square.bandwidth.source.kind == "stated"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rehearsal": True}, "is a rehearsal.*measure without --rehearse"),
+        ({"parts": {}}, "holds no measured device.*give the accelerator.json"),
+        ({"kind": "cpu"}, "is of 'cpu', which is none of the chips.*add it to"),
+        ({"kind": "TPU v4"}, "is of TPU v4, and --topology h200-1 names h200; plan for v4"),
+    ],
+)
+def test_a_measurement_that_a_plan_cannot_use_is_refused(change, message, tmp_path):
+    document = json.loads(json.dumps(MEASURED))
+    if "kind" in change:
+        document["parts"]["device"]["results"]["device"] |= change
+    else:
+        document |= change
+    file = tmp_path / "accelerator.json"
+    file.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match=message):
+        measurement.of_topology(str(file), "h200-1", "h200")
 
 
 def test_warnings_name_what_does_not_divide():

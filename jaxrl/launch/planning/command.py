@@ -20,10 +20,11 @@ import optax
 
 from jaxrl.config import Config
 from jaxrl.launch.cli import REFUSALS, refused
-from jaxrl.launch.planning import asynchronous, roofline, shapes, topology
+from jaxrl.launch.planning import asynchronous, chips, measurement, roofline, shapes, topology
 from jaxrl.launch.planning import batch as plan_batch
 from jaxrl.launch.planning.batch import Batch
-from jaxrl.launch.planning.roofline import CHIPS, Chip
+from jaxrl.launch.planning.chips import CHIPS, Chip
+from jaxrl.launch.planning.roofline import Costs
 from jaxrl.launch.settings import configs, flags
 from jaxrl.mesh import mesh
 from jaxrl.models import attention, decoder
@@ -59,6 +60,9 @@ class PlanConfig:
     devices from the mesh."""
     compile: bool = True
     """Compile the train step for its memory and collectives; takes minutes for a large model."""
+    measurement: str = ""
+    """An accelerator.json of `python -m tests.accelerator`: times are also given at its rates, and
+    plans are compared with its steps; empty for none."""
 
 
 def main(argv: list[str]) -> int:
@@ -87,13 +91,18 @@ def main(argv: list[str]) -> int:
         "--compile", action=argparse.BooleanOptionalAction, default=True,
         help="compile the train step; takes minutes for a large model",
     )  # fmt: skip
+    parser.add_argument(
+        "--measurement", default="", metavar="FILE",
+        help="accelerator.json of `python -m tests.accelerator`: times at its rates, and the error "
+        "of plans against it",
+    )  # fmt: skip
     arguments, rest = parser.parse_known_args(rest)
     if {"-h", "--help", "--help-all"} & {name, *rest}:
         parser.print_help()
         return 0
     try:
         config, _ = configs.resolve([name, *rest], "plan")
-        show(config, PlanConfig(arguments.topology, arguments.compile))
+        show(config, PlanConfig(arguments.topology, arguments.compile, arguments.measurement))
     except REFUSALS as error:
         return refused(error)
     return 0
@@ -139,11 +148,9 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     extensions = open_extensions(config)
     state = state_of(config, model, extensions)
     axes = ", ".join(f"{axis}={n}" for axis, n in the_mesh.shape.items() if n > 1) or "one device"
+    calibration = measurement.of_topology(settings.measurement, settings.topology, name)
     yield f"{config.model} on {axes}"
-    yield (
-        f"a {name} has {chip.hbm / 2**30:.0f} GiB, {chip.flops / 1e12:.0f} Tflop/s in bf16, "
-        f"{chip.bandwidth / 1e9:.0f} GB/s from memory and {chip.wire / 1e9:.0f} GB/s to neighbours"
-    )
+    yield from chips.describe(name, chip)
     yield f"{'parameter':<40} {'shape':<24} {'split over':<32} MiB a device"
     for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
         parameter = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -192,9 +199,12 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
         for c in collectives:
             yield f"  {c.times} x {c.kind} of {c.shape}, {c.bytes / 2**20:.2f} MiB each"
         yield f"{'sent in an update':<20} {wire / 2**20:12.1f} MiB a device"
-    yield from _times(config, model, chip, batch, state, wire, cache, settings.compile)
+    costs = _costs(config, model, batch, state, wire, cache)
+    yield from _times(config, model, chip, batch, costs, settings.compile)
+    if calibration is not None:
+        yield from measurement.lines(calibration, *costs)
     away = state_mib["optimizer"] if config.optimizer.offload else 0.0
-    gib, room = max(training, all_held - away + copy + cache) / 1024, chip.hbm / 2**30
+    gib, room = max(training, all_held - away + copy + cache) / 1024, chip.hbm.value / 2**30
     fits = "fits" if gib < room else "does not fit"
     yield f"{gib:.2f} GiB of {room:.0f} GiB of a {name}: {fits}"
 
@@ -264,41 +274,57 @@ def warnings(
         yield f"{slots} do not divide by {shards} shards of the batch; {used} are used"
 
 
-def _times(
+def _costs(
     config: Config,
     model: DecoderConfig,
-    chip: Chip,
     batch: Batch,
     state: TrainState,
     wire: float,
     cache: float,
-    compiled: bool,
-) -> Iterator[str]:
+) -> tuple[Costs, Costs | None]:
+    """Of an update and of sampling; no sampling where a run reads a file."""
     devices = jax.sharding.get_mesh()
     size, rollout = devices.size, config.rollout
-    tokens = batch.micro_batches * batch.micro_tokens
-    flops = roofline.train_flops(model, tokens, batch.row, config.remat) / size
+    shards = mesh.batch_shards(devices, model.rules)
+    tokens, frozen = batch.micro_batches * batch.micro_tokens, bool(config.lora.rank)
+    flops = roofline.train_flops(model, tokens, batch.row, config.remat, frozen=frozen) / size
     gathered = _copy(state.params, model.dtype) * devices.shape["fsdp"]
     memory = (2 * _sum(state) + 3 * batch.micro_batches * gathered) * 2**20
-    train, bound = roofline.seconds(chip, flops, memory, wire)
-    mfu = roofline.train_flops(model, tokens, batch.row, "none") / size / chip.flops / train
-    caveat = "" if compiled else "; compiling adds what wires take"
-    yield (
-        f"an update of {tokens} tokens takes {train:.2f} s at best, bound by {bound} "
-        f"(MFU {mfu:.0%}){caveat}"
-    )
+    update = Costs(flops, memory, wire, batch.micro_tokens / shards / devices.shape["context"])
     if config.data.kinds:
-        return
+        return update, None
     requests, slots = rollout.prompts * rollout.group_size, config.sampler.slots
     steps = roofline.decode_steps(requests, slots, rollout.max_new_tokens)
     shard = _copy(_read(state.params), model.dtype) * 2**20
     copy = shard * devices.shape["fsdp"]
     flops = 2 * roofline.active(model) * slots / size
     # caches are half full on average; weights split over fsdp are gathered for every token
-    decode, bound = roofline.seconds(chip, flops, copy + cache * 2**19, copy - shard)
+    return update, Costs(flops, copy + cache * 2**19, copy - shard, slots / shards, steps)
+
+
+def _times(
+    config: Config,
+    model: DecoderConfig,
+    chip: Chip,
+    batch: Batch,
+    costs: tuple[Costs, Costs | None],
+    compiled: bool,
+) -> Iterator[str]:
+    size, rollout, (update, sampling) = jax.sharding.get_mesh().size, config.rollout, costs
+    tokens, frozen = batch.micro_batches * batch.micro_tokens, bool(config.lora.rank)
+    train, bound = update.seconds_on(chip)
+    needed = roofline.train_flops(model, tokens, batch.row, "none", frozen=frozen) / size
+    caveat = "" if compiled else "; compiling adds what wires take"
     yield (
-        f"{requests} completions of {rollout.max_new_tokens} tokens take {steps * decode:.2f} s at "
-        f"best, bound by {bound}"
+        f"an update of {tokens} tokens takes {train:.2f} s at best, bound by {bound} "
+        f"(MFU {needed / chip.flops.value / train:.0%}){caveat}"
+    )
+    if sampling is None:
+        return
+    decode, bound = sampling.seconds_on(chip)
+    yield (
+        f"{rollout.prompts * rollout.group_size} completions of {rollout.max_new_tokens} tokens "
+        f"take {decode:.2f} s at best, bound by {bound}"
     )
 
 

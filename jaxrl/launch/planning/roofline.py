@@ -1,4 +1,4 @@
-"""How fast a step could be at best: a chip's arithmetic, memory and wires at stated peaks."""
+"""How fast a step could be at best: a chip's arithmetic, memory and wires at their rates."""
 
 from __future__ import annotations
 
@@ -9,35 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxrl.launch.planning.chips import Chip
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
-
-
-class Chip(NamedTuple):
-    """What its maker states of a device."""
-
-    hbm: float
-    """Bytes of memory."""
-    flops: float
-    """bf16 operations a second, dense."""
-    bandwidth: float
-    """Bytes a second from memory."""
-    wire: float
-    """Bytes a second to its neighbours, each way: ICI or NVLink. Networks of hosts are slower."""
-
-
-_GIB = 2.0**30
-CHIPS = {
-    "v4": Chip(32 * _GIB, 275e12, 1.228e12, 300e9),
-    "v5e": Chip(16 * _GIB, 197e12, 0.819e12, 200e9),
-    "v5p": Chip(95 * _GIB, 459e12, 2.765e12, 600e9),
-    "v6e": Chip(32 * _GIB, 918e12, 1.638e12, 400e9),
-    "a100": Chip(80 * _GIB, 312e12, 2.039e12, 300e9),
-    "h100": Chip(80 * _GIB, 989e12, 3.35e12, 450e9),
-    "h200": Chip(141e9, 989e12, 4.8e12, 450e9),
-    "b200": Chip(180e9, 2250e12, 8.0e12, 900e9),
-}
-"""Figures of docs.cloud.google.com/tpu/docs and of NVIDIA's data sheets (SXM, no sparsity)."""
 
 _KINDS = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
 _COLLECTIVE = re.compile(rf"= (.*?) ({_KINDS})(-start)?\((.*)")
@@ -156,7 +130,9 @@ def active(config: DecoderConfig) -> int:
     return count
 
 
-def train_flops(config: DecoderConfig, tokens: int, row: int, remat: str) -> float:
+def train_flops(
+    config: DecoderConfig, tokens: int, row: int, remat: str, *, frozen: bool = False
+) -> float:
     """Of an update: 6 a weight and token, and causal attention over rows; what is recomputed too.
 
     Args:
@@ -164,12 +140,14 @@ def train_flops(config: DecoderConfig, tokens: int, row: int, remat: str) -> flo
       tokens: computed, padding included.
       row: length of a row.
       remat: `full` computes the forward pass twice, `dots` and `offload` attention alone.
+      frozen: adapters alone are trained, so that weights have no gradients: 4 in place of 6.
     """
     layers = config.num_layers - sum(config.recurrent_layers)
     layers = config.parts.count("attention") if config.parts else layers
     attention = 2 * layers * config.num_heads * row * _head(config) * tokens
     weights = 2 * active(config) * tokens
-    return weights * (4 if remat == "full" else 3) + attention * (3 if remat == "none" else 4)
+    passes = (4 if remat == "full" else 3) - frozen
+    return weights * passes + attention * (3 if remat == "none" else 4)
 
 
 def _head(config: DecoderConfig) -> float:
@@ -200,15 +178,41 @@ def saved(config: DecoderConfig, remat: str, row: int, tensor: int, *, scores: b
     return config.num_layers * {"full": d, "offload": d}.get(remat, dots)
 
 
-def seconds(chip: Chip, flops: float, memory: float, wire: float) -> tuple[float, str]:
-    """Least time for so much of each, all overlapped, and what it is bound by."""
+def seconds(chip: Chip, flops: float, memory: float, wire: float, rows: float) -> tuple[float, str]:
+    """Least time for so much of each, all overlapped, and what it is bound by.
+
+    Args:
+      chip: the device.
+      flops: operations.
+      memory: bytes from memory.
+      wire: bytes to neighbours.
+      rows: of the products, by which the chip reaches a share of its arithmetic.
+    """
     times = {
-        "arithmetic": flops / chip.flops,
-        "memory": memory / chip.bandwidth,
-        "wires": wire / chip.wire,
+        "arithmetic": flops / (chip.flops.value * chip.efficiency.at(rows)),
+        "memory": memory / chip.bandwidth.value,
+        "wires": wire / chip.wire.value,
     }
     bound = max(times, key=times.get)
     return times[bound], bound
+
+
+class Costs(NamedTuple):
+    """What an update, or all steps of sampling, takes of a device."""
+
+    flops: float
+    memory: float
+    """Bytes."""
+    wire: float
+    """Bytes."""
+    rows: float
+    """Of its products."""
+    times: int = 1
+
+    def seconds_on(self, chip: Chip) -> tuple[float, str]:
+        """Least seconds on a chip, and what they are bound by."""
+        once, bound = seconds(chip, self.flops, self.memory, self.wire, self.rows)
+        return self.times * once, bound
 
 
 def decode_steps(requests: int, slots: int, new_tokens: int) -> int:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 from jax.experimental import topologies
 
-from jaxrl.launch.planning.roofline import CHIPS
+from jaxrl.launch.planning.chips import CHIPS
 
 _HOSTS = {"v4": (2, 2, 1), "v5e": (2, 2), "v5p": (2, 2, 1), "v6e": (2, 2)}
 """TPUs, and the shape of the least slice: that of one host."""
@@ -23,7 +23,7 @@ class Topology(NamedTuple):
     """Devices of one kind."""
 
     chip: str
-    """A key of `roofline.CHIPS`."""
+    """A key of `chips.CHIPS`."""
     devices: int
     """0 stands for as many as the mesh names."""
     shape: str
@@ -54,7 +54,7 @@ def read(name: str) -> Topology:
 
 
 def is_tpu(chip: str) -> bool:
-    """Whether a key of `roofline.CHIPS` names a TPU."""
+    """Whether a key of `chips.CHIPS` names a TPU."""
     return chip in _HOSTS
 
 
