@@ -135,9 +135,9 @@ class Completion:
     world: Any = None
     """The last state of `Request.world`."""
     support: np.ndarray | None = None
-    """uint32 [completion length, W]: the tokens that truncation and a constraint left each draw, see
-    `jaxrl.sampling.support`; a row of zeros: all. None: no draw was restricted, or it is
-    not recorded."""
+    """uint32 [completion length, W]: the tokens that truncation and a constraint left each draw,
+    see `jaxrl.sampling.support`; a row of zeros: all. None: no draw was restricted, or it is not
+    recorded."""
 
     @property
     def actions(self) -> np.ndarray:

@@ -341,16 +341,16 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _calls(schemas: Mapping[str, Any], required: bool, many: bool) -> str:
     """The grammar of `tools`."""
-    rules = [
-        f"call_{n}: {_literal('{"name": ' + json.dumps(name) + ', "arguments": ')} args_{n} "
-        f"{_literal('}')}\nargs_{n}: %json {_json(schema, f'tools.{name}')}\n"
-        for n, (name, schema) in enumerate(schemas.items())
-    ]
-    body = f"body: {_literal(chr(10))} one {_literal(chr(10) + '</tool_call>')}\n"
+    rules = []
+    for n, (name, schema) in enumerate(schemas.items()):
+        begin = json.dumps(f'{{"name": {json.dumps(name)}, "arguments": ')
+        arguments = _json(schema, f"tools.{name}")
+        rules.append(f'call_{n}: {begin} args_{n} "}}"\nargs_{n}: %json {arguments}\n')
+    body = 'body: "\\n" one "\\n</tool_call>"\n'
     one = "one: " + " | ".join(f"call_{n}" for n in range(len(rules))) + "\n"
-    mark, break_ = _literal("<tool_call>"), _literal("\n")
     if required:
-        start = f"start: call{f' ({break_} call)*' if many else ''}\ncall: {mark} body\n"
+        more = ' ("\\n" call)*' if many else ""
+        start = f'start: call{more}\ncall: "<tool_call>" body\n'
     else:
         more = "start" if many else "PLAIN"
         start = (
@@ -359,7 +359,3 @@ def _calls(schemas: Mapping[str, Any], required: bool, many: bool) -> str:
             "PLAIN: /[\\s\\S]*/ & ~/[\\s\\S]*<tool_call>[\\s\\S]*/\n"
         )
     return start + body + one + "".join(rules)
-
-
-def _literal(text: str) -> str:
-    return json.dumps(text)

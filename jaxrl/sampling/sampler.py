@@ -389,6 +389,6 @@ def _explain(seat: Seat, version: int, count: int) -> str:
     return (
         f"request {seat.request.id}: the logits of token {seat.length - 1} are nan or infinite, or "
         f"all of them -inf, under policy version {version} ({count} sequences are alike); look for "
-        "nan in the weights, an overflow of the dtype that is sampled in, or a guide or biases that "
-        "forbid every token that may come"
+        "nan in the weights, an overflow of the dtype that is sampled in, or a guide or biases "
+        "that forbid every token that may come"
     )
