@@ -223,7 +223,9 @@ def _compiled(grammar: str, constraint: Constraint, table: Any) -> Any:
     if not state.is_error():
         state.compute_bitmask()  # the dear one, which later copies share
     if state.is_error():
-        raise ValueError(f"{constraint.kind}: {_brief(state.get_error())}")
+        empty = state.stop_reason().startswith("NoExtension")
+        why = "no text matches it" if empty else _brief(state.get_error())
+        raise ValueError(f"{constraint.kind}: {why}")
     return state
 
 
@@ -245,12 +247,20 @@ def _grammar(constraint: Constraint) -> str:
         raise ValueError(
             f"{kind}: {len(text)} characters, more than {MOST_CHARACTERS}; make it shorter"
         )
-    if not text.strip():
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{kind}: character {error.start} is half of a surrogate pair; leave it out"
+        ) from error
+    if not text:
         raise ValueError(f"{kind}: it is empty; leave it out, or write one")
     if kind == "json_schema":
         return f"start: %json {_json(_parsed(kind, text), kind)}\n"
     if kind == "regex":
         _check_operators(kind, text, "|*+?({")
+        if (len(text) - len(text.rstrip("\\"))) % 2:
+            raise ValueError("regex: it ends with a backslash; write two for the character itself")
         return f"start: /{_library().regex_to_lark(text, '')}/\n"
     if kind == "choice":
         return f"start: /{_any_of(_parsed(kind, text))}/\n"
