@@ -12,6 +12,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jsonschema
@@ -92,6 +93,55 @@ def tools(schemas: Mapping[str, Any], *, required: bool, many: bool) -> Constrai
     """
     wanted = {"schemas": schemas, "required": required, "many": many}
     return Constraint("tools", json.dumps(wanted))
+
+
+SUFFIXES = {
+    ".json": "json_schema", ".regex": "regex", ".choices": "choice", ".lark": "grammar",
+}  # fmt: skip
+"""What a file holds, by the end of its name; choices are its lines."""
+
+
+def of_file(path: str) -> Constraint:
+    """The constraint that a file holds.
+
+    Raises:
+      ValueError: its name ends in none of `SUFFIXES`, or it cannot be read as text.
+    """
+    kind = SUFFIXES.get(Path(path).suffix)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: no constraint can be read: {error}") from error
+    if kind == "json_schema" or kind == "grammar":
+        return Constraint(kind, text)
+    if kind == "regex":
+        return Constraint(kind, text.removesuffix("\n"))
+    if kind == "choice":
+        return choices([line for line in text.splitlines() if line])
+    raise ValueError(f"{path}: its name must end in one of {', '.join(SUFFIXES)}")
+
+
+def of_value(value: Any) -> Constraint | None:
+    """The constraint that a problem has; None where it has none.
+
+    Args:
+      value: None, or an object of one entry, such as {"regex": "[0-9]+"}, or its JSON.
+
+    Raises:
+      ValueError: it is something else.
+    """
+    if value is None or value == "":
+        return None
+    entry = _parsed("constraint", value) if isinstance(value, str) else value
+    if isinstance(entry, Mapping) and len(entry) == 1:
+        ((kind, content),) = entry.items()
+        if kind in SUFFIXES.values():
+            text = content if isinstance(content, str) else json.dumps(content)
+            return Constraint(kind, text)
+    raise ValueError(
+        f"constraint={str(value)!r:.100}: make it an object of one entry, {{KIND: VALUE}}, with "
+        f"KIND one of {', '.join(SUFFIXES.values())}"
+    )
 
 
 def check(setup: Setup, request: Request) -> None:
@@ -220,11 +270,14 @@ def _compiled(grammar: str, constraint: Constraint, table: Any) -> Any:
     library = _library()
     limits = library.LLParserLimits(verbose_errors=False)
     state = library.LLMatcher(table, _HEADER + grammar, log_level=0, limits=limits)
+    bits = b""
     if not state.is_error():
-        state.compute_bitmask()  # the dear one, which later copies share
-    if state.is_error():
-        empty = state.stop_reason().startswith("NoExtension")
-        why = "no text matches it" if empty else _brief(state.get_error())
+        bits = state.compute_bitmask()  # the dear one, which later copies share
+    empty = state.stop_reason().startswith("NoExtension")
+    if state.is_error() or empty or not any(bits):
+        why = _brief(state.get_error())
+        if empty or not why:
+            why = "no text that can be made of the vocabulary matches it"
         raise ValueError(f"{constraint.kind}: {why}")
     return state
 

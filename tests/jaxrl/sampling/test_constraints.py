@@ -375,7 +375,7 @@ REFUSED = {
     ("json_schema", '{"type": "array", "uniqueItems": true, "x-guidance": {"lenient": true}}'):
         '"uniqueItems"',
     ("json_schema", '{"allOf": [{"type": "string"}, {"type": "integer"}]}'): "Unsatisfiable",
-    ("json_schema", '{"$ref": "#"}'): "no text matches it",
+    ("json_schema", '{"$ref": "#"}'): "no text that can",
     ("json_schema", '{"pattern": "(a", "type": "string"}'): r"json_schema\.pattern",
     ("json_schema", '{"pattern": "%s", "type": "string"}' % ("a?" * 601)): "601 of the characters",
     ("json_schema", "[" * 30_000): "json_schema: it is no JSON|too deep",
@@ -394,7 +394,7 @@ REFUSED = {
     ("grammar", "start: foo"): 'grammar: unknown name: "foo"',
     ("grammar", 'other: "a"'): "no start rule",
     ("grammar", '%llguidance {}\nstart: "a"'): "%llguidance sets options",
-    ("grammar", "start: start"): "no text matches it",
+    ("grammar", "start: start"): "no text that can",
     ("grammar", "".join(f"r{i}: r{i + 1}\n" for i in range(3000))): "more than",
 }  # fmt: skip
 
