@@ -42,10 +42,14 @@ class Prefix(NamedTuple):
     support: np.ndarray | None = None
 
 
+Kind = Literal["json_schema", "regex", "choice", "grammar", "tools"]
+"""Of a constraint."""
+
+
 class Constraint(NamedTuple):
     """What a completion must match as a whole, see `jaxrl.sampling.constraints`."""
 
-    kind: Literal["json_schema", "regex", "choice", "grammar", "tools"]
+    kind: Kind
     text: str
     """The JSON schema, the regular expression, the choices as a JSON list, the Lark grammar, or the
     tools that may be called, as `constraints.tools` writes them."""

@@ -126,7 +126,8 @@ def _check_support(config: Config) -> None:
     if not (rollout.truncated or rollout.constraint):
         raise ValueError(
             "rollout.support='full' without rollout.top_k, rollout.top_p, rollout.min_p or "
-            "rollout.constraint: no token is left out, so that it has no effect; set one of them, or leave it out"
+            "rollout.constraint: no token is left out, so that it has no effect; set one of them, "
+            "or leave it out"
         )
     policy = functions.lookup(config.objective.policy)
     takes_both = all(functions.takes(policy, name) for name in ("proximal_logp", "behavior_logp"))

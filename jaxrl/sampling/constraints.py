@@ -23,7 +23,7 @@ from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.mesh import mesh
 from jaxrl.sampling import decode, support
 from jaxrl.sampling.work import Setup, Work
-from jaxrl.types import Constraint, Request
+from jaxrl.types import Constraint, Kind, Request
 
 MOST_CHARACTERS = 32_768
 """Of a schema, an expression or a grammar, or of all choices together."""
@@ -95,7 +95,7 @@ def tools(schemas: Mapping[str, Any], *, required: bool, many: bool) -> Constrai
     return Constraint("tools", json.dumps(wanted))
 
 
-SUFFIXES = {
+SUFFIXES: Mapping[str, Kind] = {
     ".json": "json_schema", ".regex": "regex", ".choices": "choice", ".lark": "grammar",
 }  # fmt: skip
 """What a file holds, by the end of its name; choices are its lines."""
@@ -135,9 +135,10 @@ def of_value(value: Any) -> Constraint | None:
     entry = _parsed("constraint", value) if isinstance(value, str) else value
     if isinstance(entry, Mapping) and len(entry) == 1:
         ((kind, content),) = entry.items()
-        if kind in SUFFIXES.values():
-            text = content if isinstance(content, str) else json.dumps(content)
-            return Constraint(kind, text)
+        for known in SUFFIXES.values():
+            if known == kind:
+                text = content if isinstance(content, str) else json.dumps(content)
+                return Constraint(known, text)
     raise ValueError(
         f"constraint={str(value)!r:.100}: make it an object of one entry, {{KIND: VALUE}}, with "
         f"KIND one of {', '.join(SUFFIXES.values())}"

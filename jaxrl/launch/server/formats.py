@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl.data.text import messages
 from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.sampling import constraints
-from jaxrl.types import Constraint
+from jaxrl.types import Constraint, Kind
 
 Json = dict[str, Any]
 
@@ -59,7 +59,12 @@ TOOL_CHOICE: Json = {
         },
     ]
 }
-_KINDS = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar"}
+_KINDS: Mapping[str, Kind] = {
+    "json": "json_schema",
+    "regex": "regex",
+    "choice": "choice",
+    "grammar": "grammar",
+}
 _CALL = re.compile(r'<tool_call>\n\{"name": "probe", "arguments": \{"a": "b"\}\}\n</tool_call>')
 
 

@@ -182,7 +182,7 @@ def test_draws_are_the_plain_ones_restricted_and_renormalised(matchers, mixed):
             if r.temperature:
                 np.testing.assert_array_equal(recorded, logp > -np.inf)
             checked += 1
-    assert checked > 200
+    assert checked > 150
     assert sum(c.stopped and c.request.constraint is not None for c in completions.values()) > 5
 
 
@@ -203,6 +203,7 @@ def test_what_has_ended_matches(mixed):
 
 
 @needs_llguidance
+@pytest.mark.broad
 def test_frequencies_are_those_of_the_restricted_distribution(matchers):
     """Chi-squared over the first token of many draws."""
     constraint = Constraint("regex", "(a|ab|abc|b|1|12)[xz]")
@@ -387,7 +388,7 @@ REFUSED = {
     ("regex", "a\\"): "ends with a backslash",
     ("regex", "a(?=b)"): "look-around",
     ("regex", "\ud800"): "half of a surrogate pair",
-    ("regex", "(a|b)?" * 200): "more than 600",
+    ("regex", "(a|b)?" * 201): "more than 600",
     ("choice", "[]"): "choice: give a list",
     ("choice", '["a", ""]'): "choice: give a list",
     ("choice", json.dumps([str(n) for n in range(1001)])): "1001 choices, more than 1000",
@@ -408,6 +409,7 @@ def test_bad_constraints_are_refused_with_the_place(matchers, case):
 
 
 @needs_llguidance
+@pytest.mark.broad
 def test_the_largest_that_are_accepted_exhaust_no_stack():
     """In a thread, as a server compiles them: a crash would end the process."""
     pytest.importorskip("llguidance")
