@@ -64,14 +64,9 @@ def server():
 
 
 @contextlib.contextmanager
-def serving(policy: Policy) -> Iterator[Server]:
-    made = command.make_server(
-        policy,
-        ServeConfig(
-            port=0, slots=4, chunk=4, max_prompt_tokens=64, max_new_tokens=64, max_body_bytes=4096
-        ),
-        "tiny",
-    )
+def serving(policy: Policy, **limits: int) -> Iterator[Server]:
+    limits = {"max_prompt_tokens": 64, "max_new_tokens": 64, "max_body_bytes": 4096} | limits
+    made = command.make_server(policy, ServeConfig(port=0, slots=4, chunk=4, **limits), "tiny")
     thread = threading.Thread(target=made.serve_forever, daemon=True)
     thread.start()
     yield made
