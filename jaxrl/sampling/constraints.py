@@ -274,13 +274,12 @@ def _compiled(grammar: str, constraint: Constraint, table: Any) -> Any:
     bits = b""
     if not state.is_error():
         bits = state.compute_bitmask()  # the dear one, which later copies share
-    empty = state.stop_reason().startswith("NoExtension")
-    if state.is_error() or empty or not any(bits):
-        why = _brief(state.get_error())
-        if empty or not why:
-            why = "no text that can be made of the vocabulary matches it"
-        raise ValueError(f"{constraint.kind}: {why}")
-    return state
+    error = state.get_error()
+    if not error and any(bits):
+        return state
+    empty = not error or "NoExtension" in error
+    why = "no text that can be made of the vocabulary matches it" if empty else _brief(error)
+    raise ValueError(f"{constraint.kind}: {why}")
 
 
 def _brief(message: str) -> str:
