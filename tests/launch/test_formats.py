@@ -102,7 +102,9 @@ def test_calls_that_are_required_or_strict(server):
     streamed = [c for chunk in chunks for c in chunk["choices"][0]["delta"].get("tool_calls", [])]
     assert [c["function"]["arguments"] for c in streamed] == [call["function"]["arguments"]]
     message, _ = answer(tools=[tool("set", strict=True)], max_tokens=20)
-    assert "tool_calls" not in message or is_switch(message["tool_calls"][0]["arguments"])
+    assert "tool_calls" not in message or is_switch(
+        message["tool_calls"][0]["function"]["arguments"]
+    )
 
 
 @needs_llguidance
@@ -189,6 +191,6 @@ def test_flags_of_sample(tmp_path):
     ],
 )
 def test_sample_refuses_in_one_line(flags, says, capsys):
-    assert cli.main(["sample", "smollm2-135m", "--prompt", "1", *flags]) == 2
+    assert cli.main(["sample", "smollm2-135m", *flags]) == 2
     said = capsys.readouterr().err
     assert says in said and len(said.strip().splitlines()) == 1
