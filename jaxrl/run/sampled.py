@@ -240,9 +240,9 @@ def check_prompts(config: Config, actor: Policy) -> None:
         every = itertools.chain(first, _of_rows(task))
         for problem in every if keep is None else filter(keep, every):
             policy.check_prompt(actor.tokenizer, config.rollout, task, problem)
-            own = programs.constraint_of(config.rollout, problem)
-            if ctx.matchers is not None and own is not None:
-                _accept(ctx.matchers, own, f"problem {problem.id}: constraint")
+            constraint = programs.constraint_of(config.rollout, problem)
+            if ctx.matchers is not None and constraint is not None:
+                _accept(ctx.matchers, constraint, f"problem {problem.id}: constraint")
     settings = config.rollout
     total = settings.chunks.longest(
         settings.max_prompt_tokens, settings.max_prompt_tokens + settings.max_new_tokens

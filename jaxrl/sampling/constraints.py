@@ -13,17 +13,19 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jsonschema
 import numpy as np
 
 from jaxrl import json_file
-from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.mesh import mesh
 from jaxrl.sampling import decode, support
 from jaxrl.sampling.work import Setup, Work
 from jaxrl.types import Constraint, Kind, Request
+
+if TYPE_CHECKING:  # whose libraries the sampler does not need
+    from jaxrl.data.text.tokenizers import Tokenizer
 
 MOST_CHARACTERS = 32_768
 """Of a schema, an expression or a grammar, or of all choices together."""
@@ -135,10 +137,10 @@ def of_value(value: Any) -> Constraint | None:
     entry = _parsed("constraint", value) if isinstance(value, str) else value
     if isinstance(entry, Mapping) and len(entry) == 1:
         ((kind, content),) = entry.items()
-        for known in SUFFIXES.values():
-            if known == kind:
-                text = content if isinstance(content, str) else json.dumps(content)
-                return Constraint(known, text)
+        text = content if isinstance(content, str) else json.dumps(content)
+        for file_kind in SUFFIXES.values():
+            if file_kind == kind:
+                return Constraint(file_kind, text)
     raise ValueError(
         f"constraint={str(value)!r:.100}: make it an object of one entry, {{KIND: VALUE}}, with "
         f"KIND one of {', '.join(SUFFIXES.values())}"
@@ -410,15 +412,15 @@ def _calls(schemas: Mapping[str, Any], required: bool, many: bool) -> str:
         arguments = _json(schema, f"tools.{name}")
         rules.append(f'call_{n}: {begin} args_{n} "}}"\nargs_{n}: %json {arguments}\n')
     body = 'body: "\\n" one "\\n</tool_call>"\n'
-    one = "one: " + " | ".join(f"call_{n}" for n in range(len(rules))) + "\n"
+    any_call = "one: " + " | ".join(f"call_{n}" for n in range(len(rules))) + "\n"
     if required:
-        more = ' ("\\n" call)*' if many else ""
-        start = f'start: call{more}\ncall: "<tool_call>" body\n'
+        again = ' ("\\n" call)*' if many else ""
+        start = f'start: call{again}\ncall: "<tool_call>" body\n'
     else:
-        more = "start" if many else "PLAIN"
+        again = "start" if many else "PLAIN"
         start = (
-            f"start: PLAIN | before body {more}\n"
+            f"start: PLAIN | before body {again}\n"
             "before[lazy]: /[\\s\\S]*<tool_call>/\n"
             "PLAIN: /[\\s\\S]*/ & ~/[\\s\\S]*<tool_call>[\\s\\S]*/\n"
         )
-    return start + body + one + "".join(rules)
+    return start + body + any_call + "".join(rules)
