@@ -215,8 +215,6 @@ def check_prompts(config: Config, actor: Policy) -> None:
     """
     selection.check(config)
     examples.end(actor.tokenizer)  # else no completion would end
-    tasks.dialogue(tasks.of_config(config), actor.tokenizer, config.rollout)
-    tasks.arrays(tasks.of_config(config), actor.tokenizer, config.rollout)
     root_task = tasks.of_config(config)
     ctx = collect.context(config.rollout, config.seed, actor, root_task)
     if ctx.matchers is not None and ctx.constraint is not None:

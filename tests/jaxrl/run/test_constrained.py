@@ -138,7 +138,12 @@ def test_a_column_of_a_data_file_constrains_each_problem(tmp_path):
     pytest.importorskip("llguidance")
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in DATA))
-    args = {"path": str(file), "prompt_column": "question", "answer_column": "answer"}
+    args = {
+        "path": str(file),
+        "prompt_column": "question",
+        "answer_column": "answer",
+        "rewards": '[["none", "none", 1.0, {}]]',
+    }
     changes = {"task": "file", "task_args": args, "rollout.constraint": "problem", "steps": 1}
     loop.train(tiny.config(tmp_path / "run", **SHORT | changes))
     rows = [*jsonl.read(tmp_path / "run/rollouts/000001.jsonl")]
