@@ -46,7 +46,7 @@ Kind = Literal["json_schema", "regex", "choice", "grammar", "tools"]
 """Of a constraint."""
 
 
-class Constraint(NamedTuple):
+class OutputConstraint(NamedTuple):
     """What a completion must match as a whole, see `jaxrl.sampling.constraints`."""
 
     kind: Kind
@@ -85,7 +85,7 @@ class Request:
     """(token, what is added to its logit); -inf forbids the token."""
     stop: tuple[str, ...] = ()
     """The response ends with the first token that completes one of these."""
-    constraint: Constraint | None = dataclasses.field(default=None, kw_only=True)
+    constraint: OutputConstraint | None = dataclasses.field(default=None, kw_only=True)
     """What each turn of the policy must match as a whole; it can end where it does. None: any text
     will do."""
     top_logprobs: int = 0

@@ -28,7 +28,7 @@ from jaxrl.rollout.policy import encode_prompt
 from jaxrl.sampling import constraints
 from jaxrl.sampling.constraints import Matchers
 from jaxrl.sampling.requests import for_training, forced, parts, start_of
-from jaxrl.types import Completion, Constraint, Prefix, Request, Source
+from jaxrl.types import Completion, OutputConstraint, Prefix, Request, Source
 
 GREEDY = 1 << 30
 """Added to the id of a group's first row for its greedy answer; no sampled row has such an id."""
@@ -88,7 +88,7 @@ class Context(NamedTuple):
     arrays: Arrays | None = None
     """Of the task's environment, where episodes are played within the decode loop."""
 
-    constraint: Constraint | None = None
+    constraint: OutputConstraint | None = None
     """What every completion must match, where the config names it."""
     matchers: Matchers | None = None
     """Begins to match constraints; None: none is asked for."""
@@ -173,7 +173,7 @@ def requests(ctx: Context, problem: Problem, first_id: int) -> list[Request]:
     ]
 
 
-def constraint_of(rollout: RolloutConfig, problem: Problem) -> Constraint | None:
+def constraint_of(rollout: RolloutConfig, problem: Problem) -> OutputConstraint | None:
     """What completions of a problem must match by its own word, where the config asks for that.
 
     It is `constraint` of the problem's metadata, or of its row of a data file.

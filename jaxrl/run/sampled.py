@@ -33,7 +33,7 @@ from jaxrl.run.extension import Context, Extension, provider, providers
 from jaxrl.sampling.constraints import Matchers
 from jaxrl.training import objective
 from jaxrl.training.logprobs import guide_of
-from jaxrl.types import Constraint, TrainState
+from jaxrl.types import OutputConstraint, TrainState
 
 CHUNKS = "chunks.jsonl"
 """What each chunk of decoding of a synchronous run did, from which its costs can be told. An
@@ -195,7 +195,7 @@ def _of_rows(task: Task) -> Iterator[Problem]:
             yield from (task.problem(split, 0, index) for index in range(size))
 
 
-def _accept(matchers: Matchers, constraint: Constraint, where: str) -> None:
+def _accept(matchers: Matchers, constraint: OutputConstraint, where: str) -> None:
     """Refuse a constraint that cannot be kept.
 
     Raises:

@@ -22,7 +22,7 @@ from jaxrl import json_file
 from jaxrl.mesh import mesh
 from jaxrl.sampling import decode, support
 from jaxrl.sampling.work import Setup, Work
-from jaxrl.types import Constraint, Kind, Request
+from jaxrl.types import Kind, OutputConstraint, Request
 
 if TYPE_CHECKING:  # whose libraries the sampler does not need
     from jaxrl.data.text.tokenizers import Tokenizer
@@ -56,7 +56,7 @@ class Matcher(NamedTuple):
     """The token that is allowed in its masks where the text may end."""
 
 
-Matchers = Callable[[Constraint], Matcher]
+Matchers = Callable[[OutputConstraint], Matcher]
 """Begins to match a constraint; a ValueError that says what is wrong with it, and where."""
 
 
@@ -71,21 +71,21 @@ def matchers(tokenizer: Tokenizer) -> Matchers:
         return _table(tokenizer)
 
     @functools.lru_cache(_KEPT)
-    def compiled(constraint: Constraint) -> Any:
+    def compiled(constraint: OutputConstraint) -> Any:
         return _compiled(_grammar(constraint), constraint, table())
 
-    def begin(constraint: Constraint) -> Matcher:
+    def begin(constraint: OutputConstraint) -> Matcher:
         return Matcher(compiled(constraint).deep_copy(), tokenizer.eos_ids[0])
 
     return begin
 
 
-def choices(texts: Sequence[str]) -> Constraint:
+def choices(texts: Sequence[str]) -> OutputConstraint:
     """One of these texts."""
-    return Constraint("choice", json.dumps(list(texts)))
+    return OutputConstraint("choice", json.dumps(list(texts)))
 
 
-def tools(schemas: Mapping[str, Any], *, required: bool, many: bool) -> Constraint:
+def tools(schemas: Mapping[str, Any], *, required: bool, many: bool) -> OutputConstraint:
     """Calls of tools in the form of Hermes and Qwen, whose arguments match their JSON schemas.
 
     Args:
@@ -93,8 +93,8 @@ def tools(schemas: Mapping[str, Any], *, required: bool, many: bool) -> Constrai
       required: nothing but calls, one at least; or else any text, with calls in it or without.
       many: several calls, or at most one.
     """
-    wanted = {"schemas": schemas, "required": required, "many": many}
-    return Constraint("tools", json.dumps(wanted))
+    calls = {"schemas": schemas, "required": required, "many": many}
+    return OutputConstraint("tools", json.dumps(calls))
 
 
 SUFFIXES: Mapping[str, Kind] = {
@@ -103,7 +103,7 @@ SUFFIXES: Mapping[str, Kind] = {
 """What a file holds, by the end of its name; choices are its lines."""
 
 
-def of_file(path: str) -> Constraint:
+def of_file(path: str) -> OutputConstraint:
     """The constraint that a file holds.
 
     Raises:
@@ -115,15 +115,15 @@ def of_file(path: str) -> Constraint:
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: no constraint can be read: {error}") from error
     if kind == "json_schema" or kind == "grammar":
-        return Constraint(kind, text)
+        return OutputConstraint(kind, text)
     if kind == "regex":
-        return Constraint(kind, text.removesuffix("\n"))
+        return OutputConstraint(kind, text.removesuffix("\n"))
     if kind == "choice":
         return choices([line for line in text.splitlines() if line])
     raise ValueError(f"{path}: its name must end in one of {', '.join(SUFFIXES)}")
 
 
-def of_value(value: Any) -> Constraint | None:
+def of_value(value: Any) -> OutputConstraint | None:
     """The constraint that a problem has; None where it has none.
 
     Args:
@@ -140,7 +140,7 @@ def of_value(value: Any) -> Constraint | None:
         text = content if isinstance(content, str) else json.dumps(content)
         for file_kind in SUFFIXES.values():
             if file_kind == kind:
-                return Constraint(file_kind, text)
+                return OutputConstraint(file_kind, text)
     raise ValueError(
         f"constraint={str(value)!r:.100}: make it an object of one entry, {{KIND: VALUE}}, with "
         f"KIND one of {', '.join(SUFFIXES.values())}"
@@ -264,7 +264,7 @@ def _table(tokenizer: Tokenizer) -> Any:
     return library.LLTokenizer(library.TokenizerWrapper(vocabulary), eos_token=end)
 
 
-def _compiled(grammar: str, constraint: Constraint, table: Any) -> Any:
+def _compiled(grammar: str, constraint: OutputConstraint, table: Any) -> Any:
     """The matcher of a grammar, at its start.
 
     Raises:
@@ -291,7 +291,7 @@ def _brief(message: str) -> str:
     return re.sub(r"^(at )?\d+\(\d+\): ", "", text).strip(" ^")[:300]
 
 
-def _grammar(constraint: Constraint) -> str:
+def _grammar(constraint: OutputConstraint) -> str:
     """The constraint as a grammar of the package, in its dialect of Lark.
 
     Raises:

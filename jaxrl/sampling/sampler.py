@@ -26,7 +26,7 @@ from jaxrl.sampling.logits import Guide
 from jaxrl.sampling.requests import check_guide, check_requests, features_of, resume, start_of
 from jaxrl.sampling.slots import Features
 from jaxrl.sampling.work import SamplerConfig, Seat, Setup, Work, find_stops, read_out
-from jaxrl.types import Completion, Constraint, Params, Prefix, Request
+from jaxrl.types import Completion, OutputConstraint, Params, Prefix, Request
 
 
 class SlotsHeld(RuntimeError):
@@ -47,7 +47,7 @@ def generate(
     features: Features = Features(),
     guide: Guide = Guide(processors.keep),
     text: Callable[[Sequence[int]], str] | None = None,
-    matchers: Callable[[Constraint], Any] | None = None,
+    matchers: Callable[[OutputConstraint], Any] | None = None,
     observe: Callable[[Completion], Sequence[int] | None] | None = None,
 ) -> Iterator[Completion]:
     """Sample all requests; yields each completion as soon as it is finished.

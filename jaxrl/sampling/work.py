@@ -17,7 +17,7 @@ from jaxrl.sampling import logits as processors
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.logits import Guide
 from jaxrl.sampling.slots import Features
-from jaxrl.types import Array, Completion, Constraint, Request, Source
+from jaxrl.types import Array, Completion, OutputConstraint, Request, Source
 
 SMALLEST = 4
 """Slots; fewer decode no faster."""
@@ -60,7 +60,7 @@ class Setup(NamedTuple):
     text: Callable[[Sequence[int]], str] | None = None
     """Decodes tokens, for stop strings; of part of a turn too, but for a few characters at its
     start."""
-    matchers: Callable[[Constraint], Any] | None = None
+    matchers: Callable[[OutputConstraint], Any] | None = None
     """Begins to match a constraint, see `constraints.matchers`; needed where requests have one."""
     lean: bool = False
     """Leave out features while no live request asks for them. Faster, but what is left out is

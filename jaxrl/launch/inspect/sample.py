@@ -25,7 +25,7 @@ from jaxrl.rollout import policy
 from jaxrl.sampling import constraints, sampler
 from jaxrl.sampling.requests import features_of
 from jaxrl.sampling.warm_up import warm_up_first
-from jaxrl.types import Completion, Constraint, Params, Request
+from jaxrl.types import Completion, OutputConstraint, Params, Request
 
 DEFAULT_TOKENS = 128
 """Longest completion, or of a model's episode all turns and what is read between them."""
@@ -248,7 +248,7 @@ def complete(
     return sorted(done, key=lambda completion: completion.request.id)
 
 
-def constraint_of(config: SampleConfig) -> Constraint | None:
+def constraint_of(config: SampleConfig) -> OutputConstraint | None:
     """What completions must match; None: nothing.
 
     Raises:
@@ -268,15 +268,18 @@ def constraint_of(config: SampleConfig) -> Constraint | None:
         if name == "choice":
             return constraints.choices(value)
         if name == "regex":
-            return Constraint("regex", value)
+            return OutputConstraint("regex", value)
         if name == "grammar" or not value.lstrip().startswith("{"):
             value = Path(value).read_text(encoding="utf-8")
-        return Constraint(name, value)
+        return OutputConstraint(name, value)
     return None
 
 
 def requests(
-    tokenizer: Tokenizer, config: SampleConfig, prompt: str, constraint: Constraint | None = None
+    tokenizer: Tokenizer,
+    config: SampleConfig,
+    prompt: str,
+    constraint: OutputConstraint | None = None,
 ) -> list[Request]:
     """As many requests for completions of a prompt as the config asks for."""
     if config.chat:

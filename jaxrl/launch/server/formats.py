@@ -13,7 +13,7 @@ from typing import Any
 from jaxrl.data.text import messages
 from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.sampling import constraints
-from jaxrl.types import Constraint, Kind
+from jaxrl.types import Kind, OutputConstraint
 
 Json = dict[str, Any]
 
@@ -68,7 +68,7 @@ _KINDS: Mapping[str, Kind] = {
 _CALL = re.compile(r'<tool_call>\n\{"name": "probe", "arguments": \{"a": "b"\}\}\n</tool_call>')
 
 
-def constraint(body: Json, tokenizer: Tokenizer) -> Constraint | None:
+def constraint(body: Json, tokenizer: Tokenizer) -> OutputConstraint | None:
     """What completions of a body must match; None: nothing.
 
     Raises:
@@ -84,14 +84,14 @@ def constraint(body: Json, tokenizer: Tokenizer) -> Constraint | None:
     return next(iter(by_field.values()), None)
 
 
-def _of_fields(body: Json) -> list[tuple[str, Constraint]]:
+def _of_fields(body: Json) -> list[tuple[str, OutputConstraint]]:
     """Those that fields ask for, by their names."""
     listed = []
-    wanted = body.get("response_format", {"type": "text"})
-    if wanted["type"] == "json_object":
-        listed.append(("response_format", Constraint("json_schema", _OBJECT)))
-    elif wanted["type"] == "json_schema":
-        schema = wanted.get("json_schema", {}).get("schema")
+    response = body.get("response_format", {"type": "text"})
+    if response["type"] == "json_object":
+        listed.append(("response_format", OutputConstraint("json_schema", _OBJECT)))
+    elif response["type"] == "json_schema":
+        schema = response.get("json_schema", {}).get("schema")
         if schema is None:
             raise ValueError("response_format.json_schema.schema is missing; give the JSON schema")
         listed.append(("response_format", _one("json", schema)))
@@ -103,14 +103,14 @@ def _of_fields(body: Json) -> list[tuple[str, Constraint]]:
     return listed
 
 
-def _one(kind: str, value: Any) -> Constraint:
+def _one(kind: str, value: Any) -> OutputConstraint:
     if kind == "json_object":
-        return Constraint("json_schema", _OBJECT)
+        return OutputConstraint("json_schema", _OBJECT)
     text = value if isinstance(value, str) else json.dumps(value)
-    return Constraint(_KINDS[kind], text)
+    return OutputConstraint(_KINDS[kind], text)
 
 
-def _calls(body: Json, tokenizer: Tokenizer) -> tuple[str, Constraint] | None:
+def _calls(body: Json, tokenizer: Tokenizer) -> tuple[str, OutputConstraint] | None:
     """The field that constrains calls of tools, and how; None: none does."""
     choice, offered = body.get("tool_choice", "auto"), body.get("tools", [])
     functions = [tool["function"] for tool in offered]

@@ -11,7 +11,7 @@ from jaxrl.record import jsonl, metrics
 from jaxrl.rollout import programs
 from jaxrl.run import assemble, loop
 from jaxrl.training.tries import Chunks
-from jaxrl.types import Constraint
+from jaxrl.types import OutputConstraint
 from tests.jaxrl import tiny
 
 SHORT = {
@@ -116,11 +116,13 @@ def test_a_problem_may_say_what_its_completions_match():
         return programs.constraint_of(rollout, Problem("p", "1+1", 2, metadata=metadata))
 
     assert of() is None
-    assert of(constraint={"regex": "[0-9]"}) == Constraint("regex", "[0-9]")
-    assert of(row={"constraint": '{"regex": "[0-9]"}'}) == Constraint("regex", "[0-9]")
+    assert of(constraint={"regex": "[0-9]"}) == OutputConstraint("regex", "[0-9]")
+    assert of(row={"constraint": '{"regex": "[0-9]"}'}) == OutputConstraint("regex", "[0-9]")
     schema = {"type": "object"}
-    assert of(constraint={"json_schema": schema}) == Constraint("json_schema", json.dumps(schema))
-    assert of(constraint={"choice": ["a", "b"]}) == Constraint("choice", '["a", "b"]')
+    assert of(constraint={"json_schema": schema}) == OutputConstraint(
+        "json_schema", json.dumps(schema)
+    )
+    assert of(constraint={"choice": ["a", "b"]}) == OutputConstraint("choice", '["a", "b"]')
     for wrong in ("[0-9]", "{}", {"regexp": "a"}, {"regex": "a", "choice": ["b"]}, 5):
         with pytest.raises(ValueError, match="problem p: constraint"):
             of(constraint=wrong)

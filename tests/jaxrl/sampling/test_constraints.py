@@ -18,7 +18,7 @@ from jaxrl.sampling import constraints, requests, sampler, support
 from jaxrl.sampling.slots import Features
 from jaxrl.training.logprobs import make_score
 from jaxrl.training.packing import PackingConfig, pack, trajectory
-from jaxrl.types import Constraint, Request
+from jaxrl.types import OutputConstraint, Request
 from tests.jaxrl import sampler_oracle as oracle
 from tests.jaxrl.sampler_oracle import CONFIG, KEY, STOPS
 
@@ -72,7 +72,7 @@ def test_a_mask_has_every_token_after_which_a_text_is_possible(matchers, regex):
     """However a text is cut into tokens: not the usual tokens alone."""
     texts = LANGUAGES[regex]
     assert all(re.fullmatch(regex, text) for text in texts)
-    for kind in (Constraint("regex", regex), constraints.choices(texts)):
+    for kind in (OutputConstraint("regex", regex), constraints.choices(texts)):
         waiting, reached = [()], set()
         while waiting:
             before = waiting.pop()
@@ -108,7 +108,7 @@ def test_choices_are_any_texts(texts):
 
 @needs_llguidance
 def test_a_text_that_cannot_go_on_may_end(matchers):
-    constraint = Constraint("regex", "a{2}")
+    constraint = OutputConstraint("regex", "a{2}")
     for before in ([1, 1], [1, 2], [2], [1, 1, 1]):
         assert next_of(matchers, constraint, before) == set(STOPS)
 
@@ -118,10 +118,10 @@ def sample(matchers, items, **changes):
 
 
 CASES = {
-    "regex": Constraint("regex", "[ab]{2,9}(12|x)*-?"),
+    "regex": OutputConstraint("regex", "[ab]{2,9}(12|x)*-?"),
     "choice": constraints.choices(["abc", "ba12", "true", "[1]"]),
-    "json": Constraint("json_schema", '{"type": "array", "items": {"enum": [1, 2, true]}}'),
-    "grammar": Constraint("grammar", 'start: "a" start "b" | "1"'),
+    "json": OutputConstraint("json_schema", '{"type": "array", "items": {"enum": [1, 2, true]}}'),
+    "grammar": OutputConstraint("grammar", 'start: "a" start "b" | "1"'),
 }
 WAYS = [
     {}, {"temperature": 0.6}, {"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.7, "min_p": 0.1},
@@ -206,7 +206,7 @@ def test_what_has_ended_matches(mixed):
 @pytest.mark.broad
 def test_frequencies_are_those_of_the_restricted_distribution(matchers):
     """Chi-squared over the first token of many draws."""
-    constraint = Constraint("regex", "(a|ab|abc|b|1|12)[xz]")
+    constraint = OutputConstraint("regex", "(a|ab|abc|b|1|12)[xz]")
     items = [Request(i, (5, 9), 1, constraint=constraint) for i in range(1000)]
     completions = sample(matchers, items, slots=64)
     counts = np.bincount([c.tokens[0] for c in completions.values()], minlength=40)
@@ -273,7 +273,7 @@ def test_each_turn_is_constrained_and_observations_are_not(matchers):
 
 @needs_llguidance
 def test_stop_strings_and_budgets_end_a_constrained_sequence(matchers):
-    constraint = Constraint("regex", "a*")
+    constraint = OutputConstraint("regex", "a*")
     one = Request(
         0, (5, 9), 20, constraint=constraint, logit_bias=((0, -50.0), (11, -50.0), (23, -50.0))
     )
@@ -318,7 +318,7 @@ def test_what_ends_under_a_schema_parses_and_validates(schema, seed):
     """Random walks over masks, as of a policy of no training."""
     pytest.importorskip("llguidance")
     tokenizer = tokenizers.characters(' \n"\\{}[],:.-+0123456789abcdefghilnrstuz')
-    matcher = constraints.matchers(tokenizer)(Constraint("json_schema", json.dumps(schema)))
+    matcher = constraints.matchers(tokenizer)(OutputConstraint("json_schema", json.dumps(schema)))
     rng, tokens, end = np.random.default_rng(seed), [], tokenizer.eos_ids[0]
     while len(tokens) < 60:
         words = constraints.next_tokens(matcher, 2, [end])
@@ -405,7 +405,7 @@ REFUSED = {
 def test_bad_constraints_are_refused_with_the_place(matchers, case):
     (kind, text), message = list(REFUSED.items())[case]
     with pytest.raises(ValueError, match=message):
-        matchers(Constraint(kind, text))
+        matchers(OutputConstraint(kind, text))
 
 
 @needs_llguidance
@@ -417,16 +417,16 @@ def test_the_largest_that_are_accepted_exhaust_no_stack():
 import json, threading
 from tests.jaxrl.sampling.test_constraints import TOKENIZER, chain
 from jaxrl.sampling import constraints
-from jaxrl.types import Constraint
+from jaxrl.types import OutputConstraint
 
 def go():
     begin = constraints.matchers(TOKENIZER)
     rules = "start: r0\\n" + "".join(f"r{i}: r{i + 1}\\n" for i in range(598)) + 'r598: "a"'
     for constraint in (
-        Constraint("json_schema", chain(330)),
-        Constraint("grammar", rules),
-        Constraint("regex", "(a|b)?" * 150),
-        Constraint("regex", "(" * 100 + "a" + ")?" * 100),
+        OutputConstraint("json_schema", chain(330)),
+        OutputConstraint("grammar", rules),
+        OutputConstraint("regex", "(a|b)?" * 150),
+        OutputConstraint("regex", "(" * 100 + "a" + ")?" * 100),
         constraints.choices([f"a{n}" for n in range(1000)]),
     ):
         constraints.next_tokens(begin(constraint), 2, (0,))
@@ -442,16 +442,16 @@ thread.join()
 
 @needs_llguidance
 def test_a_request_that_cannot_be_constrained_is_refused(matchers):
-    items = [Request(3, (1,), 4, constraint=Constraint("regex", "a"))]
+    items = [Request(3, (1,), 4, constraint=OutputConstraint("regex", "a"))]
     with pytest.raises(ValueError, match="request 3: its constraint needs matchers"):
         oracle.run(items)
     with pytest.raises(ValueError, match="request 3: its constraint needs an end token"):
         sample(matchers, items, stop_ids=())
     with pytest.raises(ValueError, match="regex"):
-        sample(matchers, [dataclasses.replace(items[0], constraint=Constraint("regex", "("))])
+        sample(matchers, [dataclasses.replace(items[0], constraint=OutputConstraint("regex", "("))])
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(ValueError, match=r"pip install 'jaxrl\[constrained\]'"):
-        constraints.matchers(TOKENIZER)(Constraint("regex", "a"))
+        constraints.matchers(TOKENIZER)(OutputConstraint("regex", "a"))
