@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -42,6 +42,19 @@ class Prefix(NamedTuple):
     support: np.ndarray | None = None
 
 
+Kind = Literal["json_schema", "regex", "choice", "grammar", "tools"]
+"""Of a constraint."""
+
+
+class OutputConstraint(NamedTuple):
+    """What a completion must match as a whole, see `jaxrl.sampling.constraints`."""
+
+    kind: Kind
+    text: str
+    """The JSON schema, the regular expression, the choices as a JSON list, the Lark grammar, or the
+    tools that may be called, as `constraints.tools` writes them."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
     """One sequence to sample."""
@@ -72,6 +85,9 @@ class Request:
     """(token, what is added to its logit); -inf forbids the token."""
     stop: tuple[str, ...] = ()
     """The response ends with the first token that completes one of these."""
+    constraint: OutputConstraint | None = dataclasses.field(default=None, kw_only=True)
+    """What each turn of the policy must match as a whole; it can end where it does. None: any text
+    will do."""
     top_logprobs: int = 0
     """Record this many of the most likely tokens at each position."""
     prefix: Prefix | None = None
@@ -123,8 +139,8 @@ class Completion:
     world: Any = None
     """The last state of `Request.world`."""
     support: np.ndarray | None = None
-    """uint32 [completion length, W]: the tokens that truncation left each draw, see
-    `jaxrl.sampling.support`; a row of zeros: all. None: no draw was truncated, or it is not
+    """uint32 [completion length, W]: the tokens that truncation and a constraint left each draw,
+    see `jaxrl.sampling.support`; a row of zeros: all. None: no draw was restricted, or it is not
     recorded."""
 
     @property

@@ -67,6 +67,7 @@ KEYED = frozenset({"course", "criteria", "domains", "extensions", "judges", "par
 """Mappings from names of others to values that are looked into."""
 
 CHOSEN = {
+    "constraint": lambda text: text == "problem",  # else a file
     "language": lambda text: text in code.languages(),
     "schedule": re.compile(r"[a-z_]+|lockstep:[0-9]+").fullmatch,
 }

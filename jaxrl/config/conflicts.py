@@ -100,6 +100,10 @@ TRUNCATION = Setting(
     lambda config: config.rollout.truncated,
     "`rollout.top_k`, `top_p` or `min_p`",
 )
+CONSTRAINT = Setting("rollout.constraint", lambda config: config.rollout.constraint)
+CHUNKS = Setting(
+    "rollout.chunks.size", lambda config: config.rollout.chunks.size, "`rollout.chunks`"
+)
 SUPPORT_READERS = Setting(f"extensions {', '.join(_READERS)}", _support_readers)
 COURSE = Setting("course", lambda config: sorted(config.course))
 FORK = Setting("fork", lambda config: config.fork)
@@ -126,6 +130,15 @@ CONFLICTS = (
         SUPPORT_READERS,
         "these take log-probabilities over the whole vocabulary, or over other tokens",
     ),
+    Conflict(CONSTRAINT, FILE, "a run on rows of a file samples nothing"),
+    Conflict(CONSTRAINT, GENERATORS, "generators do not send which tokens they left out"),
+    Conflict(
+        CONSTRAINT,
+        SUPPORT_READERS,
+        "these take log-probabilities over the whole vocabulary, or over other tokens",
+    ),
+    Conflict(CONSTRAINT, CHUNKS, "each chunk is a context that does not know how the text began"),
+    Conflict(CONSTRAINT, ON_DEVICE, "masks are made on the host, between two tokens"),
     Conflict(GENERATORS, FILE, "a run on rows of a file samples nothing"),
     Conflict(GENERATORS, STAGES, "generators are started once, with one config"),
     Conflict(GENERATORS, SAMPLING_DEVICES, "generators have devices of their own"),

@@ -81,10 +81,15 @@ class RolloutConfig:
     all."""
     min_p: float = 0.0
     """Sample among the tokens at least min_p times as likely as the likeliest; 0: among all."""
+    constraint: str = ""
+    """File with what every completion, or every turn of an episode, matches as a whole: a JSON
+    schema (its name ends in `.json`), a regular expression (`.regex`), texts to choose from, one a
+    line (`.choices`), or a context-free grammar in the form of Lark (`.lark`). `problem`: each
+    problem says what its own match. Empty: nothing. It needs the extra `constrained`."""
     support: Literal["recorded", "full"] = "recorded"
-    """What log-probabilities are over in training where `top_k`, `top_p` or `min_p` truncate:
-    `recorded`, the tokens that each draw was made among; `full`, the whole vocabulary, for an
-    objective that corrects for the difference."""
+    """What log-probabilities are over in training where `top_k`, `top_p` or `min_p` truncate, or
+    `constraint` restricts: `recorded`, the tokens that each draw was made among; `full`, the whole
+    vocabulary, for an objective that corrects for the difference."""
     chat: bool = False
     """Wrap each prompt in the model's chat template."""
     system: str = ""
@@ -126,7 +131,7 @@ class RolloutConfig:
     @property
     def records_support(self) -> bool:
         """Whether the tokens that draws were made among are recorded."""
-        return bool(self.truncated) and self.support == "recorded"
+        return bool(self.truncated or self.constraint) and self.support == "recorded"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -123,17 +123,18 @@ def _check_support(config: Config) -> None:
     rollout = config.rollout
     if rollout.support == "recorded":
         return
-    if not rollout.truncated:
+    if not (rollout.truncated or rollout.constraint):
         raise ValueError(
-            "rollout.support='full' without rollout.top_k, rollout.top_p or rollout.min_p: no "
-            "token is left out, so that it has no effect; set one of them, or leave it out"
+            "rollout.support='full' without rollout.top_k, rollout.top_p, rollout.min_p or "
+            "rollout.constraint: no token is left out, so that it has no effect; set one of them, "
+            "or leave it out"
         )
     policy = functions.lookup(config.objective.policy)
     takes_both = all(functions.takes(policy, name) for name in ("proximal_logp", "behavior_logp"))
     if not takes_both or policy is functions.lookup("remix"):  # whose ratio is PPO's
         raise ValueError(
             f"rollout.support='full' with objective.policy={config.objective.policy!r}: tokens "
-            "would be sampled from a truncated distribution and trained under the whole one, and "
+            "would be sampled from a restricted distribution and trained under the whole one, and "
             "this objective does not correct for it; use rollout.support=recorded, or an objective "
             "that weighs tokens by exp(proximal_logp - behavior_logp), such as decoupled_ppo"
         )

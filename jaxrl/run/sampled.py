@@ -30,9 +30,10 @@ from jaxrl.rollout.programs import Program
 from jaxrl.run import asynchronous, evaluate, generators, guards, warm_start
 from jaxrl.run.context import Origin, RunContext, StageCollector, ToSampler
 from jaxrl.run.extension import Context, Extension, provider, providers
+from jaxrl.sampling.constraints import Matchers
 from jaxrl.training import objective
 from jaxrl.training.logprobs import guide_of
-from jaxrl.types import TrainState
+from jaxrl.types import OutputConstraint, TrainState
 
 CHUNKS = "chunks.jsonl"
 """What each chunk of decoding of a synchronous run did, from which its costs can be told. An
@@ -194,6 +195,18 @@ def _of_rows(task: Task) -> Iterator[Problem]:
             yield from (task.problem(split, 0, index) for index in range(size))
 
 
+def _accept(matchers: Matchers, constraint: OutputConstraint, where: str) -> None:
+    """Refuse a constraint that cannot be kept.
+
+    Raises:
+      ValueError: naming where it stands.
+    """
+    try:
+        matchers(constraint)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
 def check_prompts(config: Config, actor: Policy) -> None:
     """Refuse what prompts a config asks for where they cannot be drawn, or not be answered.
 
@@ -202,9 +215,10 @@ def check_prompts(config: Config, actor: Policy) -> None:
     """
     selection.check(config)
     examples.end(actor.tokenizer)  # else no completion would end
-    tasks.dialogue(tasks.of_config(config), actor.tokenizer, config.rollout)
-    tasks.arrays(tasks.of_config(config), actor.tokenizer, config.rollout)
     root_task = tasks.of_config(config)
+    ctx = collect.context(config.rollout, config.seed, actor, root_task)
+    if ctx.matchers is not None and ctx.constraint is not None:
+        _accept(ctx.matchers, ctx.constraint, f"rollout.constraint={config.rollout.constraint!r}")
     curricula = [domain.curriculum for domain in config.domains.values()] or [config.curriculum]
     for curriculum, task in zip(curricula, root_task.parts.values() or [root_task], strict=True):
         if curriculum.history:
@@ -224,6 +238,9 @@ def check_prompts(config: Config, actor: Policy) -> None:
         every = itertools.chain(first, _of_rows(task))
         for problem in every if keep is None else filter(keep, every):
             policy.check_prompt(actor.tokenizer, config.rollout, task, problem)
+            constraint = programs.constraint_of(config.rollout, problem)
+            if ctx.matchers is not None and constraint is not None:
+                _accept(ctx.matchers, constraint, f"problem {problem.id}: constraint")
     settings = config.rollout
     total = settings.chunks.longest(
         settings.max_prompt_tokens, settings.max_prompt_tokens + settings.max_new_tokens

@@ -209,7 +209,7 @@ def _append(
             seat.request, seat.observed = requests[seat.request.id], []
         else:
             seat.observed.append((before, seat.length))
-        seat.turn, seat.read, seat.held = seat.length, [], None
+        seat.turn, seat.read, seat.matcher, seat.held = seat.length, [], None, None
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxrl.mesh import layouts
 from jaxrl.models import decoder, head
 from jaxrl.sampling import logits as processors
-from jaxrl.sampling import sampling
+from jaxrl.sampling import sampling, support
 from jaxrl.sampling.slots import (
     Caches,
     Features,
@@ -22,7 +22,7 @@ from jaxrl.sampling.slots import (
     pick_rows,
     put_rows,
 )
-from jaxrl.types import Params
+from jaxrl.types import Array, Params
 
 
 def extend(
@@ -123,6 +123,7 @@ def decode(
     args: Any,
     process: processors.Processor,
     features: Features,
+    allowed: Array | None = None,
 ) -> SlotState:
     """Advance every live slot by up to `steps` tokens, while at least `min_live` are live.
 
@@ -139,6 +140,8 @@ def decode(
       args: of `process`.
       process: static, see `logits`.
       features: static, what any slot asks for.
+      allowed: [S, W] uint32, the tokens that each slot may draw next, see
+        `jaxrl.sampling.support`; then `steps` is 1. None: all tokens, at every step.
     """
     capacity = slots.tokens.shape[1]
 
@@ -175,6 +178,8 @@ def decode(
         if features.penalize:
             occurred = processors.occurring(s.tokens, s.length, scores.shape[1])
             scores = processors.penalize(scores, occurred, s.settings.repetition_penalty)
+        if allowed is not None:
+            scores = support.restrict(scores, jnp.asarray(allowed))
         keys = jax.vmap(jax.random.fold_in)(stream, s.length)
         sample = sampling.sample(
             scores,
@@ -210,6 +215,12 @@ def decode(
         return step + 1, constrain(models, s)
 
     return jax.lax.while_loop(running, advance, (jnp.int32(0), slots))[1]
+
+
+@jax.jit
+def last_tokens(slots: SlotState) -> jax.Array:
+    """The last token so far of each slot, [S] int32."""
+    return _at(slots.tokens, slots.length - 1)
 
 
 @jax.vmap

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +19,14 @@ import numpy as np
 
 from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
-from jaxrl.sampling import admission, decode
+from jaxrl.sampling import admission, constraints, decode
 from jaxrl.sampling import logits as processors
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.logits import Guide
 from jaxrl.sampling.requests import check_guide, check_requests, features_of, resume, start_of
 from jaxrl.sampling.slots import Features
 from jaxrl.sampling.work import SamplerConfig, Seat, Setup, Work, find_stops, read_out
-from jaxrl.types import Completion, Params, Prefix, Request
+from jaxrl.types import Completion, OutputConstraint, Params, Prefix, Request
 
 
 class SlotsHeld(RuntimeError):
@@ -46,6 +47,7 @@ def generate(
     features: Features = Features(),
     guide: Guide = Guide(processors.keep),
     text: Callable[[Sequence[int]], str] | None = None,
+    matchers: Callable[[OutputConstraint], Any] | None = None,
     observe: Callable[[Completion], Sequence[int] | None] | None = None,
 ) -> Iterator[Completion]:
     """Sample all requests; yields each completion as soon as it is finished.
@@ -65,6 +67,8 @@ def generate(
       features: what requests of other calls ask for, likewise.
       guide: steers the logits.
       text: decodes tokens, needed for stop strings.
+      matchers: begins to match constraints, see `constraints.matchers`; needed where requests have
+        one.
       observe: called with each completion that stopped; tokens that it returns are appended and
         the policy takes another turn. None, or what leaves no room for a turn, ends the sequence.
 
@@ -84,6 +88,7 @@ def generate(
         features_of(requests, features),
         guide,
         text,
+        matchers,
         hold=observe is not None,
     )
     work = Work()
@@ -118,6 +123,7 @@ def submit(setup: Setup, work: Work, requests: Sequence[Request]) -> None:
             )
         if r.stop and setup.text is None:
             raise ValueError(f"request {r.id}: stop={r.stop} needs text, to decode tokens with")
+        constraints.check(setup, r)
     if features_of(requests, setup.features) != setup.features:
         r = next(r for r in requests if features_of([r], setup.features) != setup.features)
         raise ValueError(
@@ -176,6 +182,8 @@ def advance(
     steps = min(setup.sampler.chunk, work.state.width - longest)
     if budget is not None:
         steps = max(1, min(steps, budget // len(active)))
+    if (allowed := constraints.allowed(setup, work, active)) is not None:
+        steps = 1  # the next ones follow from the token
     # Refill or shrink as soon as it pays: with work waiting when an eighth is free, without when
     # the next smaller number of slots will do.
     smaller = max((size for size in setup.sizes if size < total), default=0)
@@ -192,12 +200,15 @@ def advance(
         args=setup.guide.args,
         process=setup.guide.process,
         features=_needed(setup, [seat.request for seat in seats.values()]),
+        allowed=allowed,
     )
     live, length, failed = _ends(work)
     for i, seat in seats.items():
         seat.length = int(length[i])
     if void := [i for i in active if failed[i]]:
         raise FloatingPointError(_explain(seats[void[0]], version, len(void)))
+    if allowed is not None:
+        constraints.read(work, active)
     stopped = find_stops(setup, work, active)
     if stopped:
         length[list(stopped)], live[list(stopped)] = list(stopped.values()), False
@@ -378,6 +389,6 @@ def _explain(seat: Seat, version: int, count: int) -> str:
     return (
         f"request {seat.request.id}: the logits of token {seat.length - 1} are nan or infinite, or "
         f"all of them -inf, under policy version {version} ({count} sequences are alike); look for "
-        "nan in the weights, an overflow of the dtype that is sampled in, or a guide that forbids "
-        "every token"
+        "nan in the weights, an overflow of the dtype that is sampled in, or a guide or biases "
+        "that forbid every token that may come"
     )

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.sampling import admission, decode
+from jaxrl.sampling import admission, decode, support
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.requests import settings_of
 from jaxrl.sampling.work import Setup, Work, neighbours, read_out, warm_up_reading
@@ -62,7 +62,10 @@ def warm_up_first(setup: Setup, params: Params, requests: Sequence[Request]) -> 
     )
     state = jax.device_put(state, jax.tree.leaves(params)[0].sharding)  # where `insert` leaves it
     with ThreadPoolExecutor(1) as pool:
-        decoding = pool.submit(_decode_nothing, setup, (params, *setup.guide.params), state)
+        constrained = any(r.constraint is not None for r in requests)
+        decoding = pool.submit(
+            _decode_nothing, setup, (params, *setup.guide.params), state, constrained=constrained
+        )
         admission.admit(setup, (params, *setup.guide.params), work)
         read_out(setup, Work(decoding.result(), work.seats), [0], {})
 
@@ -96,14 +99,19 @@ def _warm_up_shape(
         state = decode.append(setup.models, params, state, target, tokens, count, count)
     state = slot.settle(state, np.ones(size, np.int32), np.zeros(size, bool))
     state = _decode_nothing(setup, params, state)
+    if setup.matchers is not None:
+        state = _decode_nothing(setup, params, state, constrained=True)
     if width == setup.shapes[size][-1]:
         warm_up_reading(setup, state)
     jax.block_until_ready(state)
 
 
 def _decode_nothing(
-    setup: Setup, params: tuple[Params, ...], state: slot.SlotState
+    setup: Setup, params: tuple[Params, ...], state: slot.SlotState, *, constrained: bool = False
 ) -> slot.SlotState:
+    size = state.length.shape[0]
+    if constrained:
+        decode.last_tokens(state)
     return decode.decode(
         setup.models,
         params,
@@ -116,4 +124,7 @@ def _decode_nothing(
         args=setup.guide.args,
         process=setup.guide.process,
         features=setup.features,
+        allowed=np.zeros((size, support.words(setup.config.vocab_size)), np.uint32)
+        if constrained
+        else None,
     )

@@ -17,7 +17,7 @@ from jaxrl.sampling import logits as processors
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.logits import Guide
 from jaxrl.sampling.slots import Features
-from jaxrl.types import Array, Completion, Request, Source
+from jaxrl.types import Array, Completion, OutputConstraint, Request, Source
 
 SMALLEST = 4
 """Slots; fewer decode no faster."""
@@ -60,6 +60,8 @@ class Setup(NamedTuple):
     text: Callable[[Sequence[int]], str] | None = None
     """Decodes tokens, for stop strings; of part of a turn too, but for a few characters at its
     start."""
+    matchers: Callable[[OutputConstraint], Any] | None = None
+    """Begins to match a constraint, see `constraints.matchers`; needed where requests have one."""
     lean: bool = False
     """Leave out features while no live request asks for them. Faster, but what is left out is
     compiled anew the first time."""
@@ -185,6 +187,8 @@ class Seat:
     """Where the current turn of the policy starts."""
     read: list[int] = dataclasses.field(default_factory=list)
     """Tokens of the turn that stop strings have been looked for in."""
+    matcher: Any = None
+    """Of the request's constraint, once it has read all tokens of the turn; None: not yet."""
     observed: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     """Spans of observations, as positions in the sequence."""
     held: Completion | None = None

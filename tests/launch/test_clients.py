@@ -61,7 +61,7 @@ def test_the_clients_calls(client):
     for choice in whole.choices:
         pieces = [c.choices[0] for c in chunks if c.choices and c.choices[0].index == choice.index]
         assert "".join(p.delta.content or "" for p in pieces) == choice.message.content
-    for changes in ({"presence_penalty": 1.0}, {"response_format": {"type": "json_object"}}):
+    for changes in ({"presence_penalty": 1.0}, {"response_format": {"type": "json_schema"}}):
         with pytest.raises(openai.BadRequestError, match=next(iter(changes))):
             client.chat.completions.create(**asked, **changes)
 

@@ -64,14 +64,9 @@ def server():
 
 
 @contextlib.contextmanager
-def serving(policy: Policy) -> Iterator[Server]:
-    made = command.make_server(
-        policy,
-        ServeConfig(
-            port=0, slots=4, chunk=4, max_prompt_tokens=64, max_new_tokens=64, max_body_bytes=4096
-        ),
-        "tiny",
-    )
+def serving(policy: Policy, **limits: int) -> Iterator[Server]:
+    limits = {"max_prompt_tokens": 64, "max_new_tokens": 64, "max_body_bytes": 4096} | limits
+    made = command.make_server(policy, ServeConfig(port=0, slots=4, chunk=4, **limits), "tiny")
     thread = threading.Thread(target=made.serve_forever, daemon=True)
     thread.start()
     yield made
@@ -638,14 +633,15 @@ def test_a_refusal_is_read_as_what_the_assistant_said(server):
         ({"messages": [{"role": "assistant", "tool_calls": 7}]}, "messages"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": 7}]}]}, "tool_calls"),
         ({"messages": []}, "messages"),
-        ({"response_format": {"type": "json_object"}}, "response_format='json_object' takes con"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
-            "leave it out, ask for JSON in a message",
+            "response_format.json_schema.schema is missing",
         ),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_regex and guided_choice"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
         ({"response_format": {"type": "yaml"}}, "response_format"),
         ({"best_of": 2}, "best_of"),
-        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice='required' needs tools"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         ({"frequency_penalty": 1}, "frequency_penalty"),
         ({"max_tokens": 0}, "max_tokens"),

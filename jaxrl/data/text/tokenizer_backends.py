@@ -17,6 +17,8 @@ import tokenizers
 from sentencepiece import sentencepiece_model_pb2 as proto
 
 Span = tuple[int, int]
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+"""A piece of a vocabulary that stands for one byte."""
 
 
 class Backend(NamedTuple):
@@ -40,6 +42,8 @@ class Backend(NamedTuple):
     """Ids to text, special tokens spelled out."""
     piece: Callable[[int], str | None] = lambda token: None
     """A token as the vocabulary writes it; None where that is not known."""
+    token_bytes: Callable[[int], bytes | None] | None = None
+    """See `tokenizers.Tokenizer.token_bytes`."""
 
 
 def from_tokenizers(tokenizer: tokenizers.Tokenizer) -> Backend:
@@ -59,6 +63,18 @@ def from_tokenizers(tokenizer: tokenizers.Tokenizer) -> Backend:
         return encoding.ids, encoding.offsets
 
     @functools.cache
+    def spell() -> Callable[[str], bytes]:
+        return _speller(tokenizer.decoder)
+
+    added = tokenizer.get_added_tokens_decoder()
+
+    def token_bytes(token: int) -> bytes | None:
+        if token in added:
+            return None if added[token].special else added[token].content.encode()
+        piece = tokenizer.id_to_token(token)
+        return None if piece is None else spell()(piece)
+
+    @functools.cache
     def as_text() -> tokenizers.Tokenizer:
         state = json.loads(tokenizer.to_str())
         for token in state["added_tokens"]:
@@ -75,6 +91,7 @@ def from_tokenizers(tokenizer: tokenizers.Tokenizer) -> Backend:
         ids=tokenizer.token_to_id,
         spelled=lambda ids: _bounded(tokenizer.decode, list(ids), skip_special_tokens=False),
         piece=tokenizer.id_to_token,
+        token_bytes=token_bytes,
     )
 
 
@@ -113,12 +130,46 @@ def bytes_of(text: str, piece: str | None) -> bytes:
     """
     if "\ufffd" not in text or piece is None:
         return text.encode("utf-8", "replace")
-    if match := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", piece):
+    if match := _BYTE.fullmatch(piece):
         return bytes([int(match[1], 16)])
     letters = byte_letters()
     if all(letter in letters for letter in piece):
         return bytes(letters[letter] for letter in piece)
     return text.encode("utf-8", "replace")
+
+
+def _speller(decoder: Any) -> Callable[[str], bytes]:
+    """`piece -> bytes` of tokens within a text, by the decoder of a tokenizer.json.
+
+    Raises:
+      ValueError: it joins tokens in another way than one after the other.
+    """
+    state = json.loads(decoder.__getstate__()) if decoder is not None else {"type": None}
+    steps = state["decoders"] if state["type"] == "Sequence" else [state]
+    replacements, kinds = list[tuple[str, str]](), {step["type"] for step in steps}
+    for step in steps:
+        if step["type"] == "Replace" and "String" in step["pattern"]:
+            replacements.append((step["pattern"]["String"], step["content"]))
+        elif step["type"] == "Metaspace":
+            replacements.append((step["replacement"], " "))
+        elif step["type"] not in ("ByteLevel", "ByteFallback", "Fuse", "Strip"):
+            raise ValueError(
+                f"the decoder {step['type']} of tokenizer.json: the bytes of its tokens are not "
+                "known; those known are ByteLevel, and Metaspace or Replace with ByteFallback"
+            )
+    letters = _byte_letters()
+
+    def spell(piece: str) -> bytes:
+        if "ByteLevel" in kinds and all(letter in letters for letter in piece):
+            return bytes(letters[letter] for letter in piece)
+        match = _BYTE.fullmatch(piece)
+        if match and "ByteFallback" in kinds:
+            return bytes([int(match[1], 16)])
+        for old, new in replacements:
+            piece = piece.replace(old, new)
+        return piece.encode("utf-8", "replace")
+
+    return spell
 
 
 def _visible(token: str) -> bool:
@@ -192,6 +243,15 @@ def from_sentencepiece(
     def decode(ids: Sequence[int]) -> str:
         return processor.decode([i for i in ids if i < size and not processor.is_control(i)])
 
+    def token_bytes(token: int) -> bytes | None:
+        kinds = (processor.is_control, processor.is_unknown, processor.is_unused)
+        if token >= size or any(kind(token) for kind in kinds):
+            return None
+        piece = processor.id_to_piece(token)
+        if processor.is_byte(token):
+            return bytes([int(piece[3:5], 16)])
+        return piece.replace("\u2581", " ").encode()
+
     names = {i: token for token, i in special.items()}
 
     def spelled(ids: Sequence[int]) -> str:
@@ -205,4 +265,5 @@ def from_sentencepiece(
         size=max([size - 1, *special.values()]) + 1,
         ids=lambda token: special.get(token, pieces.get(token)),
         spelled=spelled,
+        token_bytes=token_bytes,
     )

@@ -72,6 +72,11 @@ class Tokenizer:
     piece: Callable[[int], str | None] = lambda token: None
     """A token as the vocabulary writes it; None where that is not known."""
 
+    token_bytes: Callable[[int], bytes | None] | None = None
+    """The bytes that a token adds to a text; None: it adds none, as a special token, or has no
+    place in the vocabulary. A ValueError where a tokenizer.json joins its tokens in a way of its
+    own. Absent: the text that it decodes to by itself."""
+
     def bytes_of(self, token: int) -> bytes:
         """The bytes of a token, which may be a part of a character."""
         return tokenizer_backends.bytes_of(self.decode([token]), self.piece(token))
@@ -121,7 +126,10 @@ def characters(alphabet: str) -> Tokenizer:
     def decode(tokens: Sequence[int]) -> str:
         return "".join(alphabet[i - 1] for i in tokens if i)
 
-    return Tokenizer(encode, decode, len(alphabet) + 1, eos_ids=(0,))
+    def token_bytes(token: int) -> bytes | None:
+        return alphabet[token - 1].encode() if 0 < token <= len(alphabet) else None
+
+    return Tokenizer(encode, decode, len(alphabet) + 1, eos_ids=(0,), token_bytes=token_bytes)
 
 
 def load(path: str | Path) -> Tokenizer:
@@ -376,6 +384,7 @@ def _assemble(
         plain=backend.plain,
         spelled=backend.spelled,
         piece=backend.piece,
+        token_bytes=backend.token_bytes,
     )
     if render is None:
         return plain

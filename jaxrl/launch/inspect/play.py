@@ -110,8 +110,9 @@ def play(actor: Policy, config: SampleConfig, played: Config) -> list[Row]:
     open_groups = OpenGroups(waiting=[Drawn(problem) for problem in problems])
     open_groups.admit(len(problems), 1)
     setup = collect.sampler_setup(
-        actor, rollout, Config().sampler, jax.random.key(config.seed), turns=True
-    )
+        actor, rollout, Config().sampler, jax.random.key(config.seed), turns=True,
+        matchers=ctx.matchers,
+    )  # fmt: skip
     params = policy.sampling_params(actor.params, "float32")
     with _pool(config, task, played) as pool:
         drive.advance(

@@ -7,8 +7,10 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
+import tyro
 from rich.console import Console
 
 from jaxrl.config import Config
@@ -20,10 +22,10 @@ from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
-from jaxrl.sampling import sampler
+from jaxrl.sampling import constraints, sampler
 from jaxrl.sampling.requests import features_of
 from jaxrl.sampling.warm_up import warm_up_first
-from jaxrl.types import Completion, Params, Request
+from jaxrl.types import Completion, OutputConstraint, Params, Request
 
 DEFAULT_TOKENS = 128
 """Longest completion, or of a model's episode all turns and what is read between them."""
@@ -49,6 +51,17 @@ class SampleConfig:
     min_p: float | None = None
     """Sample among the tokens at least min_p times as likely as the likeliest; 0: among all. None:
     0, or with `env` that of the run."""
+    json_schema: str = ""
+    """JSON schema that completions match, or a file with one; empty: none. It, `regex`, `choice`
+    and `grammar` need the extra `constrained`, and go one at a time."""
+    regex: str = ""
+    """Regular expression that completions match as a whole; empty: none."""
+    choice: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Text that a completion may be; given several times, e.g. --choice yes --choice no, it is one
+    of these."""
+    grammar: str = ""
+    """File with a context-free grammar in the form of Lark, whose rule `start` completions match;
+    empty: none."""
     max_new_tokens: int | None = None
     """Longest completion, in tokens; of an episode, the budget of all turns and of what is read
     between them. None: 128, or with `env` that of the run."""
@@ -88,6 +101,10 @@ class SampleConfig:
 
 _PROMPTED: Mapping[str, str] = {
     "prompt": "the environment says what the policy reads; leave --prompt out",
+    **dict.fromkeys(
+        ("json_schema", "regex", "choice", "grammar"),
+        "turns are constrained by the run's rollout.constraint; leave it out",
+    ),
     "n": "each problem is played once; leave --n out, or set --episodes",
 }
 """Flags of a prompt, each with its remedy where an environment is played."""
@@ -151,9 +168,10 @@ def main(argv: list[str]) -> int:
             tokenizer = tokenizers.with_variables(actor.tokenizer, config.template_args)
             actor = actor._replace(tokenizer=tokenizer)
             return play.main(actor, config, played)
+        constraint = constraint_of(config)
         model, tokenizer = policy.describe_writer(opened, trust=config.trust)
         tokenizer = tokenizers.with_variables(tokenizer, config.template_args)
-        batch = requests(tokenizer, config, config.prompt or sys.stdin.read())
+        batch = requests(tokenizer, config, config.prompt or sys.stdin.read(), constraint)
         completions = complete(opened, model, tokenizer, batch, config.seed)
     except REFUSALS as error:
         return refused(error)
@@ -208,7 +226,10 @@ def complete(
         max((len(r.prompt) for r in requests), default=0),
         max((len(r.prompt) + r.max_new_tokens for r in requests), default=0),
         features=features_of(requests),
+        matchers=constraints.matchers(tokenizer),
     )
+    for request in requests[:1]:
+        constraints.check(setup, request)
     with ThreadPoolExecutor(1) as pool:
         loading = pool.submit(load)
         blank = policy.blank_params(opened, model, the_mesh, "float32")
@@ -222,11 +243,44 @@ def complete(
         requests,
         stop_ids=tokenizer.eos_ids,
         key=jax.random.key(seed),
+        matchers=setup.matchers,
     )  # of an equal setup, so its programs are those compiled above
     return sorted(done, key=lambda completion: completion.request.id)
 
 
-def requests(tokenizer: Tokenizer, config: SampleConfig, prompt: str) -> list[Request]:
+def constraint_of(config: SampleConfig) -> OutputConstraint | None:
+    """What completions must match; None: nothing.
+
+    Raises:
+      ValueError: the config has two of them.
+      OSError: a file cannot be read.
+    """
+    by_flag = {
+        name: value
+        for name in ("json_schema", "regex", "choice", "grammar")
+        if (value := getattr(config, name))
+    }
+    if len(by_flag) > 1:
+        raise ValueError(
+            f"{' and '.join(by_flag)}: each says what the whole completion must be; keep one"
+        )
+    for name, value in by_flag.items():
+        if name == "choice":
+            return constraints.choices(value)
+        if name == "regex":
+            return OutputConstraint("regex", value)
+        if name == "grammar" or not value.lstrip().startswith("{"):
+            value = Path(value).read_text(encoding="utf-8")
+        return OutputConstraint(name, value)
+    return None
+
+
+def requests(
+    tokenizer: Tokenizer,
+    config: SampleConfig,
+    prompt: str,
+    constraint: OutputConstraint | None = None,
+) -> list[Request]:
     """As many requests for completions of a prompt as the config asks for."""
     if config.chat:
         ids = policy.chat(tokenizer, config.system or "", [{"role": "user", "content": prompt}])
@@ -243,6 +297,7 @@ def requests(tokenizer: Tokenizer, config: SampleConfig, prompt: str) -> list[Re
             top_k=config.top_k or 0,
             top_p=1.0 if config.top_p is None else config.top_p,
             min_p=config.min_p or 0.0,
+            constraint=constraint,
         )
         for i in range(config.n)
     ]

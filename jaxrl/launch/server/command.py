@@ -29,7 +29,7 @@ from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
 from jaxrl.rollout import policy
 from jaxrl.rollout.policy import Policy
-from jaxrl.sampling import sampler
+from jaxrl.sampling import constraints, sampler
 from jaxrl.sampling.slots import Features
 
 
@@ -100,6 +100,7 @@ def make_server(actor: Policy, config: ServeConfig, name: str) -> Server:
             top=min(openai.TOP_LOGPROBS, model.vocab_size),
         ),
         text=actor.tokenizer.decode,
+        matchers=constraints.matchers(actor.tokenizer),
         lean=True,
     )
     params = policy.sampling_params(actor.params, config.dtype)

@@ -28,6 +28,7 @@ from jaxrl.launch import streams
 from jaxrl.launch.server import engine as engines
 from jaxrl.launch.server import openai, openai_replies
 from jaxrl.launch.server.engine import Gone
+from jaxrl.sampling import constraints
 from jaxrl.sampling.requests import check_requests
 from jaxrl.types import Completion
 
@@ -326,6 +327,7 @@ class Handler(Connection):
                     for r in call.requests
                 ],
             )
+            constraints.check(self.service.engine.setup, call.requests[0])
         except ValueError as error:
             raise Refused(400, str(error)) from error
         except RecursionError as error:

@@ -1,7 +1,8 @@
 """The OpenAI protocol, the way in: JSON bodies to requests.
 
 https://platform.openai.com/docs/api-reference/completions and .../chat. Beyond it, a body may have
-`top_k`, `min_p`, `repetition_penalty` and `chat_template_kwargs`, and `return_token_ids` adds the
+`top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs` and vLLM's fields of constrained
+output (`jaxrl.launch.server.formats`), and `return_token_ids` adds the
 ids that the policy chose to each choice, and those of the prompt, so that no text need be encoded
 again. Fields that say nothing about the text (`user`, `metadata`, `store` and their like) are read
 and have no effect.
@@ -19,6 +20,7 @@ import jsonschema
 
 from jaxrl.data.text import messages
 from jaxrl.data.text.tokenizers import Tokenizer
+from jaxrl.launch.server import formats
 from jaxrl.sampling import search
 from jaxrl.types import Request
 
@@ -58,6 +60,7 @@ _SHARED: Json = {
         "propertyNames": {"pattern": "^[0-9]{1,9}$"},
         "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
     },
+    **formats.FIELDS,
     # These say nothing about the text.
     "user": _TEXT,
     "metadata": {"type": "object", "additionalProperties": _TEXT},
@@ -145,13 +148,8 @@ CHAT_SCHEMA: Json = {
         **_SHARED,
         "messages": {"type": "array", "minItems": 1, "items": _MESSAGE},
         "tools": {"type": "array", "items": _TOOL},
-        "tool_choice": {"enum": ["none", "auto"]},
+        "tool_choice": formats.TOOL_CHOICE,
         "parallel_tool_calls": _FLAG,
-        "response_format": {
-            "type": "object",
-            "required": ["type"],
-            "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}},
-        },
         "modalities": {"const": ["text"]},
         "max_completion_tokens": {"type": "integer", "minimum": 0},
         "logprobs": _FLAG,
@@ -220,7 +218,9 @@ def parse(
         raise ValueError(
             f"n={n} for each of {len(prompts)} prompts: more than {CHOICES} choices; ask for fewer"
         )
-    shared = _shared(body, chat, max_new_tokens)
+    shared = dataclasses.replace(
+        _shared(body, chat, max_new_tokens), constraint=formats.constraint(body, tokenizer)
+    )
     # Streams of one seed are neighbours; a body without a seed gets a random one.
     seed = body["seed"] % 2**31 if "seed" in body else secrets.randbelow(2**26)
     requests = [
@@ -289,11 +289,6 @@ def _check_together(body: Json) -> None:
     for name in ("presence_penalty", "frequency_penalty"):
         if body.get(name, 0) != 0:
             raise ValueError(f"{name}={body[name]} is not served; use repetition_penalty, or 0")
-    if (kind := body.get("response_format", {}).get("type", "text")) != "text":
-        raise ValueError(
-            f"response_format={kind!r} takes constrained decoding, which is not served; leave it "
-            "out, ask for JSON in a message, and check what comes back"
-        )
     if body.get("best_of", 1) not in (1, body.get("n", 1)):
         raise ValueError(
             f"best_of={body['best_of']} with n={body.get('n', 1)} is not served; leave it out and "
