@@ -134,7 +134,7 @@ def _spelled(metric: str) -> str:
     """A metric's name as MLflow takes it, names that differ staying distinct.
 
     Characters that it lacks are spelled out. A name that is too long, or that has a part which a
-    path skips, such as `..`, gets a digest, and no slashes.
+    path skips, such as `..`, begins with a digest and has no slashes.
     """
     name = metric.replace("@", "_at_")
     name = re.sub(r"[^/\w.\- ]", lambda match: f"_{ord(match[0]):x}_", name)
@@ -142,7 +142,7 @@ def _spelled(metric: str) -> str:
     if is_path and len(name) <= _LONGEST_METRIC:
         return name
     digest = hashlib.sha256(metric.encode("utf-8", "replace")).hexdigest()[:16]
-    return f"{name.replace('/', '_')[: _LONGEST_METRIC - 17]}_{digest}"
+    return f"{digest}_{name.replace('/', '_')}"[:_LONGEST_METRIC]
 
 
 def _config(directory: Path) -> dict[str, Any]:

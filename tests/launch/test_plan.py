@@ -344,7 +344,7 @@ def test_times_at_measured_rates_are_those_of_the_rates():
     chip = measurement.with_rates(
         chips.CHIPS["h200"], MEASURED["parts"]["device"]["results"], ASSUMED
     )
-    cost = roofline.Costs(flops=494.5e12, memory=0.0, wire=0.0, rows=8192, times=3)
+    cost = roofline.Demand(flops=494.5e12, memory=0.0, wire=0.0, rows=8192, times=3)
     assert cost.seconds_on(chip) == (pytest.approx(3.0), "arithmetic")
     assert cost._replace(memory=4.8e12).seconds_on(chip) == (pytest.approx(6.0), "memory")
     assert cost._replace(memory=4.8e12).seconds_on(chips.CHIPS["h200"])[0] == pytest.approx(3.0)

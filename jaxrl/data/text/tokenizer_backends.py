@@ -157,7 +157,7 @@ def _speller(decoder: Any) -> Callable[[str], bytes]:
                 f"the decoder {step['type']} of tokenizer.json: the bytes of its tokens are not "
                 "known; those known are ByteLevel, and Metaspace or Replace with ByteFallback"
             )
-    letters = _byte_letters()
+    letters = byte_letters()
 
     def spell(piece: str) -> bytes:
         if "ByteLevel" in kinds and all(letter in letters for letter in piece):

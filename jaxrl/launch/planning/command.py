@@ -24,7 +24,7 @@ from jaxrl.launch.planning import asynchronous, chips, measurement, roofline, sh
 from jaxrl.launch.planning import batch as plan_batch
 from jaxrl.launch.planning.batch import Batch
 from jaxrl.launch.planning.chips import CHIPS, Chip
-from jaxrl.launch.planning.roofline import Costs
+from jaxrl.launch.planning.roofline import Demand
 from jaxrl.launch.settings import configs, flags
 from jaxrl.mesh import mesh
 from jaxrl.models import attention, decoder
@@ -281,7 +281,7 @@ def _costs(
     state: TrainState,
     wire: float,
     cache: float,
-) -> tuple[Costs, Costs | None]:
+) -> tuple[Demand, Demand | None]:
     """Of an update and of sampling; no sampling where a run reads a file."""
     devices = jax.sharding.get_mesh()
     size, rollout = devices.size, config.rollout
@@ -290,7 +290,7 @@ def _costs(
     flops = roofline.train_flops(model, tokens, batch.row, config.remat, frozen=frozen) / size
     gathered = _copy(state.params, model.dtype) * devices.shape["fsdp"]
     memory = (2 * _sum(state) + 3 * batch.micro_batches * gathered) * 2**20
-    update = Costs(flops, memory, wire, batch.micro_tokens / shards / devices.shape["context"])
+    update = Demand(flops, memory, wire, batch.micro_tokens / shards / devices.shape["context"])
     if config.data.kinds:
         return update, None
     requests, slots = rollout.prompts * rollout.group_size, config.sampler.slots
@@ -299,7 +299,7 @@ def _costs(
     copy = shard * devices.shape["fsdp"]
     flops = 2 * roofline.active(model) * slots / size
     # caches are half full on average; weights split over fsdp are gathered for every token
-    return update, Costs(flops, copy + cache * 2**19, copy - shard, slots / shards, steps)
+    return update, Demand(flops, copy + cache * 2**19, copy - shard, slots / shards, steps)
 
 
 def _times(
@@ -307,7 +307,7 @@ def _times(
     model: DecoderConfig,
     chip: Chip,
     batch: Batch,
-    costs: tuple[Costs, Costs | None],
+    costs: tuple[Demand, Demand | None],
     compiled: bool,
 ) -> Iterator[str]:
     size, rollout, (update, sampling) = jax.sharding.get_mesh().size, config.rollout, costs

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from jaxrl.launch.planning import chips
 from jaxrl.launch.planning.chips import CHIPS, Chip, Curve, Figure, Source, name_of
-from jaxrl.launch.planning.roofline import Costs
+from jaxrl.launch.planning.roofline import Demand
 
 AIMS = {"GiB": 0.10, "s": 0.25}
 """Greatest error of a plan that is aimed at, by the unit."""
@@ -105,7 +105,7 @@ def of_topology(file: str, topology: str, name: str) -> Measurement | None:
     return measurement
 
 
-def lines(measurement: Measurement, update: Costs, sampling: Costs | None) -> Iterator[str]:
+def lines(measurement: Measurement, update: Demand, sampling: Demand | None) -> Iterator[str]:
     """The times of a plan at measured rates, and the errors of plans against measured steps."""
     yield "at the rates of a measurement:"
     yield from (f"  {line}" for line in chips.describe(measurement.name, measurement.chip))

@@ -197,7 +197,7 @@ def seconds(chip: Chip, flops: float, memory: float, wire: float, rows: float) -
     return times[bound], bound
 
 
-class Costs(NamedTuple):
+class Demand(NamedTuple):
     """What an update, or all steps of sampling, takes of a device."""
 
     flops: float
