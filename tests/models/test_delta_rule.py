@@ -227,7 +227,6 @@ def test_routing_above_dense_layers():
         ({"delta": None}, "one of delta, convolution and mamba"),
         ({"convolution": 3}, "one of delta, convolution and mamba"),
         ({"delta": None, "convolution": 1}, "2 tokens or more"),
-        ({"post_norm": True}, "norms before"),
         ({"parts": ("mixer", "mlp", "mixer", "mlp", "mixer")}, "attention in some layer"),
         ({"parts": ("attention",) * 5}, "parts that are mixers"),
         ({"parts": ("mixer", "attention", "mixer", "experts", "mixer")}, "experts where parts are"),

@@ -152,6 +152,7 @@ def main(argv: list[str]) -> int:
     try:
         name, config = flags.name_and_settings(SampleConfig(), argv, usage=usage, what=what)
         check(config)
+        constraint = constraint_of(config)
         if config.human or config.seat or config.env:
             from jaxrl.launch.inspect import play  # tasks and their data take a second to import
         if config.env:
@@ -168,7 +169,6 @@ def main(argv: list[str]) -> int:
             tokenizer = tokenizers.with_variables(actor.tokenizer, config.template_args)
             actor = actor._replace(tokenizer=tokenizer)
             return play.main(actor, config, played)
-        constraint = constraint_of(config)
         model, tokenizer = policy.describe_writer(opened, trust=config.trust)
         tokenizer = tokenizers.with_variables(tokenizer, config.template_args)
         batch = requests(tokenizer, config, config.prompt or sys.stdin.read(), constraint)

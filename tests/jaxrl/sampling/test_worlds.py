@@ -44,6 +44,8 @@ OF_TEMPLATES = {"template_args"}
 """Fields of the chat template; such an episode has none, as `chat` is refused."""
 OF_SUPPORT = {"top_k", "top_p", "min_p", "support"}
 """Fields of truncation, which tests/jaxrl/run/test_truncation.py holds for such episodes."""
+CONFLICTS = {"constraint"}
+"""Fields that a config with such episodes cannot have, see `jaxrl.config.conflicts`."""
 
 
 def test_arrays_are_the_environment():
@@ -188,7 +190,7 @@ def test_every_field_is_obeyed_within_the_decode_loop_or_refused():
     """A field that is new must be put into one of the sets, with what holds it to its place."""
     names = {field.name for field in dataclasses.fields(RolloutConfig)} - {"on_device"}
     held = OTHERWISE.keys() | REFUSED.keys() | OF_GROUPS | OF_NO_EPISODE
-    assert names == held | OF_TEMPLATES | OF_SUPPORT
+    assert names == held | OF_TEMPLATES | OF_SUPPORT | CONFLICTS
     assert all(getattr(ROLLOUT, name) != value for name, value in OTHERWISE.items())
     inside = dataclasses.replace(ROLLOUT, on_device=True)
     assert rollout_tasks.arrays(TASK, TOKENIZER, inside) is not None
@@ -206,6 +208,7 @@ def test_every_field_is_obeyed_within_the_decode_loop_or_refused():
         ({"rollout.strip_reasoning": True}, "rollout.strip_reasoning"),
         ({"rollout.chunks": Chunks(8, 4)}, "rollout.chunks"),
         ({"rollout.turn_tokens": 0}, "rollout.turn_tokens=0"),
+        ({"rollout.constraint": "problem"}, "rollout.on_device"),
         ({"task": "game24", "task_args": {}, "rollout.turn_tokens": 4}, "'game24' is not given"),
     ],
 )
