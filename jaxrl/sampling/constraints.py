@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jsonschema
 import numpy as np
 
 from jaxrl import json_file
@@ -363,6 +362,8 @@ def _json(schema: Any, where: str) -> str:
     Raises:
       ValueError: it is no schema, refers to another document, or is too large.
     """
+    import jsonschema  # a tenth of a second, which no other command need take
+
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
