@@ -362,7 +362,7 @@ def _json(schema: Any, where: str) -> str:
     Raises:
       ValueError: it is no schema, refers to another document, or is too large.
     """
-    import jsonschema  # a tenth of a second, which no other command need take
+    import jsonschema  # here, as sampling without a schema does not need it
 
     if schema is True:
         schema = {}

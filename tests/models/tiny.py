@@ -65,6 +65,8 @@ _DEEPSEEK = dict(
 )
 
 
+_INDEXED = dict(_DEEPSEEK, q_lora_rank=12, index_topk=48, index_head_dim=8, index_n_heads=2)
+
 _GRANITE = dict(
     embedding_multiplier=12.0,
     residual_multiplier=0.22,
@@ -174,22 +176,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek-v32": (
         "DeepseekV32Config",
         dict(
-            _DEEPSEEK,
-            q_lora_rank=12,
-            index_topk=48,
-            index_head_dim=8,
-            index_n_heads=2,
+            _INDEXED,
             **_rope("yarn", factor=4.0, original_max_position_embeddings=16, mscale_all_dim=0.7),
         ),
     ),
     "glm-moe-dsa": (
         "GlmMoeDsaConfig",
         dict(
-            _DEEPSEEK,
-            q_lora_rank=12,
-            index_topk=48,
-            index_head_dim=8,
-            index_n_heads=2,
+            _INDEXED,
             mlp_layer_types=["dense", "sparse", "sparse"],
             indexer_types=["full", "shared", "full"],
         ),

@@ -48,8 +48,8 @@ class AuditConfig:
     temperature: float = 1.0
     """Temperature that the recorded log-probabilities are said to be of."""
     tolerance: float = 0.02
-    """Largest mean of |recorded - model| of a row that is not reported, nats. Engines in bf16 are
-    some 0.01 from float32."""
+    """Largest mean of |recorded - model| of a row that is not reported, nats. The model is computed
+    in float32 here, and an engine in bf16 differs from that; how far has not been measured."""
     max_staleness: int = 1
     """Largest age of the weights, in versions, that is not reported."""
     max_tokens: int = 32768

@@ -127,8 +127,7 @@ def repeats(traces: Sequence[Trace]) -> Iterator[Finding]:
     """Rows that are another row again, more alike than chance makes two samples.
 
     Two samples of one prompt are equal with the probability of their tokens; a row is reported
-    where that is below one in a million, or where no log-probability was recorded and its id is
-    not to be told from the other's.
+    where that is below one in a million. Rows without log-probabilities are not reported.
     """
     first: dict[tuple[tuple[int, ...], ...], Trace] = {}
     for trace in traces:

@@ -357,13 +357,10 @@ def nemo_gym(
     def close(state: _Resources) -> None:
         """Have the server free what it holds for an episode. One without this address says so."""
         if state.answers:
-            session = (
-                uuid.uuid4().hex
-            )  # it knows the session by its cookie; the fields are required
+            # the server knows the session by its cookie, and requires these fields all the same
+            ids = dict.fromkeys(("resources_session_id", "episode_id"), uuid.uuid4().hex)
             with contextlib.suppress(OSError, http.client.HTTPException, RuntimeError):
-                post(
-                    state, "close_session", {"resources_session_id": session, "episode_id": session}
-                )
+                post(state, "close_session", ids)
 
     task = Task(
         "nemo_gym",
