@@ -28,10 +28,9 @@ from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder, head
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
+from jaxrl.sampling.sequence_scores import ROWS, by_position
 from jaxrl.types import Params
 
-_ROWS = 64
-"""Positions whose logits are held at once."""
 _TEMPERATURES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0)
 """Tried where recorded log-probabilities are not those of the temperature that was asked for."""
 _TOP_P = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99)
@@ -217,7 +216,7 @@ def _scores(rows: Figures, span: slice) -> Scores:
 def _figures(
     model: DecoderConfig, params: Params, tokens: Sequence[int], temperature: float
 ) -> Figures:
-    width = _ROWS * 2 ** max(0, (round_up(len(tokens), _ROWS) // _ROWS - 1).bit_length())
+    width = ROWS * 2 ** max(0, (round_up(len(tokens), ROWS) // ROWS - 1).bit_length())
     padded = np.zeros(width, np.int32)
     padded[: len(tokens)] = tokens
     figures = jax.device_get(_compute(model, temperature, params, padded, np.int32(len(tokens))))
@@ -232,17 +231,12 @@ def _compute(
     tokens: jax.Array,
     length: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """`Figures` of tokens [P], of which `length` are real; P is a multiple of `_ROWS`."""
-    width = tokens.shape[0]
-    index = jnp.arange(width)
-    positions = jnp.where(index < length, index, width)[None]
-    cache = decoder.empty_cache(model, 1, width)
-    hidden, _ = decoder.extend(model, params, tokens[None], positions, cache)
+    """`Figures` of tokens [P], of which `length` are real."""
     matrix = decoder.unembedding(params)
 
-    def rows(part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
-        scores = head.logits(part[0], matrix, softcap=model.logit_softcap, spelled=model.spelled)
-        chosen = jnp.take_along_axis(scores, part[1][:, None], axis=-1)
+    def rows(hidden: jax.Array, following: jax.Array) -> tuple[jax.Array, ...]:
+        scores = head.logits(hidden, matrix, softcap=model.logit_softcap, spelled=model.spelled)
+        chosen = jnp.take_along_axis(scores, following[:, None], axis=-1)
 
         def at(temperature: jax.Array) -> jax.Array:
             return chosen[:, 0] / temperature - jax.nn.logsumexp(scores / temperature, axis=-1)
@@ -258,9 +252,7 @@ def _compute(
         mass = jnp.minimum(jnp.stack([*by_p, *by_k]), 1.0)
         return logp.T, above, jnp.sum(likelier, axis=-1), jnp.log(mass).T
 
-    parts = (hidden[0].reshape(-1, _ROWS, hidden.shape[-1]), jnp.roll(tokens, -1))
-    outputs = jax.lax.map(rows, (parts[0], parts[1].reshape(-1, _ROWS)))
-    logp, above, rank, log_mass = (a.reshape(width, *a.shape[2:]) for a in outputs)
+    logp, above, rank, log_mass = by_position(model, params, tokens, length, rows)
     return logp.T, above, rank, log_mass.T
 
 

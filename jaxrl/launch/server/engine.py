@@ -21,12 +21,11 @@ from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder, head
 from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling import requests, sampler
+from jaxrl.sampling.sequence_scores import ROWS, by_position
 from jaxrl.types import Completion, Params, Request
 
 _LOOK_S = 0.2
 """Between two looks at whether a caller is still there."""
-_ROWS = 64
-"""Positions whose logits are held at once when a prompt is scored."""
 
 
 class Scored(NamedTuple):
@@ -244,7 +243,7 @@ def score(setup: sampler.Setup, params: Params, prompt: Sequence[int]) -> Scored
       params: as from `decoder.unstack`.
       prompt: token ids.
     """
-    width = min(round_up(len(prompt), _ROWS), round_up(setup.max_prompt, _ROWS))
+    width = min(round_up(len(prompt), ROWS), round_up(setup.max_prompt, ROWS))
     tokens = np.zeros(width, np.int32)
     tokens[: len(prompt)] = prompt
     outputs = jax.device_get(
@@ -257,20 +256,13 @@ def score(setup: sampler.Setup, params: Params, prompt: Sequence[int]) -> Scored
 def _score(
     config: DecoderConfig, top: int, params: Params, tokens: jax.Array, length: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`score` of tokens [P], of which `length` are real; P is a multiple of `_ROWS`."""
-    width = tokens.shape[0]
-    index = jnp.arange(width)
-    positions = jnp.where(index < length, index, width)[None]
-    cache = decoder.empty_cache(config, 1, width)
-    hidden, _ = decoder.extend(config, params, tokens[None], positions, cache)
+    """`score` of tokens [P], of which `length` are real."""
     matrix = decoder.unembedding(params)
 
-    def rows(part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        scores = head.logits(part[0], matrix, softcap=config.logit_softcap)
+    def rows(hidden: jax.Array, following: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        scores = head.logits(hidden, matrix, softcap=config.logit_softcap)
         logp = jax.nn.log_softmax(scores, axis=-1)
         best, ids = jax.lax.top_k(logp, top)
-        return jnp.take_along_axis(logp, part[1][:, None], axis=-1)[:, 0], ids, best
+        return jnp.take_along_axis(logp, following[:, None], axis=-1)[:, 0], ids, best
 
-    parts = (hidden[0].reshape(-1, _ROWS, hidden.shape[-1]), jnp.roll(tokens, -1))
-    outputs = jax.lax.map(rows, (parts[0], parts[1].reshape(-1, _ROWS)))
-    return tuple(a.reshape(width, *a.shape[2:]) for a in outputs)
+    return by_position(config, params, tokens, length, rows)
