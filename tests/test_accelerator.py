@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -136,6 +137,36 @@ def test_masks_are_those_of_packed_rows():
     assert len(set(trie[:32])) > 1  # parts of the prompt are seen by different branches
 
 
+def test_a_decoding_step_is_compared_with_fp64():
+    from tests.accelerator import kernels
+
+    error = kernels.decode(3, 48, 4, 2, 16)
+    assert error["error_float32"] < 1e-6 < error["error"] < 1e-2
+
+
+@pytest.mark.broad
+def test_the_example_for_triton_is_attention_and_lowers_for_cuda(monkeypatch):
+    """As it is called here: in Pallas's interpret mode against fp64, packed rows and gradients."""
+    import jax
+    import jax.export
+    import jax.numpy as jnp
+    from jax.experimental.pallas.ops.gpu import attention as example
+
+    from tests.accelerator import kernels
+
+    inputs = kernels.draw(1, 128, 2, 1, 16)
+    until = jnp.asarray(kernels.masks(128)["packed"], jnp.int32)[None]
+    run = jax.jit(functools.partial(kernels.outcome, kernels.KERNELS["pallas-triton"]))
+    unchecked = jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")
+    export = jax.export.export(run, platforms=["cuda"], disabled_checks=[unchecked])
+    program = export(*(x.astype(jnp.bfloat16) for x in inputs), until).mlir_module()
+    assert program.count("custom_call @__gpu$xla.gpu.triton") == 3  # forward, dQ and dK with dV
+    monkeypatch.setattr(example, "mha", functools.partial(example.mha, interpret=True))
+    jax.clear_caches()
+    found = kernels.errors(run(*inputs, until), kernels.reference(*inputs, until), until)
+    assert max(found.values()) < 1e-6, found
+
+
 def test_a_report_holds_what_json_cannot(tmp_path):
     report = settings.Report(tmp_path / "one.json")
     report.add("rate", float("inf"))
@@ -221,8 +252,8 @@ def test_what_is_carried_is_what_the_project_asks_for():
         if name in asked:
             assert asked[name].specifier.contains(version), name
     there = {  # on a machine with JAX and transformers
-        "jax", "flax", "optax", "orbax-checkpoint", "chex", "tokenizers", "safetensors", "rich",
-        "pyyaml", "protobuf",
+        "jax", "numpy", "flax", "optax", "orbax-checkpoint", "chex", "tokenizers", "safetensors",
+        "rich", "pyyaml",
     }  # fmt: skip
     behind = {"tensorflow-datasets", "reasoning-gym", "math-verify", "sacrebleu", "matplotlib"}
     assert asked.keys() == (asked.keys() & carried.keys()) | there | behind

@@ -30,6 +30,8 @@ fetch gguf==0.19.0 grain==0.2.18 array_record==0.8.6 portpicker==1.6.0 tyro==1.0
     annotated-types==0.8.0 typing-inspection==0.4.5 sentencepiece==0.2.3 cloudpickle==3.1.3 \
     attrs==26.1.0 importlib_resources==7.1.0 jinja2==3.1.6 markupsafe==3.0.4 requests==2.34.2 \
     certifi==2026.10.19.post1 urllib3==2.8.0 charset-normalizer==3.5.3
+# which the messages of sentencepiece are generated for
+fetch protobuf==7.36.2
 # the control algorithms
 fetch rlax==0.1.9 distrax==0.1.9 tfp-nightly==0.26.0.dev20261027 dm-env==1.6 dm-tree==0.1.10 \
     decorator==5.3.1 gast==0.7.0 wrapt==2.5.2 six==1.17.0

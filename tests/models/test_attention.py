@@ -55,6 +55,32 @@ def test_splash_is_exact_on_trees(value_size, softcap, window):
         np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(b).max())
 
 
+def test_what_cudnn_is_given_is_the_attention_that_is_asked_for(monkeypatch):
+    """Its arguments, computed by XLA in its place: trees and padding, and gradients."""
+    library = jax.nn.dot_product_attention
+
+    def by_xla(*args, implementation, **options):
+        assert implementation == "cudnn"
+        return library(*args, implementation="xla", **options)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
+    inputs, mask = _inputs(16, 16), attention.tree_mask(jnp.asarray(VISIBLE))
+    weights = np.random.default_rng(1).normal(size=(2, 200, 4, 16)) * REAL[..., None, None]
+
+    def run(kernel):
+        def loss(*qkv):
+            y = attention.attend(*qkv, mask, scale=0.3, kernel=kernel)
+            return jnp.sum(y * weights), y
+
+        return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(*inputs)
+
+    (expected, y), (got, ours) = run("xla"), run("cudnn")
+    assert np.isfinite(ours).all()  # padding too
+    np.testing.assert_allclose(ours[REAL], y[REAL], atol=1e-5)
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(b).max())
+
+
 @pytest.mark.broad
 @pytest.mark.exact("a decoder with splash attention has the loss and gradients of XLA's")
 def test_a_decoder_by_splash():
