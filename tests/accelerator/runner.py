@@ -15,12 +15,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from tests import FEWER_FUSIONS
 from tests.accelerator import parts, settings
 from tests.accelerator.parts import Part
 from tests.accelerator.settings import TOTAL
 
 ROOT = Path(__file__).parents[2]
-_QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+_QUICK = (
+    f"--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true {FEWER_FUSIONS}"
+)
 """Of a rehearsal, most of which is compiling."""
 _SPARE = 4.0
 """Seconds that are kept for the end."""
@@ -121,6 +124,8 @@ class Measurement:
             variables |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
         if self.rehearse:
             variables["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}"
+            # parts share their small programs, which compile too quickly to be kept otherwise
+            variables["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         return os.environ | variables
 
     def write(self) -> dict[str, Any]:
