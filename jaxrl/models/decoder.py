@@ -28,11 +28,12 @@ from jaxrl.models.linear import Transposed
 from jaxrl.models.mixers import block as hybrid
 from jaxrl.models.mixers import kind_block, pattern
 from jaxrl.models.mixers import memory as memories
-from jaxrl.models.mixers.block import RecurrentBlock
+from jaxrl.models.mixers.block import ParallelBlock, RecurrentBlock
 from jaxrl.models.mixers.caches import LayerCache
 from jaxrl.models.mixers.caches import cache_axes as cache_axes
 from jaxrl.models.mixers.caches import empty_cache as empty_cache
 from jaxrl.models.mixers.kind_block import KindBlock, LayerInputs
+from jaxrl.models.mixers.memory import Beside
 from jaxrl.models.mixers.pattern import STACKS, is_stack
 from jaxrl.models.remat import Remat, wrap
 
@@ -243,6 +244,8 @@ def _forward(
             x, routing = block.train(x, segment, gated, routed=has_routing)
             return layout.activations(x), routing
         q, memory = block.look(x, table[kind], scale)
+        if isinstance(block, ParallelBlock):
+            x = x + block.mix(x, segment, gated)
         layer_mask = mask
         if any(config.local_layers):
             layer_mask = mask.replace(window=jnp.where(local, config.sliding_window, _EVERYTHING))
@@ -411,8 +414,14 @@ def extend(
             memory = jax.tree.map(read, source if new is None else remembered)
             return block.finish(x, q, memory, layer_mask, gated, entry)[0], remembered
         q, new = block.look(x, rotation, scale)
-        remembered = layout.cache(jax.tree.map(write, layer, new))
-        return block.finish(x, q, jax.tree.map(read, remembered), layer_mask, gated), remembered
+        if isinstance(block, ParallelBlock):
+            y, state = block.advance(x, layer.mixer, real)
+            remembered = layout.cache(Beside(jax.tree.map(write, layer.attention, new), state))
+            x, memory = x + y, jax.tree.map(read, remembered.attention)
+        else:
+            remembered = layout.cache(jax.tree.map(write, layer, new))
+            memory = jax.tree.map(read, remembered)
+        return block.finish(x, q, memory, layer_mask, gated), remembered
 
     x = _embed(config, params, tokens)
     entries = kind_block.inputs(config, params, tokens, x) if config.kinds else None

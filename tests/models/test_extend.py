@@ -13,7 +13,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxrl.models import decoder, head
-from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, Latent, LayerKinds, Mamba2
+from jaxrl.models.config import (
+    DecoderConfig,
+    DeltaRule,
+    Experts,
+    Latent,
+    LayerKinds,
+    Mamba2,
+    SideBySide,
+)
 from tests import broad_except
 
 V = 31
@@ -74,6 +82,12 @@ FAMILIES = {
         mamba=Mamba2(4, 8, groups=2, state=6, taps=4),
         recurrent_layers=(True, False, True, False, True),
         experts=Experts(4, 2, 8, shared_size=8),
+    ),
+    "beside": DecoderConfig(
+        *(V, 16, 24, 3, 4, 2, 8),
+        mamba=Mamba2(4, 8, 2, 6, 4, norm="none", factors=(0.6, 0.8, 1.4, 1.2, 0.7)),
+        recurrent_layers=(True,) * 3,
+        beside=SideBySide(0.7, 0.6, 0.4, 1.3, 0.5, 0.7, 1.6),
     ),
     "parts": DecoderConfig(
         *(V, 16, 24, 5, 4, 2, 8),

@@ -212,6 +212,7 @@ def test_released_files_of_gemma4(tiny_model, tmp_path):
         "lfm2",
         "granite-hybrid",
         "nemotron-h",
+        "falcon-h1",
         "gemma4",
         "gemma4-moe",
     ],
