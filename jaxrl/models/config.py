@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from jaxrl.models.mixers.records import ChunkedLayers as ChunkedLayers
 from jaxrl.models.mixers.records import DeltaRule as DeltaRule
 from jaxrl.models.mixers.records import Mamba2 as Mamba2
 from jaxrl.models.mixers.records import SideBySide as SideBySide
@@ -223,6 +224,8 @@ class DecoderConfig:
     """Recurrent layers have attention too, beside `mamba`; None: instead of it."""
     kinds: LayerKinds | None = None
     """What differs between local layers and others; None: their window and RoPE alone."""
+    chunks: ChunkedLayers | None = None
+    """What sets layers that know positions apart from others; None: their RoPE alone."""
     recurrent_layers: tuple[bool, ...] = ()
     """Which layers have `delta`, `convolution` or `mamba` in place of attention; empty: none."""
     parts: tuple[Part, ...] = ()
@@ -264,6 +267,8 @@ class DecoderConfig:
             self._check_recurrent()
         if self.kinds:
             self._check_kinds(self.kinds)
+        if self.chunks:
+            self._check_chunks(self.chunks)
         if self.rope_dim % 2:
             raise ValueError(
                 f"the rotated part of a head has {self.rope_dim} features (head_dim="
@@ -290,7 +295,7 @@ class DecoderConfig:
     @property
     def cycled(self) -> bool:
         """Whether layers are of several kinds, stacked by their place in a period."""
-        return self.recurrent or self.kinds is not None
+        return self.recurrent or bool(self.kinds or self.chunks)
 
     @property
     def period(self) -> int:
@@ -304,7 +309,9 @@ class DecoderConfig:
         return self.kinds.sharing if self.kinds else 0
 
     def is_local(self, layer: int) -> bool:
-        """Whether a layer has the sliding window."""
+        """Whether a layer sees a part of its sequence alone, by a window or within chunks."""
+        if self.chunks:
+            return not self.rope_layers or self.rope_layers[layer]
         return bool(self.local_layers) and self.local_layers[layer]
 
     def source(self, layer: int) -> int:
@@ -318,6 +325,8 @@ class DecoderConfig:
         """Whether a layer has routed experts."""
         if self.parts:
             return self.parts[layer] == "experts"
+        if self.chunks:
+            return self.chunks.routed[layer]
         return self.experts is not None and layer >= self.dense_layers
 
     def place(self, layer: int) -> tuple[str, int]:
@@ -334,9 +343,9 @@ class DecoderConfig:
 
     def _period(self, first: int, last: int) -> int:
         """After how many layers the kinds of those from `first` to `last` repeat."""
-        flags = self.recurrent_layers or self.local_layers or (False,) * self.num_layers
+        flags = self.recurrent_layers or [*map(self.is_local, range(self.num_layers))]
         parts = self.parts or (None,) * self.num_layers
-        kinds = [(flags[i], i < self.dense_layers, parts[i]) for i in range(first, last)]
+        kinds = [(flags[i], self.routes(i), parts[i]) for i in range(first, last)]
         sizes = range(1, len(kinds) // 2 + 1)
         return next((n for n in sizes if kinds[n:] == kinds[:-n]), len(kinds))
 
@@ -358,6 +367,20 @@ class DecoderConfig:
         for message, is_problem in problems.items():
             if is_problem:
                 raise ValueError(message)
+
+    def _check_chunks(self, chunks: ChunkedLayers) -> None:
+        lacking = {
+            f"{self.num_layers} entries of routed, one for each layer": len(chunks.routed)
+            != self.num_layers,
+            "experts where routed says so, and no dense_layers": bool(self.experts)
+            != any(chunks.routed)
+            or self.dense_layers > 0,
+            "no other kinds of layers, windows or latents": bool(self.kinds or self.latent)
+            or any(self.recurrent_layers)
+            or any(self.local_layers),
+        }
+        if needs := [name for name, lacks in lacking.items() if lacks]:
+            raise ValueError(f"chunks={chunks} needs {needs[0]}")
 
     def _check_recurrent(self) -> None:
         mixers = sum(map(bool, (self.delta, self.convolution, self.mamba)))

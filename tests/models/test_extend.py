@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from jaxrl.models import decoder, head
 from jaxrl.models.config import (
+    ChunkedLayers,
     DecoderConfig,
     DeltaRule,
     Experts,
@@ -57,6 +58,15 @@ FAMILIES = {
             sharing=3,
             input_size=6,
             input_vocab=V,
+        ),
+    ),
+    "chunks": DecoderConfig(
+        *(V, 16, 24, 5, 4, 2, 8),
+        rope_layers=(True, False, True, False, True),
+        rope_interleaved=True,
+        experts=Experts(4, 2, 8, shared_size=8, scoring="sigmoid", normalize=False),
+        chunks=ChunkedLayers(
+            40, routed=(False, True, False, True, False), temperature=0.5, interval=30
         ),
     ),
     "hybrid": DecoderConfig(
@@ -190,6 +200,9 @@ def test_extend_equals_the_uncached_pass(family, pieces, ahead):
             {"experts": None},
             "sharing_mlp_size=0: 3 layers of sharing need an MLP; set",
         ),
+        ("chunks", {"chunks": ChunkedLayers(4, (True,) * 3)}, "needs 5 entries of routed"),
+        ("chunks", {"chunks": ChunkedLayers(4, (False,) * 5)}, "needs experts where routed"),
+        ("chunks", {"sliding_window": 4, "local_layers": (True,) * 5}, "no other kinds of layers"),
         ("kinds", {"kinds": LayerKinds(12, 3)}, "num_heads=4 .* choose global_kv_heads that divid"),
     ],
 )

@@ -30,7 +30,6 @@ _RECURRENT = "its layers keep a recurrent state"
 LACKING: Mapping[str, str] = {
     "kimi_linear": _RECURRENT,
     "gemma3n_text": "it has several residual streams and sparse activations",
-    "llama4_text": "attention within chunks, and dense layers between ones with experts",
 }
 """What models have that the decoder has not, by their `model_type`."""
 

@@ -1,4 +1,4 @@
-"""What mixes tokens in a layer beside plain attention, as frozen records."""
+"""What mixes tokens in layers other than plain attention, as frozen records."""
 
 from __future__ import annotations
 
@@ -102,3 +102,28 @@ class SideBySide:
     """On the gate of the MLP, before its activation."""
     down: float = 1.0
     """On what the MLP adds to the residual stream."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkedLayers:
+    """Layers that know positions and attend within chunks, among ones that see everything and know
+    none (Llama 4); `DecoderConfig.rope_layers` says which."""
+
+    size: int | None
+    """Tokens of a chunk, from the start of a sequence on; None: all are one chunk."""
+    routed: tuple[bool, ...]
+    """Which layers have experts; the others have a dense MLP."""
+    normalize: bool = True
+    """Queries and keys of layers that know positions are normalised over each head, without
+    weights."""
+    temperature: float = 0.0
+    """Queries of the other layers are multiplied by 1 + this times
+    ln(1 + floor((position + 1) / `interval`))."""
+    interval: int = 8192
+
+    def __post_init__(self) -> None:
+        if (self.size is not None and self.size < 1) or self.interval < 1:
+            raise ValueError(
+                f"size={self.size}, interval={self.interval}: a chunk has 1 token or more, and so "
+                "has an interval of the temperature"
+            )
