@@ -32,8 +32,8 @@ class Mask:
     """What each query sees, as vectors; a kernel computes the part of it that it needs at a time.
 
     Query t sees key s iff `s <= index[t] < until[s]` and, under a window, it lies fewer than
-    `window` positions behind or is one of the first `sink` of its sequence. Keys are numbered by
-    their place in the row or cache.
+    `window` positions behind or is one of the first `sink` of its sequence, and, under chunks, in
+    the query's chunk. Keys are numbered by their place in the row or cache.
     """
 
     index: jax.Array
@@ -48,6 +48,8 @@ class Mask:
     """Scalar int32, how many positions a query sees, its own included; None: all."""
     sink: jax.Array | None = None
     """Scalar int32, how many first positions a query sees beside its window; None: none."""
+    chunk: jax.Array | None = None
+    """Scalar int32, positions of a chunk, and a query sees those of its own; None: of all."""
     ordered: bool = struct.field(pytree_node=False, default=False)
     """Whether query t is known to see no key after the place t, so that those need not be read."""
 
@@ -58,7 +60,7 @@ class Mask:
         )
         positions = None if self.positions is None else self.positions[:, start:end]
         index = self.index[:, start:end]
-        return Mask(index, until, positions, key_positions, self.window, self.sink)
+        return Mask(index, until, positions, key_positions, self.window, self.sink, self.chunk)
 
     def dense(self, keys: int) -> jax.Array:
         """The mask over `keys` keys, [B, T, S] bool."""
@@ -67,9 +69,11 @@ class Mask:
         mask = place <= index
         if self.until is not None:
             mask &= index < self.until[:, None]
+        near = index if self.positions is None else self.positions[:, :, None]
+        far = place if self.key_positions is None else self.key_positions[:, None]
+        if self.chunk is not None:
+            mask &= near // self.chunk == far // self.chunk
         if self.window is not None:
-            near = index if self.positions is None else self.positions[:, :, None]
-            far = place if self.key_positions is None else self.key_positions[:, None]
             inside = near - far < self.window
             mask &= inside if self.sink is None else inside | (far < self.sink)
         return mask
@@ -241,7 +245,7 @@ def splash(
                 part[0],
                 k,
                 v,
-                Mask(part[1], keys[0], part[2], keys[1], mask.window, mask.sink),
+                Mask(part[1], keys[0], part[2], keys[1], mask.window, mask.sink, mask.chunk),
             ),
             (q, *queries),
         )

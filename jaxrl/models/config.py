@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Literal
+
+from jaxrl.models.mixers.records import ChunkedLayers as ChunkedLayers
+from jaxrl.models.mixers.records import DeltaRule as DeltaRule
+from jaxrl.models.mixers.records import Mamba2 as Mamba2
+from jaxrl.models.mixers.records import SideBySide as SideBySide
 
 Kernel = Literal["auto", "xla", "cudnn", "splash"]
 """What computes attention; see `jaxrl.models.attention`."""
@@ -63,74 +67,6 @@ class Latent:
     rope_dim: int
     """Query and key features of a head with position; the key's are shared by all heads."""
     v_dim: int
-
-
-def _check_mixer(name: str, heads: int, part: str, parts: int, taps: int) -> None:
-    if heads % parts:
-        raise ValueError(
-            f"{name}={heads} is not a multiple of {part}={parts}; choose {part} that divides it"
-        )
-    if taps < 2:
-        raise ValueError(f"taps={taps}: the convolution must see at least 2 tokens")
-
-
-@dataclasses.dataclass(frozen=True)
-class DeltaRule:
-    """Linear attention by the gated delta rule (Yang et al. 2024), behind a short convolution."""
-
-    key_heads: int
-    value_heads: int
-    """Each key head serves an equal run of them."""
-    key_dim: int
-    """Features of a key, and of a query."""
-    value_dim: int
-    taps: int
-    """Tokens that the convolution sees, the newest included."""
-    projections: Literal["by_head", "joined", "apart"]
-    """How matrices lie: those of a key head together, q, k and v together, or each apart."""
-    stride: float = 1.0
-    """Factor on how far a token moves the state; 2 lets it turn a key's value round."""
-    norm_eps: float | None = None
-    """Of the norm of what is read; None: as in the others."""
-
-    def __post_init__(self) -> None:
-        _check_mixer("value_heads", self.value_heads, "key_heads", self.key_heads, self.taps)
-
-    @property
-    def channels(self) -> int:
-        """Of the convolution: queries, keys and values of all heads."""
-        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
-
-
-@dataclasses.dataclass(frozen=True)
-class Mamba2:
-    """A state space with scalar decays (Dao and Gu 2024), behind a short convolution."""
-
-    heads: int
-    head_dim: int
-    """Features of a value."""
-    groups: int
-    """Each serves an equal run of heads with its keys and queries; norms are over a group."""
-    state: int
-    """Features of a key, and of a query."""
-    taps: int
-    """Tokens that the convolution sees, the newest included."""
-    conv_bias: bool = True
-    strides: tuple[float, float] = (0.0, math.inf)
-    """Bounds of how far a token moves the state."""
-
-    def __post_init__(self) -> None:
-        _check_mixer("heads", self.heads, "groups", self.groups, self.taps)
-
-    @property
-    def size(self) -> int:
-        """Features of the values of all heads."""
-        return self.heads * self.head_dim
-
-    @property
-    def channels(self) -> int:
-        """Of the convolution: values of all heads, keys and queries of all groups."""
-        return self.size + 2 * self.groups * self.state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,8 +220,12 @@ class DecoderConfig:
     recurrent layers instead (LFM2)."""
     mamba: Mamba2 | None = None
     """What mixes tokens in recurrent layers instead."""
+    beside: SideBySide | None = None
+    """Recurrent layers have attention too, beside `mamba`; None: instead of it."""
     kinds: LayerKinds | None = None
     """What differs between local layers and others; None: their window and RoPE alone."""
+    chunks: ChunkedLayers | None = None
+    """What sets layers that know positions apart from others; None: their RoPE alone."""
     recurrent_layers: tuple[bool, ...] = ()
     """Which layers have `delta`, `convolution` or `mamba` in place of attention; empty: none."""
     parts: tuple[Part, ...] = ()
@@ -323,10 +263,12 @@ class DecoderConfig:
                 f"local_layers needs a sliding_window, got {self.sliding_window}; "
                 "set it to the number of tokens a local layer sees"
             )
-        if any(self.recurrent_layers) or self.parts:
+        if any(self.recurrent_layers) or self.parts or self.beside:
             self._check_recurrent()
         if self.kinds:
             self._check_kinds(self.kinds)
+        if self.chunks:
+            self._check_chunks(self.chunks)
         if self.rope_dim % 2:
             raise ValueError(
                 f"the rotated part of a head has {self.rope_dim} features (head_dim="
@@ -353,7 +295,7 @@ class DecoderConfig:
     @property
     def cycled(self) -> bool:
         """Whether layers are of several kinds, stacked by their place in a period."""
-        return self.recurrent or self.kinds is not None
+        return self.recurrent or bool(self.kinds or self.chunks)
 
     @property
     def period(self) -> int:
@@ -367,7 +309,9 @@ class DecoderConfig:
         return self.kinds.sharing if self.kinds else 0
 
     def is_local(self, layer: int) -> bool:
-        """Whether a layer has the sliding window."""
+        """Whether a layer sees a part of its sequence alone, by a window or within chunks."""
+        if self.chunks:
+            return not self.rope_layers or self.rope_layers[layer]
         return bool(self.local_layers) and self.local_layers[layer]
 
     def source(self, layer: int) -> int:
@@ -381,6 +325,8 @@ class DecoderConfig:
         """Whether a layer has routed experts."""
         if self.parts:
             return self.parts[layer] == "experts"
+        if self.chunks:
+            return self.chunks.routed[layer]
         return self.experts is not None and layer >= self.dense_layers
 
     def place(self, layer: int) -> tuple[str, int]:
@@ -397,9 +343,9 @@ class DecoderConfig:
 
     def _period(self, first: int, last: int) -> int:
         """After how many layers the kinds of those from `first` to `last` repeat."""
-        flags = self.recurrent_layers or self.local_layers or (False,) * self.num_layers
+        flags = self.recurrent_layers or [*map(self.is_local, range(self.num_layers))]
         parts = self.parts or (None,) * self.num_layers
-        kinds = [(flags[i], i < self.dense_layers, parts[i]) for i in range(first, last)]
+        kinds = [(flags[i], self.routes(i), parts[i]) for i in range(first, last)]
         sizes = range(1, len(kinds) // 2 + 1)
         return next((n for n in sizes if kinds[n:] == kinds[:-n]), len(kinds))
 
@@ -422,6 +368,20 @@ class DecoderConfig:
             if is_problem:
                 raise ValueError(message)
 
+    def _check_chunks(self, chunks: ChunkedLayers) -> None:
+        lacking = {
+            f"{self.num_layers} entries of routed, one for each layer": len(chunks.routed)
+            != self.num_layers,
+            "experts where routed says so, and no dense_layers": bool(self.experts)
+            != any(chunks.routed)
+            or self.dense_layers > 0,
+            "no other kinds of layers, windows or latents": bool(self.kinds or self.latent)
+            or any(self.recurrent_layers)
+            or any(self.local_layers),
+        }
+        if needs := [name for name, lacks in lacking.items() if lacks]:
+            raise ValueError(f"chunks={chunks} needs {needs[0]}")
+
     def _check_recurrent(self) -> None:
         mixers = sum(map(bool, (self.delta, self.convolution, self.mamba)))
         lacking = {
@@ -429,7 +389,14 @@ class DecoderConfig:
             "a convolution of 2 tokens or more": self.convolution < 0 or self.convolution == 1,
             "attention in some layer": "attention" not in self.parts
             if self.parts
-            else all(self.recurrent_layers),
+            else all(self.recurrent_layers) and not self.beside,
+            "mamba in all layers, and no experts, where attention is beside it": self.beside
+            is not None
+            and (
+                self.mamba is None
+                or self.recurrent_layers != (True,) * self.num_layers
+                or bool(self.experts or self.parts)
+            ),
             "parts that are mixers in recurrent layers alone": bool(self.parts)
             and self.recurrent_layers != tuple(part == "mixer" for part in self.parts),
             "experts where parts are": bool(self.parts)

@@ -17,22 +17,18 @@ from flax import nnx
 from jaxrl.models import gates, rope
 from jaxrl.models.attention import Mask, tree_mask
 from jaxrl.models.config import DecoderConfig
-from jaxrl.models.layers import (
-    Block,
-    Layout,
-    Norm,
-    Routing,
-    rms_norm,
-)
+from jaxrl.models.layers import Block, Layout, Norm, Routing, rms_norm
 from jaxrl.models.linear import Transposed
 from jaxrl.models.mixers import block as hybrid
-from jaxrl.models.mixers import kind_block, pattern
+from jaxrl.models.mixers import chunk_block, kind_block, pattern
 from jaxrl.models.mixers import memory as memories
-from jaxrl.models.mixers.block import RecurrentBlock
+from jaxrl.models.mixers.block import ParallelBlock, RecurrentBlock
 from jaxrl.models.mixers.caches import LayerCache
 from jaxrl.models.mixers.caches import cache_axes as cache_axes
 from jaxrl.models.mixers.caches import empty_cache as empty_cache
+from jaxrl.models.mixers.chunk_block import ChunkBlock
 from jaxrl.models.mixers.kind_block import KindBlock, LayerInputs
+from jaxrl.models.mixers.memory import Beside
 from jaxrl.models.mixers.pattern import STACKS, is_stack
 from jaxrl.models.remat import Remat, wrap
 
@@ -135,13 +131,17 @@ def _block_def(config: DecoderConfig, routed: bool, kind: type[AnyBlock]) -> nnx
 
 def _kind(config: DecoderConfig, layer: int) -> Maker:
     """What makes the block of a layer."""
+    if config.chunks:
+        return functools.partial(ChunkBlock, local=config.is_local(layer))
     if config.kinds:
         sharing = layer >= config.num_layers - config.sharing
         return functools.partial(KindBlock, local=config.is_local(layer), sharing=sharing)
     return hybrid.kind(config, layer)
 
 
-def _block(config: DecoderConfig, params: Params) -> AnyBlock:
+def _block(config: DecoderConfig, params: Params, local: bool = False) -> AnyBlock:
+    if config.chunks:
+        return chunk_block.block(config, params, local=local)
     if config.kinds:
         return kind_block.block(config, params)
     routed, kind = "router" in params.get("mlp", ()), hybrid.kind_of(params)
@@ -243,6 +243,8 @@ def _forward(
             x, routing = block.train(x, segment, gated, routed=has_routing)
             return layout.activations(x), routing
         q, memory = block.look(x, table[kind], scale)
+        if isinstance(block, ParallelBlock):
+            x = x + block.mix(x, segment, gated)
         layer_mask = mask
         if any(config.local_layers):
             layer_mask = mask.replace(window=jnp.where(local, config.sliding_window, _EVERYTHING))
@@ -254,9 +256,12 @@ def _forward(
     rest = layout.weights({k: v for k, v in params.items() if not is_stack(k)}, "")
     x = layout.activations(_embed(config, rest, tokens))
     x = x if noise is None else x + noise.astype(x.dtype)
+    again = functools.partial(wrap, policy=remat)
+    if config.chunks:
+        x, routing = chunk_block.train(config, params, x, table, scale, mask, layout, again)
+        return _final_norm(config, rest, x), routing
     if config.kinds:
         entries = kind_block.inputs(config, rest, tokens, x)
-        again = functools.partial(wrap, policy=remat)
         x, routing = kind_block.train(config, params, x, entries, table, mask, layout, again)
         return _final_norm(config, rest, x), routing
     if config.recurrent:
@@ -380,6 +385,8 @@ def extend(
     mask = local_mask = Mask(positions, ordered=from_start)
     if any(config.local_layers):
         local_mask = mask.replace(window=jnp.int32(config.sliding_window))
+    if config.chunks:
+        local_mask = chunk_block.local_mask(config, mask)
     table, kinds = rope.tables(config, positions), rope.kinds(config)
     scale = rope.query_scale(config, positions)
     real = positions < memories.length(cache) if config.recurrent else None
@@ -400,7 +407,7 @@ def extend(
         entry: jax.Array | None, source: LayerCache,
     ) -> tuple[jax.Array, LayerCache]:  # fmt: skip
         layer_params, gated = gates.take(layer_params, layout)
-        block = _block(config, layer_params)
+        block = _block(config, layer_params, local)
         if isinstance(block, RecurrentBlock):
             x, remembered = block.extend(x, layer, real, layout)
             return x, layout.cache(remembered)
@@ -411,8 +418,14 @@ def extend(
             memory = jax.tree.map(read, source if new is None else remembered)
             return block.finish(x, q, memory, layer_mask, gated, entry)[0], remembered
         q, new = block.look(x, rotation, scale)
-        remembered = layout.cache(jax.tree.map(write, layer, new))
-        return block.finish(x, q, jax.tree.map(read, remembered), layer_mask, gated), remembered
+        if isinstance(block, ParallelBlock):
+            y, state = block.advance(x, layer.mixer, real)
+            remembered = layout.cache(Beside(jax.tree.map(write, layer.attention, new), state))
+            x, memory = x + y, jax.tree.map(read, remembered.attention)
+        else:
+            remembered = layout.cache(jax.tree.map(write, layer, new))
+            memory = jax.tree.map(read, remembered)
+        return block.finish(x, q, memory, layer_mask, gated), remembered
 
     x = _embed(config, params, tokens)
     entries = kind_block.inputs(config, params, tokens, x) if config.kinds else None

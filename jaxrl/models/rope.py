@@ -95,12 +95,16 @@ def attention_scale(config: DecoderConfig) -> float:
 
 
 def query_scale(config: DecoderConfig, positions: jax.Array) -> jax.Array | None:
-    """Factor on the queries at positions [B, T], as [B, T, 1, 1] fp32; None: 1."""
-    scaling = config.rope_scaling
-    if scaling is None or not scaling.query_beta:
+    """Factor on the queries at positions [B, T], as [B, T, 1, 1] fp32; None: 1. Under `chunks`, on
+    those of layers that know no positions."""
+    scaling, chunks = config.rope_scaling, config.chunks
+    if chunks:
+        beta, intervals = chunks.temperature, (positions + 1) // chunks.interval
+    elif scaling is None or not scaling.query_beta:
         return None
-    periods = positions // scaling.original_max_positions
-    factor = 1 + scaling.query_beta * jnp.log1p(periods.astype(jnp.float32))
+    else:
+        beta, intervals = scaling.query_beta, positions // scaling.original_max_positions
+    factor = 1 + beta * jnp.log1p(intervals.astype(jnp.float32))
     return factor[..., None, None]
 
 

@@ -205,6 +205,72 @@ def test_keys_of_mamba(tmp_path):
 
 
 @pytest.mark.broad
+def test_keys_of_chunks(tmp_path):
+    """Llama 4: which layers have RoPE, chunks and experts, by several keys."""
+    tiny.make(*tiny.VARIANTS["llama4"], tmp_path / "base")
+    raw = json.loads((tmp_path / "base/config.json").read_text())
+    rest = {k: v for k, v in raw.items() if k not in ("layer_types", "no_rope_layers")}
+    changes = {
+        "an interval": rest | {"no_rope_layer_interval": 2},
+        "no list": rest | {"no_rope_layers": []},
+        "a list": rest | {"no_rope_layers": [0, 1, 1, 0, 1]},
+        "no chunks": rest | {"attention_chunk_size": None},
+        "larger chunks": raw | {"attention_chunk_size": 7},
+        "no temperature": raw | {"attn_temperature_tuning": False},
+        "another temperature": raw | {"attn_scale": 2.0, "floor_scale": 3},
+        "no norms": raw | {"use_qk_norm": False},
+        "two experts": raw | {"num_experts_per_tok": 2},
+        "every layer": {k: v for k, v in raw.items() if k != "moe_layers"},
+    }
+    sides = Sides(tmp_path / "base")
+    assert compare(sides, changes, tmp_path / "base", "llama4", None) == len(changes)
+    wrong = {
+        "layer_types": ["full_attention"] * 5,
+        "no_rope_layers": [1, 0],
+        "moe_layers": [7],
+        "attention_chunk_size": 0,
+        "floor_scale": 0,
+    }
+    names = {"attention_chunk_size": "size=0", "floor_scale": "interval=0"}
+    for key, value in wrong.items():
+        with pytest.raises(ValueError, match=names.get(key, key)):
+            hf_config.read(raw | {key: value})
+    with pytest.raises(ValueError, match="interleave_moe_layer_step=0"):
+        hf_config.read(rest | {"moe_layers": None, "interleave_moe_layer_step": 0})
+
+
+@pytest.mark.broad
+def test_keys_of_attention_beside_mamba(tmp_path):
+    """Falcon-H1: norms and gates of the mixer, its size, and what no file may say."""
+    tiny.make(*tiny.VARIANTS["falcon-h1-norm"], tmp_path / "base")
+    raw = json.loads((tmp_path / "base/config.json").read_text())
+    factors = {"mlp_multipliers": [0.5, 2.0], "ssm_multipliers": [0.5, 2.0, 1.5, 0.7, 0.9]}
+    changes = {
+        "a gate before the norm": raw | {"mamba_norm_before_gate": False},
+        "strides": raw | {"time_step_limit": [0.4, 1.5]},
+        "sizes": raw | {"mamba_d_ssm": 64, "mamba_d_head": 8},
+        "factors": raw | factors,
+        "no factors": raw | dict.fromkeys(factors),
+        "bias of the convolution": raw | {"mamba_conv_bias": True},
+    }
+    sides = Sides(tmp_path / "base")
+    assert compare(sides, changes, tmp_path / "base", "falcon", None) == len(changes)
+    wrong = {
+        "mamba_proj_bias": True,
+        "projectors_bias": True,
+        "hidden_act": "gelu_pytorch_tanh",
+        "mamba_d_head": 4,
+        "ssm_multipliers": [1.0, 2.0],
+        "mlp_multipliers": [1.0, "2"],
+        "lm_head_multiplier": 0.0,
+        "mamba_n_groups": 3,
+    }
+    for key, value in wrong.items():
+        with pytest.raises(ValueError, match=key.removeprefix("mamba_n_")):
+            hf_config.read(raw | {key: value})
+
+
+@pytest.mark.broad
 def test_keys_of_parts(tmp_path):
     """Nemotron-H: layers as released files write them, and keys by older names."""
     tiny.make(*tiny.VARIANTS["nemotron-h"], tmp_path / "base")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxrl.models import decoder
-from jaxrl.models.config import DecoderConfig, Experts
+from jaxrl.models.config import DecoderConfig, Experts, SideBySide
 from jaxrl.models.mixers import delta_rule, pattern, state_space
 from tests.models.test_extend import FAMILIES
 
@@ -146,7 +146,7 @@ def _params(family="hybrid"):
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("family", ["hybrid", "mamba"])
+@pytest.mark.parametrize("family", ["hybrid", "mamba", "beside"])
 def test_gradients_at_zeros_are_finite(family):
     params = {**_params(family), "embed": jnp.zeros_like(_params(family)["embed"])}
 
@@ -162,7 +162,7 @@ def test_gradients_at_zeros_are_finite(family):
 
 @pytest.mark.sample(1, broad=1)
 @pytest.mark.exact("tokens of padding change no bit of a recurrent state, wherever they stand")
-@pytest.mark.parametrize("family", ["hybrid", "convolution", "mamba", "parts"])
+@pytest.mark.parametrize("family", ["hybrid", "convolution", "mamba", "parts", "beside"])
 def test_padding_changes_no_state(family):
     config, rng = FAMILIES[family], np.random.default_rng(3)
     tokens = rng.integers(0, 31, (2, 12)).astype(np.int32)
@@ -230,6 +230,7 @@ def test_routing_above_dense_layers():
         ({"parts": ("mixer", "mlp", "mixer", "mlp", "mixer")}, "attention in some layer"),
         ({"parts": ("attention",) * 5}, "parts that are mixers"),
         ({"parts": ("mixer", "attention", "mixer", "experts", "mixer")}, "experts where parts are"),
+        ({"beside": SideBySide()}, "mamba in all layers"),
         ({"recurrent_layers": (True, False)}, "2 entries for num_layers=5"),
     ],
 )

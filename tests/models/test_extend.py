@@ -13,7 +13,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jaxrl.models import decoder, head
-from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, Latent, LayerKinds, Mamba2
+from jaxrl.models.config import (
+    ChunkedLayers,
+    DecoderConfig,
+    DeltaRule,
+    Experts,
+    Latent,
+    LayerKinds,
+    Mamba2,
+    SideBySide,
+)
 from tests import broad_except
 
 V = 31
@@ -51,6 +60,15 @@ FAMILIES = {
             input_vocab=V,
         ),
     ),
+    "chunks": DecoderConfig(
+        *(V, 16, 24, 5, 4, 2, 8),
+        rope_layers=(True, False, True, False, True),
+        rope_interleaved=True,
+        experts=Experts(4, 2, 8, shared_size=8, scoring="sigmoid", normalize=False),
+        chunks=ChunkedLayers(
+            40, routed=(False, True, False, True, False), temperature=0.5, interval=30
+        ),
+    ),
     "hybrid": DecoderConfig(
         *(V, 16, 24, 5, 4, 2, 8),
         norm_offset=1.0,
@@ -74,6 +92,12 @@ FAMILIES = {
         mamba=Mamba2(4, 8, groups=2, state=6, taps=4),
         recurrent_layers=(True, False, True, False, True),
         experts=Experts(4, 2, 8, shared_size=8),
+    ),
+    "beside": DecoderConfig(
+        *(V, 16, 24, 3, 4, 2, 8),
+        mamba=Mamba2(4, 8, 2, 6, 4, norm="none", factors=(0.6, 0.8, 1.4, 1.2, 0.7)),
+        recurrent_layers=(True,) * 3,
+        beside=SideBySide(0.7, 0.6, 0.4, 1.3, 0.5, 0.7, 1.6),
     ),
     "parts": DecoderConfig(
         *(V, 16, 24, 5, 4, 2, 8),
@@ -176,6 +200,9 @@ def test_extend_equals_the_uncached_pass(family, pieces, ahead):
             {"experts": None},
             "sharing_mlp_size=0: 3 layers of sharing need an MLP; set",
         ),
+        ("chunks", {"chunks": ChunkedLayers(4, (True,) * 3)}, "needs 5 entries of routed"),
+        ("chunks", {"chunks": ChunkedLayers(4, (False,) * 5)}, "needs experts where routed"),
+        ("chunks", {"sliding_window": 4, "local_layers": (True,) * 5}, "no other kinds of layers"),
         ("kinds", {"kinds": LayerKinds(12, 3)}, "num_heads=4 .* choose global_kv_heads that divid"),
     ],
 )

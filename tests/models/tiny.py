@@ -83,6 +83,26 @@ _MAMBA = dict(
     mamba_expand=2,
     mamba_chunk_size=8,
 )
+_FALCON = dict(
+    attention_in_multiplier=0.7,
+    attention_out_multiplier=0.6,
+    key_multiplier=0.4,
+    ssm_in_multiplier=1.3,
+    ssm_out_multiplier=0.5,
+    ssm_multipliers=[0.6, 0.8, 1.4, 1.2, 0.7],
+    mlp_multipliers=[0.7, 1.6],
+    embedding_multiplier=5.0,
+    lm_head_multiplier=0.7,
+)
+_LLAMA4 = dict(
+    _WIDE,
+    intermediate_size=16,
+    intermediate_size_mlp=40,
+    num_local_experts=4,
+    attention_chunk_size=5,
+    floor_scale=4,
+    attn_scale=0.5,
+)
 _HYBRID_TYPES = [*[_LINEAR, _LINEAR, _FULL] * 2, _LINEAR]
 """Two periods, and a part of a third."""
 
@@ -367,6 +387,41 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             shared_intermediate_size=40,
             position_embedding_type="rope",
             attention_bias=True,
+        ),
+    ),
+    "llama4": ("Llama4TextConfig", dict(_LLAMA4, num_hidden_layers=5)),
+    "llama4-interleaved": (
+        "Llama4TextConfig",
+        dict(  # dense layers between ones with experts, as in the larger model
+            _LLAMA4,
+            num_hidden_layers=4,
+            no_rope_layer_interval=2,
+            moe_layers=[1, 3],
+            num_experts_per_tok=2,
+            use_qk_norm=False,
+            attn_temperature_tuning=False,
+            attention_bias=True,
+            tie_word_embeddings=True,
+            **_rope(
+                "llama3",
+                factor=8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=16,
+            ),
+        ),
+    ),
+    "falcon-h1": ("FalconH1Config", dict(BASE, **_MAMBA, mamba_d_ssm=64, **_FALCON)),
+    "falcon-h1-norm": (
+        "FalconH1Config",
+        dict(
+            BASE,
+            **dict(_MAMBA, mamba_n_groups=1, mamba_d_head="auto"),
+            mamba_d_ssm=None,
+            mamba_rms_norm=True,
+            attention_bias=True,
+            mlp_bias=True,
+            tie_word_embeddings=True,
         ),
     ),
     "nemotron-h": (

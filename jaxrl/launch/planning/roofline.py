@@ -142,7 +142,7 @@ def train_flops(
       remat: `full` computes the forward pass twice, `dots` and `offload` attention alone.
       frozen: adapters alone are trained, so that weights have no gradients: 4 in place of 6.
     """
-    layers = config.num_layers - sum(config.recurrent_layers)
+    layers = config.num_layers - (0 if config.beside else sum(config.recurrent_layers))
     layers = config.parts.count("attention") if config.parts else layers
     attention = 2 * layers * config.num_heads * row * _head(config) * tokens
     weights = 2 * active(config) * tokens

@@ -81,6 +81,8 @@ class Family:
     """A `rope_theta` that is null says that no layer knows positions."""
     partial_rope: bool = False
     """Heads are rotated in part, by `partial_rotary_factor`."""
+    nullable: tuple[str, ...] = ()
+    """Keys whose null is not what leaving them out is; `read` is given None."""
     activation_key: str = "hidden_act"
     window: Literal["typed", "all", "none"] = "typed"
     """Which layers have the sliding window: those that `layer_types` or `local` say, all, or none
@@ -212,6 +214,18 @@ def require_kinds(
         raise ValueError(
             f"layer_types={types}: give {total} of {' and '.join(kinds)}, one for each layer"
         )
+
+
+def read_factors(raw: Raw, key: str, count: int) -> tuple[float, ...]:
+    """A list of factors, all 1 where the key is not there.
+
+    Raises:
+      ValueError: there are not `count` numbers.
+    """
+    values = raw.get(key) or [1.0] * count
+    if len(values) != count or not all(isinstance(value, int | float) for value in values):
+        raise ValueError(f"{key}={values!r:.60}: give {count} numbers")
+    return tuple(map(float, values))
 
 
 def read_biases(raw: Raw) -> dict[str, Any]:

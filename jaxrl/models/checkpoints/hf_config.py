@@ -29,9 +29,7 @@ _RECURRENT = "its layers keep a recurrent state"
 
 LACKING: Mapping[str, str] = {
     "kimi_linear": _RECURRENT,
-    "falcon_h1": "attention and a recurrent mixer stand side by side in its layers",
     "gemma3n_text": "it has several residual streams and sparse activations",
-    "llama4_text": "attention within chunks, and dense layers between ones with experts",
 }
 """What models have that the decoder has not, by their `model_type`."""
 
@@ -116,7 +114,7 @@ def read(raw: Raw, family: Family | None = None) -> DecoderConfig:
             raise ValueError(
                 f"{key}={explicit_values[key]!r}: this family is supported with {allowed!r} alone"
             )
-    optional = (*family.fields, *(["rope_theta"] if family.rope_optional else []))
+    optional = (*family.fields, *family.nullable, *(["rope_theta"] if family.rope_optional else []))
     null = {key: None for key in optional if key in raw}  # which means: without
     raw = {**_DEFAULTS, **family.defaults, **null, **explicit_values}
     _check_sizes(raw)

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxrl.models.checkpoints import families
 from jaxrl.models.checkpoints.families import Family, Raw, expert_stack
-from jaxrl.models.config import DecoderConfig, Experts, LayerKinds
+from jaxrl.models.config import ChunkedLayers, DecoderConfig, Experts, LayerKinds
 
 _TYPES = ("full_attention", "sliding_attention")
 
@@ -40,6 +40,7 @@ _ROUTED = {
     "mlp/shared/up": "mlp.up_proj.weight",
     "mlp/shared/down": "mlp.down_proj.weight",
 }
+_MLP = ("gate", "up", "down")
 _UNUSED_KEYS = r"layers\.({sharing})\.self_attn\.(k_proj|v_proj|k_norm|v_norm)\."
 """Tensors of layers that read the keys and values of others. Released files have them."""
 
@@ -156,6 +157,88 @@ def _write(c: DecoderConfig) -> dict[str, Any]:
     return {**raw, **sizes, "moe_intermediate_size": e.size}
 
 
+def _rotated(raw: Raw) -> tuple[bool, ...]:
+    """Which layers of Llama 4 know positions.
+
+    Raises:
+      ValueError: `no_rope_layers` says it of too few, or `layer_types` lists others as chunked.
+    """
+    total, interval = raw["num_hidden_layers"], raw["no_rope_layer_interval"]
+    flags = raw.get("no_rope_layers") or [(i + 1) % interval for i in range(total)]
+    if len(flags) < total:
+        raise ValueError(f"no_rope_layers={flags}: give {total}, one for each layer, 1 for RoPE")
+    rotated = tuple(map(bool, flags[:total]))  # which, despite the name, are those with RoPE
+    chunked = raw["attention_chunk_size"] is not None
+    types = [_CHUNKED[flag and chunked] for flag in rotated]
+    if raw.get("layer_types", types) != types:
+        raise ValueError(
+            f"layer_types={raw['layer_types']}: this family is supported with {_CHUNKED[1]} in "
+            f"layers with RoPE and {_CHUNKED[0]} in others; delete the key"
+        )
+    return rotated
+
+
+def _read_llama4(raw: Raw) -> dict[str, Any]:
+    """The fields of Llama 4.
+
+    Raises:
+      ValueError: as `_rotated`, or experts in layers that there are not.
+    """
+    total, step = raw["num_hidden_layers"], raw["interleave_moe_layer_step"]
+    layers = raw.get("moe_layers")
+    if layers is None:
+        layers = [*range(step - 1, total, step)] if step > 0 else [-1]
+    if not {*layers} <= {*range(total)}:
+        raise ValueError(
+            f"moe_layers={raw.get('moe_layers')}, interleave_moe_layer_step={step}: name layers "
+            f"from 0 to {total - 1}, or every how many layers one has experts"
+        )
+    routed = tuple(i in layers for i in range(total))
+    experts = Experts(
+        raw["num_local_experts"],
+        raw["num_experts_per_tok"],
+        raw["intermediate_size"],
+        shared_size=raw["intermediate_size"],
+        scoring="sigmoid",
+        normalize=False,
+    ) if any(routed) else None  # fmt: skip
+    return {
+        "qkv_bias": raw["attention_bias"],
+        "o_bias": raw["attention_bias"],
+        "intermediate_size": raw["intermediate_size_mlp"],
+        "rope_layers": _rotated(raw),
+        "experts": experts,
+        "chunks": ChunkedLayers(
+            size=raw["attention_chunk_size"],
+            routed=routed,
+            normalize=raw["use_qk_norm"],
+            temperature=raw["attn_scale"] if raw["attn_temperature_tuning"] else 0.0,
+            interval=raw["floor_scale"],
+        ),
+    }
+
+
+def _write_llama4(c: DecoderConfig) -> dict[str, Any]:
+    chunks, e = c.chunks, c.experts
+    return {
+        "attention_bias": c.o_bias,
+        "intermediate_size": e.size if e else c.intermediate_size,
+        "intermediate_size_mlp": c.intermediate_size,
+        "num_local_experts": e.num_experts if e else 1,
+        "num_experts_per_tok": e.per_token if e else 1,
+        "moe_layers": [i for i, flag in enumerate(chunks.routed) if flag],
+        "no_rope_layers": [int(flag) for flag in c.rope_layers],
+        "attention_chunk_size": chunks.size,
+        "layer_types": [_CHUNKED[flag and chunks.size is not None] for flag in c.rope_layers],
+        "use_qk_norm": chunks.normalize,
+        "attn_temperature_tuning": chunks.temperature != 0,
+        "attn_scale": chunks.temperature,
+        "floor_scale": chunks.interval,
+    }
+
+
+_CHUNKED = ("full_attention", "chunked_attention")
+
 KINDS: Mapping[str, Family] = {
     "gemma4_text": Family(
         "Gemma4ForCausalLM",
@@ -194,6 +277,44 @@ KINDS: Mapping[str, Family] = {
             expert_stack("experts.down_proj", ("down_proj",)),
         ),
         ignored=(r"rotary_emb\.inv_freq$", _UNUSED_KEYS),
+    ),
+    "llama4_text": Family(
+        "Llama4ForCausalLM",
+        fixed={"rope_interleaved": True},
+        defaults={
+            "num_attention_heads": 40,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "intermediate_size_mlp": 16384,
+            "max_position_embeddings": 131072,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 5e5,
+            "attention_bias": False,
+            "num_local_experts": 16,
+            "num_experts_per_tok": 1,
+            "interleave_moe_layer_step": 1,
+            "no_rope_layer_interval": 4,
+            "attention_chunk_size": 8192,
+            "use_qk_norm": True,
+            "attn_temperature_tuning": True,
+            "attn_scale": 0.1,
+            "floor_scale": 8192,
+        },
+        window="none",
+        nullable=("attention_chunk_size",),
+        read=_read_llama4,
+        write=_write_llama4,
+        names={f"mlp/{name}": f"feed_forward.{name}_proj.weight" for name in _MLP},
+        routed={
+            "mlp/router": "feed_forward.router.weight",
+            **{f"mlp/shared/{n}": f"feed_forward.shared_expert.{n}_proj.weight" for n in _MLP},
+        },
+        stacks=(
+            expert_stack(
+                "feed_forward.experts.gate_up_proj", ("gate_proj", "up_proj"), inputs_first=True
+            ),
+            expert_stack("feed_forward.experts.down_proj", ("down_proj",), inputs_first=True),
+        ),
     ),
 }
 """By the `model_type` of config.json."""

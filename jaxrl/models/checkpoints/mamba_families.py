@@ -8,13 +8,25 @@ from typing import Any
 
 from jaxrl.models.checkpoints import families, recent_families
 from jaxrl.models.checkpoints.families import Family, Raw
-from jaxrl.models.config import DecoderConfig, Experts, Mamba2, Part
+from jaxrl.models.config import DecoderConfig, Experts, Mamba2, Part, SideBySide
 
 _RECURRENT = ("linear_attention", "mamba")
 _ATTENTION = ("full_attention", "attention")
 """How transformers 5 and 4 call the two kinds of layers."""
 
 _UNBOUNDED = (0.0, math.inf)
+
+_DEFAULTS = {
+    "mamba_n_heads": 128,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 256,
+    "mamba_d_head": "auto",
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_conv_bias": True,
+    "time_step_limit": _UNBOUNDED,
+}
+"""Of the mixer of Granite 4 and of Falcon-H1."""
 
 _MIXER = {
     "zxbcdt": "in_proj.weight",
@@ -49,6 +61,45 @@ def _strides(limits: Any) -> tuple[float, float]:
     return low, high
 
 
+def _read_mamba(raw: Raw, size: int, form: str, **further: Any) -> Mamba2:
+    """The mixer of Granite 4 and of Falcon-H1, whose size config.json tells in that form.
+
+    Raises:
+      ValueError: heads that do not fill the size, or bounds that are none.
+    """
+    heads = raw["mamba_n_heads"]
+    head_dim = raw["mamba_d_head"] if raw["mamba_d_head"] != "auto" else size // heads
+    if heads * head_dim != size:
+        raise ValueError(
+            f"mamba_n_heads={heads} of mamba_d_head={head_dim} are not {form} = {size} features; "
+            "set mamba_d_head to 'auto'"
+        )
+    return Mamba2(
+        heads=heads,
+        head_dim=head_dim,
+        groups=raw["mamba_n_groups"],
+        state=raw["mamba_d_state"],
+        taps=raw["mamba_d_conv"],
+        conv_bias=raw["mamba_conv_bias"],
+        strides=_strides(raw["time_step_limit"]),
+        **further,
+    )
+
+
+def _write_mamba(m: Mamba2) -> dict[str, Any]:
+    limits = {} if m.strides == _UNBOUNDED else {"time_step_limit": list(m.strides)}
+    return {
+        **limits,
+        "mamba_n_heads": m.heads,
+        "mamba_d_head": m.head_dim,
+        "mamba_n_groups": m.groups,
+        "mamba_d_state": m.state,
+        "mamba_d_conv": m.taps,
+        "mamba_conv_bias": m.conv_bias,
+        "mamba_proj_bias": False,
+    }
+
+
 def _read_granite(raw: Raw) -> dict[str, Any]:
     """The fields of Granite 4.
 
@@ -58,22 +109,7 @@ def _read_granite(raw: Raw) -> dict[str, Any]:
     total, types = raw["num_hidden_layers"], raw["layer_types"]
     families.require_kinds(types, total, (_ATTENTION[0], _RECURRENT[0]), (*_ATTENTION, *_RECURRENT))
     recurrent = tuple(kind in _RECURRENT for kind in types)
-    heads, size = raw["mamba_n_heads"], raw["mamba_expand"] * raw["hidden_size"]
-    head_dim = raw["mamba_d_head"] if raw["mamba_d_head"] != "auto" else size // heads
-    if heads * head_dim != size:
-        raise ValueError(
-            f"mamba_n_heads={heads} of mamba_d_head={head_dim} are not mamba_expand * hidden_size "
-            f"= {size} features; set mamba_d_head to 'auto'"
-        )
-    mamba = Mamba2(
-        heads=heads,
-        head_dim=head_dim,
-        groups=raw["mamba_n_groups"],
-        state=raw["mamba_d_state"],
-        taps=raw["mamba_d_conv"],
-        conv_bias=raw["mamba_conv_bias"],
-        strides=_strides(raw["time_step_limit"]),
-    )
+    size = raw["mamba_expand"] * raw["hidden_size"]
     shared = raw["shared_intermediate_size"]
     experts = Experts(
         num_experts=raw["num_local_experts"],
@@ -87,7 +123,7 @@ def _read_granite(raw: Raw) -> dict[str, Any]:
         "intermediate_size": raw["intermediate_size"] if experts else shared,
         "rope_layers": () if raw.get("position_embedding_type") == "rope" else (False,) * total,
         "recurrent_layers": recurrent if any(recurrent) else (),
-        "mamba": mamba,
+        "mamba": _read_mamba(raw, size, "mamba_expand * hidden_size"),
         "experts": experts,
     }
 
@@ -95,26 +131,82 @@ def _read_granite(raw: Raw) -> dict[str, Any]:
 def _write_granite(c: DecoderConfig) -> dict[str, Any]:
     m, e = c.mamba, c.experts
     kinds = c.recurrent_layers or (False,) * c.num_layers
-    limits = {} if m.strides == _UNBOUNDED else {"time_step_limit": list(m.strides)}
     return {
         **recent_families.write_granite(c),
-        **limits,
+        **_write_mamba(m),
         "layer_types": [(_ATTENTION[1], _RECURRENT[1])[recurrent] for recurrent in kinds],
         "position_embedding_type": None if c.rope_layers else "rope",
         "intermediate_size": e.size if e else c.intermediate_size,
         "num_local_experts": e.num_experts if e else 0,
         "num_experts_per_tok": e.per_token if e else 0,
         "shared_intermediate_size": e.shared_size if e else c.intermediate_size,
-        "mamba_n_heads": m.heads,
-        "mamba_d_head": m.head_dim,
-        "mamba_n_groups": m.groups,
-        "mamba_d_state": m.state,
-        "mamba_d_conv": m.taps,
         "mamba_expand": m.size // c.hidden_size,
-        "mamba_conv_bias": m.conv_bias,
-        "mamba_proj_bias": False,
     }
 
+
+_BESIDE = {
+    "attention_in_multiplier": "attention_in",
+    "attention_out_multiplier": "attention_out",
+    "key_multiplier": "keys",
+    "ssm_in_multiplier": "mixer_in",
+    "ssm_out_multiplier": "mixer_out",
+}
+"""Factors of Falcon-H1, and the fields of `SideBySide` that they are; each is 1 by default."""
+
+
+def _read_falcon(raw: Raw) -> dict[str, Any]:
+    """The fields of Falcon-H1.
+
+    Raises:
+      ValueError: heads that do not fill the mixer, or factors that cannot be.
+    """
+    size, logits = raw["mamba_d_ssm"], raw["lm_head_multiplier"]
+    size = int(raw["mamba_expand"] * raw["hidden_size"]) if size is None else size
+    if not logits:
+        raise ValueError(f"lm_head_multiplier={logits}: logits would be 0; give another number")
+    norm = "before_gate" if raw["mamba_norm_before_gate"] else "gated"
+    norm = norm if raw["mamba_rms_norm"] else "none"
+    gate, down = families.read_factors(raw, "mlp_multipliers", 2)
+    columns = families.read_factors(raw, "ssm_multipliers", 5)
+    factors = {ours: float(raw.get(theirs, 1.0)) for theirs, ours in _BESIDE.items()}
+    return {
+        **families.read_biases(raw),
+        "embed_scale": float(raw["embedding_multiplier"]),
+        "logit_divisor": 1 / logits,
+        "recurrent_layers": (True,) * raw["num_hidden_layers"],
+        "beside": SideBySide(**factors, gate=gate, down=down),
+        "mamba": _read_mamba(raw, size, "mamba_d_ssm", norm=norm, factors=columns),
+    }
+
+
+def _write_falcon(c: DecoderConfig) -> dict[str, Any]:
+    m, b = c.mamba, c.beside
+    return {
+        **families.write_biases(c),
+        **_write_mamba(m),
+        **{theirs: getattr(b, ours) for theirs, ours in _BESIDE.items()},
+        "embedding_multiplier": c.embed_scale,
+        "lm_head_multiplier": 1 / c.logit_divisor,
+        "mlp_multipliers": [b.gate, b.down],
+        "ssm_multipliers": list(m.factors),
+        "mamba_d_ssm": m.size,
+        "mamba_rms_norm": m.norm != "none",
+        "mamba_norm_before_gate": m.norm == "before_gate",
+    }
+
+
+_FALCON_DEFAULTS = {
+    "rms_norm_eps": 1e-5,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 8192,
+    **_DEFAULTS,
+    "mamba_d_ssm": 1024,
+    "mamba_norm_before_gate": True,
+    "mamba_rms_norm": False,
+    "embedding_multiplier": 1.0,
+    "lm_head_multiplier": 1.0,
+}
 
 _PARTS: Mapping[str, Part] = {
     "linear_attention": "mixer",
@@ -242,6 +334,8 @@ _NEMOTRON_DEFAULTS = {
 
 _EXPERT = "mixer.experts.{expert}"
 
+_MLP = ("gate", "up", "down")
+
 _SHARED = "shared_mlp.input_linear.weight", "shared_mlp.output_linear.weight"
 _GRANITE_MOE = recent_families.RECENT["granitemoe"]
 
@@ -253,14 +347,7 @@ MAMBA: Mapping[str, Family] = {
             "num_experts_per_tok": 2,
             "shared_intermediate_size": 1024,
             "layer_types": (),
-            "mamba_n_heads": 128,
-            "mamba_n_groups": 1,
-            "mamba_d_state": 256,
-            "mamba_d_head": "auto",
-            "mamba_d_conv": 4,
-            "mamba_expand": 2,
-            "mamba_conv_bias": True,
-            "time_step_limit": _UNBOUNDED,
+            **_DEFAULTS,
         },
         refused={"hidden_act": "silu", "mamba_proj_bias": False},
         window="none",
@@ -281,6 +368,23 @@ MAMBA: Mapping[str, Family] = {
             "mlp/shared/down": _SHARED[1],
         },
         stacks=_GRANITE_MOE.stacks,
+    ),
+    "falcon_h1": Family(
+        "FalconH1ForCausalLM",
+        defaults=_FALCON_DEFAULTS,
+        refused={"hidden_act": "silu", "mamba_proj_bias": False, "projectors_bias": False},
+        window="none",
+        nullable=("mamba_d_ssm",),
+        read=_read_falcon,
+        write=_write_falcon,
+        outside={"norm/weight": "model.final_layernorm.weight"},
+        names={
+            **_names("mamba"),
+            "mlp_norm/weight": "pre_ff_layernorm.weight",
+            **{f"mlp/{name}": f"feed_forward.{name}_proj.weight" for name in _MLP},
+            **{f"mlp/{name}_bias": f"feed_forward.{name}_proj.bias" for name in _MLP},
+        },
+        unadapted=("/mixer/output",),
     ),
     "nemotron_h": Family(
         "NemotronHForCausalLM",

@@ -1,4 +1,4 @@
-"""Layers of hybrids: a mixer with a state and an MLP, or one part alone, added to the stream."""
+"""Layers of hybrids: a mixer in place of attention or beside it, and an MLP, or one part alone."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from flax import nnx
 from jaxrl.models.attention import Mask
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.layers import (
+    MLP,
     Attention,
     Block,
+    KeyValue,
     Layout,
     Memory,
     Norm,
     Queries,
     Routing,
+    _activate,
     make_mlp,
 )
+from jaxrl.models.linear import project
 from jaxrl.models.mixers import delta_net, gated_convolution, mamba
 from jaxrl.models.mixers.delta_net import DeltaNet
 from jaxrl.models.mixers.gated_convolution import GatedConvolution
@@ -42,6 +46,20 @@ def _mixer(config: DecoderConfig) -> tuple[type[Mixer], Callable[[DecoderConfig,
     if config.mamba:
         return Mamba, mamba.empty
     return GatedConvolution, gated_convolution.empty
+
+
+def _advance(mixer: Mixer, x: jax.Array, memory: State, real: jax.Array) -> tuple[jax.Array, State]:
+    """What a mixer gives for the next tokens [S, T, D], of which some are `real` [S, T]."""
+    if x.shape[1] == 1:
+        return mixer.extend(x, memory, real)
+    order = jnp.argsort(~real, axis=1, stable=True)  # real tokens first
+    back = jnp.argsort(order, axis=1)
+
+    def take(a: jax.Array, index: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(a, index[..., None], axis=1)
+
+    y, memory = mixer.extend(take(x, order), memory, jnp.sort(~real, axis=1) == 0)
+    return take(y, back), memory
 
 
 class RecurrentBlock(nnx.Module):
@@ -74,7 +92,7 @@ class RecurrentBlock(nnx.Module):
 
         Tokens that are not `real` [S, T] change nothing, wherever in a row they stand.
         """
-        y, memory = self._mix(self.mixer_norm(x), memory, real)
+        y, memory = _advance(self.mixer, self.mixer_norm(x), memory, real)
         return self._transform(self._add(x, y), layout, routed=False)[0], memory
 
     def _add(self, x: jax.Array, y: jax.Array) -> jax.Array:
@@ -88,18 +106,6 @@ class RecurrentBlock(nnx.Module):
             y, routing = self.mlp.routed(self.mlp_norm(x), layout)
             return self._add(x, y), routing
         return self._add(x, self.mlp(self.mlp_norm(x), layout)), None
-
-    def _mix(self, x: jax.Array, memory: State, real: jax.Array) -> tuple[jax.Array, State]:
-        if x.shape[1] == 1:
-            return self.mixer.extend(x, memory, real)
-        order = jnp.argsort(~real, axis=1, stable=True)  # real tokens first
-        back = jnp.argsort(order, axis=1)
-
-        def take(a: jax.Array, index: jax.Array) -> jax.Array:
-            return jnp.take_along_axis(a, index[..., None], axis=1)
-
-        y, memory = self.mixer.extend(take(x, order), memory, jnp.sort(~real, axis=1) == 0)
-        return take(y, back), memory
 
 
 class MixerLayer(RecurrentBlock):
@@ -149,10 +155,72 @@ class AttentionLayer(Block):
         return self._attended(x, q, memory, mask, layout)
 
 
+class ScaledMLP(MLP):
+    """A gated MLP with factors on its gate and on what it adds."""
+
+    def __call__(self, x: jax.Array, layout: Layout = Layout()) -> jax.Array:
+        """[B, T, D] to the same."""
+        gate, up = (project(x, p.get_value()) for p in (self.gate, self.up))
+        if self.config.mlp_bias:
+            gate = gate + self.gate_bias[...].astype(x.dtype)
+            up = up + self.up_bias[...].astype(x.dtype)
+        factors = self.config.beside
+        y = project(_activate(self.config, gate * factors.gate) * up, self.down.get_value())
+        y = y + self.down_bias[...].astype(x.dtype) if self.config.mlp_bias else y
+        return y * factors.down
+
+
+class ParallelBlock(Block):
+    """One layer with attention and a mixer side by side, and an MLP.
+
+    The mixer reads what attention reads: `mix` or `advance` before `finish`, which adds the rest.
+
+    Source: TII 2025, "Falcon-H1: A Family of Hybrid-Head Language Models"
+    """
+
+    def __init__(self, config: DecoderConfig, *, routed: bool, rngs: nnx.Rngs) -> None:
+        self.config = config
+        self.attention = Attention(config, rngs=rngs)
+        self.mixer = _mixer(config)[0](config, rngs=rngs)
+        self.mlp = ScaledMLP(config, config.intermediate_size, rngs=rngs)
+        self.attention_norm, self.mlp_norm = _norm(config), _norm(config)
+
+    def look(
+        self, x: jax.Array, table: jax.Array, scale: jax.Array | None = None
+    ) -> tuple[Queries, KeyValue]:
+        """See `Block.look`."""
+        factors = self.config.beside
+        x = self.attention_norm(x) * factors.attention_in
+        q, (k, v) = self.attention.look(x, table, scale)
+        return q, KeyValue(k * factors.keys, v)
+
+    def mix(self, x: jax.Array, segment: jax.Array, layout: Layout) -> jax.Array:
+        """What the mixer adds to the residual stream x [B, T, D] of segments [B, T]."""
+        factors = self.config.beside
+        y = self.mixer.train(self.attention_norm(x) * factors.mixer_in, segment, layout)
+        return y * factors.mixer_out
+
+    def advance(self, x: jax.Array, memory: State, real: jax.Array) -> tuple[jax.Array, State]:
+        """As `mix` for the next tokens [S, T, D], and what is then remembered of them.
+
+        Tokens that are not `real` [S, T] change nothing.
+        """
+        factors = self.config.beside
+        x = self.attention_norm(x) * factors.mixer_in
+        y, memory = _advance(self.mixer, x, memory, real)
+        return y * factors.mixer_out, memory
+
+    def _attended(
+        self, x: jax.Array, q: Queries, memory: Memory, mask: Mask, layout: Layout
+    ) -> jax.Array:
+        return x + self.attention.read(q, memory, mask, layout) * self.config.beside.attention_out
+
+
 Kind = type[Block] | type[RecurrentBlock]
 
 _KINDS: Mapping[tuple[bool, ...], Kind] = {
     (False, True, True): Block,
+    (True, True, True): ParallelBlock,
     (True, False, True): RecurrentBlock,
     (False, True, False): AttentionLayer,
     (True, False, False): MixerLayer,
@@ -167,7 +235,7 @@ def kind(config: DecoderConfig, layer: int) -> Kind:
         part = config.parts[layer]
         return _KINDS[part == "mixer", part == "attention", part in ("mlp", "experts")]
     mixes = config.recurrent and config.recurrent_layers[layer]
-    return _KINDS[mixes, not mixes, True]
+    return _KINDS[mixes, not mixes or config.beside is not None, True]
 
 
 def kind_of(params: Mapping[str, Any]) -> Kind:

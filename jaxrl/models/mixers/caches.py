@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.layers import KeyValue, LatentKeyValue, Memory
 from jaxrl.models.mixers import block as recurrent
-from jaxrl.models.mixers.memory import State
+from jaxrl.models.mixers.memory import Beside, State
 
-LayerCache = Memory | State | None
+LayerCache = Memory | State | Beside | None
 """What one layer remembers: leaves [S, K, M, ...] for S slots, K heads, M positions; of a recurrent
-layer, a state of each slot; None where it reads what another layer remembers, or is an MLP."""
+layer, a state of each slot, and both where they stand side by side; None where it reads what
+another layer remembers, or is an MLP."""
 
 
 def cache_axes(layer: LayerCache) -> LayerCache:
@@ -21,6 +22,8 @@ def cache_axes(layer: LayerCache) -> LayerCache:
         return None
     if isinstance(layer, State):
         return recurrent.axes(layer)
+    if isinstance(layer, Beside):
+        return Beside(cache_axes(layer.attention), cache_axes(layer.mixer))
     if isinstance(layer, LatentKeyValue):
         return LatentKeyValue(("batch", None, None, "latent"), ("batch", None, None, "head_dim"))
     return KeyValue(*[("batch", "kv_heads", None, "head_dim")] * 2)
@@ -38,6 +41,9 @@ def empty_cache(config: DecoderConfig, slots: int, length: int) -> tuple[LayerCa
         return jnp.zeros((slots, heads, length, features), config.dtype)
 
     def layer(number: int) -> LayerCache:
+        if config.beside:
+            shape = (config.num_kv_heads, config.head_dim)
+            return Beside(KeyValue(zeros(*shape), zeros(*shape)), recurrent.empty(config, slots))
         if config.recurrent and config.recurrent_layers[number]:
             return recurrent.empty(config, slots)
         if config.parts and config.parts[number] != "attention":

@@ -1,6 +1,7 @@
-"""The Mamba-2 mixer of Granite 4 and Nemotron-H: projection, convolution, recurrence, gated norm.
+"""The Mamba-2 mixer: projection, convolution, recurrence, gate and norm.
 
-Formula: `output(norm((y + skip x) * silu(z)))` for what the tokens read, y, see `state_space`
+Formula: `output(norm((y + skip x) * silu(z)))` for what the tokens read, y, see `state_space`, as
+in Granite 4 and Nemotron-H; in Falcon-H1 the norm comes before the gate or is left out
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxrl.models.config import DecoderConfig
@@ -29,8 +31,9 @@ class Mamba(nnx.Module):
         self.conv = convolution.taps(rngs, c.channels, c.taps)
         self.a_log = nnx.Param(jnp.log(jnp.arange(1.0, c.heads + 1)), axes=heads, inputs=0, batch=0)
         self.dt_bias, self.skip = (_vector(1.0, (c.heads,), heads) for _ in range(2))
-        plain = dataclasses.replace(config, norm_offset=0.0)
-        self.norm = Norm(plain, (c.size,), ("channels",))
+        if c.norm != "none":
+            plain = dataclasses.replace(config, norm_offset=0.0)
+            self.norm = Norm(plain, (c.size,), ("channels",))
         self.output = _matrix(rngs, (c.size, d), ("channels", "embed"), depth=depth)
         if c.conv_bias:
             self.conv_bias = _vector(0.0, (c.channels,), ("channels",))
@@ -80,7 +83,12 @@ class Mamba(nnx.Module):
         fp32."""
         c = self.config.mamba
         cuts = [c.size, c.size + c.channels]
-        z, mixed, dt = jnp.split(project(x, self.zxbcdt.get_value()), cuts, axis=-1)
+        projected = project(x, self.zxbcdt.get_value())
+        if c.factors:
+            keys = c.groups * c.state
+            sizes = np.array([c.size, c.size, keys, keys, c.heads])
+            projected = projected * jnp.asarray(np.repeat(c.factors, sizes), x.dtype)
+        z, mixed, dt = jnp.split(projected, cuts, axis=-1)
         dt = jax.nn.softplus(dt.astype(jnp.float32) + self.dt_bias[...].astype(jnp.float32))
         return z, mixed, jnp.clip(dt, *c.strides)
 
@@ -104,12 +112,17 @@ class Mamba(nnx.Module):
 
     def _finish(self, y: jax.Array, z: jax.Array) -> jax.Array:
         """The mixer's output [B, T, D] of what was read [B, T, H, V] and gates [B, T, H V]."""
-        c = self.config.mamba
-        y = y.reshape(z.shape) * jax.nn.silu(z.astype(jnp.float32))
-        y = y.reshape(*z.shape[:2], c.groups, -1)
-        y = rms_norm(y, jnp.ones(y.shape[-1]), self.norm.eps).reshape(z.shape)
-        y = (y * self.norm.weight[...].astype(jnp.float32)).astype(z.dtype)
-        return project(y, self.output.get_value())
+        norm, gate = self.config.mamba.norm, jax.nn.silu(z.astype(jnp.float32))
+        y = y.reshape(z.shape)
+        y = self._normalize(y) * gate if norm == "before_gate" else y * gate
+        y = self._normalize(y) if norm == "gated" else y
+        return project(y.astype(z.dtype), self.output.get_value())
+
+    def _normalize(self, y: jax.Array) -> jax.Array:
+        """[B, T, H V] in fp32, over each group."""
+        groups = y.reshape(*y.shape[:2], self.config.mamba.groups, -1)
+        groups = rms_norm(groups, jnp.ones(groups.shape[-1]), self.norm.eps)
+        return groups.reshape(y.shape) * self.norm.weight[...].astype(jnp.float32)
 
 
 def empty(config: DecoderConfig, slots: int) -> Recurrent:

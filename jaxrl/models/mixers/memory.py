@@ -27,6 +27,14 @@ class LastInputs(NamedTuple):
 State = Recurrent | LastInputs
 
 
+class Beside(NamedTuple):
+    """What a layer keeps of past tokens that has attention and a mixer side by side."""
+
+    attention: Any
+    """Keys and values."""
+    mixer: State
+
+
 def by_kind(
     of_tokens: Callable[..., Any], of_states: Callable[..., Any], caches: Any, *rest: Any
 ) -> Any:
