@@ -173,13 +173,13 @@ def decode(
         width = draft.tokens.shape[1] + 1
         ahead = jnp.arange(width)
         last = s.length - 1
-        real = s.live[:, None] & (ahead <= draft.count[:, None])
+        real = s.live[:, None] & (ahead <= draft.size[:, None])
         at = jnp.where(real, last[:, None] + ahead, capacity)
         unread = jnp.concatenate([_at(s.tokens, last)[:, None], draft.tokens], axis=1)
         hidden, caches = extend(models, params, unread, at, s.caches)
 
         def flat(x: jax.Array) -> jax.Array:
-            return x.reshape(-1, *x.shape[2:])
+            return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
         def repeat(x: Array) -> jax.Array:
             x = jnp.asarray(x)
@@ -213,7 +213,7 @@ def decode(
         )
 
         def by_slot(x: jax.Array) -> jax.Array:
-            return x.reshape(-1, width, *x.shape[1:])
+            return x.reshape(x.shape[0] // width, width, *x.shape[1:])
 
         drawn_tokens, void = by_slot(sample.token), by_slot(jnp.isnan(sample.logp))
         ended = jnp.isin(drawn_tokens, stop_ids) | (lengths + 1 >= s.limit[:, None]) | void

@@ -32,7 +32,7 @@ class Draft(NamedTuple):
 
     tokens: jax.Array
     """[S, K] int32."""
-    count: jax.Array
+    size: jax.Array
     """[S] int32, how many of them are to be verified."""
 
 
@@ -188,15 +188,15 @@ def run(
     def plain(p: _Progress) -> _Progress:
         slots, _ = advance(p.slots, none(ends.shape[0]))
         token = jax.vmap(lambda row, at: row[at])(slots.tokens, slots.length - 1)
-        judged = p.draft.count > 0
+        judged = p.draft.size > 0
         right = judged & (token == p.draft.tokens[:, 0])
         return look(slots, p.record + jnp.stack([judged, right], axis=1))
 
     def verify(p: _Progress) -> _Progress:
         slots, count = advance(p.slots, p.draft)
-        verified = p.draft.count > 0
+        verified = p.draft.size > 0
         accepted = jnp.where(verified, count - 1, 0)
-        judged = jnp.minimum(accepted + 1, p.draft.count)
+        judged = jnp.minimum(accepted + 1, p.draft.size)
         drafted = slots.drafted + jnp.stack([verified, accepted], axis=1)
         slots = slots.replace(drafted=drafted)
         return look(slots, p.record + jnp.stack([judged, accepted], axis=1))
