@@ -105,6 +105,11 @@ CHUNKS = Setting(
     "rollout.chunks.size", lambda config: config.rollout.chunks.size, "`rollout.chunks`"
 )
 SUPPORT_READERS = Setting(f"extensions {', '.join(_READERS)}", _support_readers)
+DRAFTS = Setting(
+    "sampler.drafts",
+    lambda config: config.sampler.most_drafted and config.sampler.drafts,
+    "`sampler.drafts`",
+)
 COURSE = Setting("course", lambda config: sorted(config.course))
 FORK = Setting("fork", lambda config: config.fork)
 
@@ -139,6 +144,8 @@ CONFLICTS = (
     ),
     Conflict(CONSTRAINT, CHUNKS, "each chunk is a context that does not know how the text began"),
     Conflict(CONSTRAINT, ON_DEVICE, "masks are made on the host, between two tokens"),
+    Conflict(DRAFTS, CONSTRAINT, "masks are made on the host, between two tokens"),
+    Conflict(DRAFTS, ON_DEVICE, "episodes within the decode loop are sampled a token at a time"),
     Conflict(GENERATORS, FILE, "a run on rows of a file samples nothing"),
     Conflict(GENERATORS, STAGES, "generators are started once, with one config"),
     Conflict(GENERATORS, SAMPLING_DEVICES, "generators have devices of their own"),

@@ -79,7 +79,7 @@ RANGES = {
     "objective.kl_coef": _ANY, "objective.entropy_coef": _ANY,
     "lora.dropout": _DECAY,
     "sampler.slots": _ROWS, "sampler.prefill_rows": _ROWS, "sampler.prefill_piece": _COUNT,
-    "sampler.chunk": _COUNT, "sampler.bucket": _COUNT,
+    "sampler.chunk": _COUNT, "sampler.bucket": _COUNT, "sampler.draft_tokens": Range(1, 64),
     "packing.micro_batch_tokens": _COUNT, "packing.bucket": _COUNT,
     "mesh.fsdp": _COUNT, "mesh.tensor": _COUNT, "mesh.context": _COUNT, "mesh.expert": _COUNT,
     "eval.problems": _ROWS, "track.every": _COUNT,

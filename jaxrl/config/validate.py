@@ -9,6 +9,7 @@ import operator
 from jaxrl import functions
 from jaxrl.config import ranges
 from jaxrl.config.schema import Config, RolloutConfig
+from jaxrl.sampling.work import SamplerConfig
 from jaxrl.training.objective import ObjectiveConfig
 
 _FUNCTIONS = (
@@ -70,6 +71,7 @@ def check(config: Config) -> None:
             f"rollout.temperature={config.rollout.temperature}: all rollouts of a prompt would be "
             "equal; use a positive temperature"
         )
+    check_drafts(config.sampler, "sampler.")
     check_truncation(config.rollout, "rollout.")
     _check_support(config)
     if config.rollout.group_size == 1 and _has_group_baseline(config.objective):
@@ -99,6 +101,21 @@ def check(config: Config) -> None:
         raise ValueError(
             f"warm_start.steps={config.warm_start.steps} is for a task with solutions, and this "
             "run learns from a file; set it to 0"
+        )
+
+
+def check_drafts(sampler: SamplerConfig, group: str = "") -> None:
+    """Refuse a length of drafts where there are none.
+
+    Args:
+      sampler: has the fields.
+      group: what messages write before their names.
+    """
+    size = sampler.draft_tokens
+    if sampler.drafts == "none" and size != SamplerConfig().draft_tokens:
+        raise ValueError(
+            f"{group}draft_tokens={size} with {group}drafts='none': there are no drafts, so that "
+            f"it has no effect; set {group}drafts to 'lookup', or leave it out"
         )
 
 

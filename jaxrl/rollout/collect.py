@@ -146,6 +146,8 @@ def open_rollouts(
                     metrics["rounds"] = float(len(biases))
                 if partial:
                     metrics["length_bias"] = float(np.mean(biases))
+                if config.sampler.most_drafted:
+                    metrics |= draft_metrics(chunks)
                 with timer("record"):
                     log(weights.step, chunks)
                 return experience([*kept_groups, *rest][:prompts], size), metrics
@@ -165,6 +167,21 @@ def open_rollouts(
             pool.over(row)
 
     return Collector(step, get_state, set_state, abandon)
+
+
+def draft_metrics(chunks: Sequence[Chunk]) -> dict[str, float]:
+    """How well drafts served in some chunks.
+
+    Returns:
+      `drafts/accepted`, mean number of tokens accepted of a draft that is verified, 0 where none
+      is; and `drafts/share`, the share of sampled tokens that they are.
+    """
+    accepted = sum(chunk.accepted for chunk in chunks)
+    verified, tokens = (sum(c.verified for c in chunks), sum(c.tokens for c in chunks))
+    return {
+        "drafts/accepted": accepted / max(1, verified),
+        "drafts/share": accepted / max(1, tokens),
+    }
 
 
 def collect(

@@ -110,6 +110,10 @@ class Chunk(NamedTuple):
     positions: int
     """Positions that these computed, padding included."""
     seconds: float
+    verified: int = 0
+    """Drafts that passes over the model verified."""
+    accepted: int = 0
+    """Tokens of these that were accepted."""
 
 
 @dataclasses.dataclass
@@ -185,7 +189,8 @@ class Drive:
             ended.append((node, _log(node, completion)))
         self._want(ended)
         seconds = perf_counter() - start
-        return Chunk(sequences, self.context, *done[1:], seconds)
+        counts, drafted = done[1:-2], done[-2:]
+        return Chunk(sequences, self.context, *counts, seconds, *drafted)
 
     @property
     def sequences(self) -> int:

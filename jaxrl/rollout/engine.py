@@ -25,6 +25,10 @@ class Decoded(NamedTuple):
     """Passes of the prefill that read them."""
     positions: int
     """Positions that these computed, padding included."""
+    verified: int = 0
+    """Drafts that passes over the model verified."""
+    accepted: int = 0
+    """Tokens of these that were accepted."""
 
 
 class Engine(Protocol):
@@ -102,6 +106,7 @@ class Local:
             return self._played(version)
         sampler.release_for_queue(self._setup, work)
         before, waiting = _lengths(work), {r.id: start_of(r) for r in work.queue}
+        verified, accepted = work.verified, work.accepted
         ended = sampler.advance(self._setup, self._params, work, version=version)
         after = {c.request.id: len(c.request.prompt) + len(c.tokens) for c in ended}
         after |= _lengths(work)
@@ -109,7 +114,11 @@ class Local:
         sampled = [n - before.get(name, len(new.get(name, ()))) for name, n in after.items()]
         read = list(map(len, dict.fromkeys(new.values())))  # the prompt of a group is read once
         took = admission.work_of(read, self._setup.rows, self._setup.piece)
-        return Decoded(ended, max(sampled, default=0), sum(sampled), sum(read), *took)
+        steps, drafted = (
+            max(sampled, default=0),
+            (work.verified - verified, work.accepted - accepted),
+        )
+        return Decoded(ended, steps, sum(sampled), sum(read), *took, *drafted)
 
     def _played(self, version: int) -> Decoded:
         """Whole episodes, as many as there are slots."""

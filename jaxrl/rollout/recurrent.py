@@ -85,6 +85,12 @@ def _refused(config: Config) -> Iterator[tuple[str, str]]:
             f"sampling.weights={config.sampling.weights!r}",
             "whose projections are not quantised; set it to 'trained'",
         )
+    if config.sampler.most_drafted:
+        yield (
+            f"sampler.drafts={config.sampler.drafts!r}",
+            "whose state cannot be taken back to the last token that was accepted; set it to "
+            "'none'",
+        )
     if config.rollout.chunks.size:
         yield (
             f"rollout.chunks.size={config.rollout.chunks.size}",

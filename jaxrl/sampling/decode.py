@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from jaxrl.mesh import layouts
 from jaxrl.models import decoder, head
+from jaxrl.sampling import drafts, sampling, support
 from jaxrl.sampling import logits as processors
-from jaxrl.sampling import sampling, support
 from jaxrl.sampling.slots import (
     Caches,
     Features,
@@ -107,7 +107,7 @@ def append(
 
 @functools.partial(
     jax.jit,
-    static_argnames=("models", "process", "features"),
+    static_argnames=("models", "process", "features", "draft_tokens"),
     donate_argnames="slots",
 )
 def decode(
@@ -124,8 +124,16 @@ def decode(
     process: processors.Processor,
     features: Features,
     allowed: Array | None = None,
+    draft_tokens: int = 0,
+    draft_cost: Array | float = 1.0,
 ) -> SlotState:
     """Advance every live slot by up to `steps` tokens, while at least `min_live` are live.
+
+    With drafts, the loop ends when the first sequence has `steps` new tokens. A pass over the
+    models then reads the last token of a sequence and the draft of those after it. At each of these
+    positions the token is drawn with the key that it has in any case, and draws are kept up to the
+    first that is not the draft's: they are the tokens, and the distributions, of one pass a token.
+    Speculative decoding (Leviathan et al. 2023) with drafts from the text (Saxena 2023).
 
     Args:
       models: shapes.
@@ -141,7 +149,11 @@ def decode(
       process: static, see `logits`.
       features: static, what any slot asks for.
       allowed: [S, W] uint32, the tokens that each slot may draw next, see
-        `jaxrl.sampling.support`; then `steps` is 1. None: all tokens, at every step.
+        `jaxrl.sampling.support`; then `steps` is 1, and there are no drafts. None: all tokens, at
+        every step.
+      draft_tokens: static, most tokens that a pass verifies; 0: none. Then no layer may be
+        recurrent.
+      draft_cost: scalar float32, what a pass that verifies drafts takes, see `drafts.price`.
     """
     capacity = slots.tokens.shape[1]
 
@@ -156,65 +168,96 @@ def decode(
         best = layouts.by_rows(lambda _, x: jax.lax.top_k(x, count), rules=models[0].rules)
         return best((), scores)
 
-    def running(carry: tuple[jax.Array, SlotState]) -> jax.Array:
-        step, s = carry
-        return (step < steps) & (jnp.sum(s.live) >= min_live)
-
-    def advance(carry: tuple[jax.Array, SlotState]) -> tuple[jax.Array, SlotState]:
-        step, s = carry
+    def advance(s: SlotState, draft: drafts.Draft) -> tuple[SlotState, jax.Array]:
+        """The slots after a pass, and how many tokens each of them has drawn in it, [S] int32."""
+        width = draft.tokens.shape[1] + 1
+        ahead = jnp.arange(width)
         last = s.length - 1
-        position = jnp.where(s.live, last, capacity)
-        hidden, caches = extend(
-            models, params, _at(s.tokens, last)[:, None], position[:, None], s.caches
-        )
+        real = s.live[:, None] & (ahead <= draft.size[:, None])
+        at = jnp.where(real, last[:, None] + ahead, capacity)
+        unread = jnp.concatenate([_at(s.tokens, last)[:, None], draft.tokens], axis=1)
+        hidden, caches = extend(models, params, unread, at, s.caches)
+
+        def flat(x: jax.Array) -> jax.Array:
+            return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
+
+        def repeat(x: Array) -> jax.Array:
+            x = jnp.asarray(x)
+            return flat(jnp.broadcast_to(x[:, None], (x.shape[0], width, *x.shape[1:])))
+
+        lengths = s.length[:, None] + ahead
+        tokens = s.tokens if width == 1 else repeat(_write(s.tokens, at, unread))
+        settings = s.settings if width == 1 else jax.tree.map(repeat, s.settings)
         scores, *other_scores = (
-            head.logits(h[:, 0], decoder.unembedding(p), softcap=m.logit_softcap, spelled=m.spelled)
+            head.logits(flat(h), decoder.unembedding(p), softcap=m.logit_softcap, spelled=m.spelled)
             for m, p, h in zip(models, params, hidden, strict=True)
         )
-        context = processors.Context(hidden[0][:, 0], s.tokens, s.length, tuple(other_scores))
+        context = processors.Context(flat(hidden[0]), tokens, flat(lengths), tuple(other_scores))
         scores = process(scores, context, args)
         if features.biases:
-            scores = processors.add_bias(scores, s.settings.bias_ids, s.settings.bias)
+            scores = processors.add_bias(scores, settings.bias_ids, settings.bias)
         if features.penalize:
-            occurred = processors.occurring(s.tokens, s.length, scores.shape[1])
-            scores = processors.penalize(scores, occurred, s.settings.repetition_penalty)
+            occurred = processors.occurring(tokens, flat(lengths), scores.shape[1])
+            scores = processors.penalize(scores, occurred, settings.repetition_penalty)
         if allowed is not None:
             scores = support.restrict(scores, jnp.asarray(allowed))
-        keys = jax.vmap(jax.random.fold_in)(stream, s.length)
+        fold = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)))
         sample = sampling.sample(
             scores,
-            s.settings,
-            keys,
+            settings,
+            flat(fold(stream, lengths)),
             truncate=features.truncate,
             top=features.top,
             top_k=top_k,
             record_support=features.support,
         )
-        write = functools.partial(_write, at=jnp.where(s.live, s.length, capacity))
+
+        def by_slot(x: jax.Array) -> jax.Array:
+            return x.reshape(x.shape[0] // width, width, *x.shape[1:])
+
+        drawn_tokens, void = by_slot(sample.token), by_slot(jnp.isnan(sample.logp))
+        ended = jnp.isin(drawn_tokens, stop_ids) | (lengths + 1 >= s.limit[:, None]) | void
+        right = (drawn_tokens[:, :-1] == draft.tokens) & real[:, 1:] & ~ended[:, :-1]
+        count = s.live * (1 + jnp.sum(jnp.cumprod(right, axis=1), axis=1))
+        accepted = ahead < count[:, None]
+        at = jnp.where(accepted, lengths, capacity)
+
+        def write(old: jax.Array, new: jax.Array) -> jax.Array:
+            return _write(old, at, by_slot(new))
 
         if features.top:
             s = s.replace(
-                top_ids=write(s.top_ids, new=sample.top_ids),
-                top_logp=write(s.top_logp, new=sample.top_logp),
+                top_ids=write(s.top_ids, sample.top_ids),
+                top_logp=write(s.top_logp, sample.top_logp),
             )
         if s.support is not None and sample.support is not None:
             words = sample.support[:, : s.support.shape[-1]]  # tokens beyond are padding
-            s = s.replace(support=write(s.support, new=words))
-        length, void = s.length + s.live, jnp.isnan(sample.logp)
-        ended = jnp.isin(sample.token, stop_ids) | (length >= s.limit) | void
+            s = s.replace(support=write(s.support, words))
         s = s.replace(
             caches=caches,
-            tokens=write(s.tokens, new=sample.token),
-            logp=write(s.logp, new=sample.logp),
-            entropy=write(s.entropy, new=sample.entropy),
-            version=write(s.version, new=jnp.broadcast_to(version, length.shape)),
-            length=length,
-            live=s.live & ~ended,
-            failed=s.failed | (s.live & void),
+            tokens=write(s.tokens, sample.token),
+            logp=write(s.logp, sample.logp),
+            entropy=write(s.entropy, sample.entropy),
+            version=_write(s.version, at, jnp.broadcast_to(version, at.shape)),
+            length=s.length + count,
+            live=s.live & ~jnp.any(accepted & ended, axis=1),
+            failed=s.failed | jnp.any(accepted & void, axis=1),
         )
-        return step + 1, constrain(models, s)
+        return constrain(models, s), count
 
-    return jax.lax.while_loop(running, advance, (jnp.int32(0), slots))[1]
+    if draft_tokens:
+        return drafts.run(advance, slots, steps, min_live, draft_cost, draft_tokens=draft_tokens)
+    none = drafts.none(slots.length.shape[0])
+
+    def running(carry: tuple[jax.Array, SlotState]) -> jax.Array:
+        step, s = carry
+        return (step < steps) & (jnp.sum(s.live) >= min_live)
+
+    def one_token(carry: tuple[jax.Array, SlotState]) -> tuple[jax.Array, SlotState]:
+        step, s = carry
+        return step + 1, advance(s, none)[0]
+
+    return jax.lax.while_loop(running, one_token, (jnp.int32(0), slots))[1]
 
 
 @jax.jit

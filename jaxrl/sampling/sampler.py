@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
-from jaxrl.sampling import admission, constraints, decode
+from jaxrl.sampling import admission, constraints, decode, drafts
 from jaxrl.sampling import logits as processors
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.logits import Guide
@@ -115,6 +115,7 @@ def submit(setup: Setup, work: Work, requests: Sequence[Request]) -> None:
     """
     check_requests(setup.config, requests, max_length=setup.max_length)
     check_guide(setup.config, setup.guide)
+    drafts.check(setup.sampler, setup.models, setup.world)
     for r in requests:
         if len(start_of(r)) > setup.max_prompt:
             raise ValueError(
@@ -182,8 +183,9 @@ def advance(
     steps = min(setup.sampler.chunk, work.state.width - longest)
     if budget is not None:
         steps = max(1, min(steps, budget // len(active)))
+    draft_tokens = setup.sampler.most_drafted
     if (allowed := constraints.allowed(setup, work, active)) is not None:
-        steps = 1  # the next ones follow from the token
+        steps, draft_tokens = 1, 0  # the next ones follow from the token
     # Refill or shrink as soon as it pays: with work waiting when an eighth is free, without when
     # the next smaller number of slots will do.
     smaller = max((size for size in setup.sizes if size < total), default=0)
@@ -201,8 +203,13 @@ def advance(
         process=setup.guide.process,
         features=_needed(setup, [seat.request for seat in seats.values()]),
         allowed=allowed,
+        draft_tokens=draft_tokens,
+        draft_cost=jnp.float32(drafts.price(total // setup.shards, draft_tokens)),
     )
     live, length, failed = _ends(work)
+    if draft_tokens:
+        verified, accepted = mesh.fetch(work.state.drafted).sum(axis=0).tolist()
+        work.verified, work.accepted = work.verified + verified, work.accepted + accepted
     for i, seat in seats.items():
         seat.length = int(length[i])
     if void := [i for i in active if failed[i]]:

@@ -76,6 +76,8 @@ class SlotState(struct.PyTreeNode):
     """[S] bool."""
     failed: jax.Array
     """[S] bool, ended because no distribution could be made of the logits."""
+    drafted: jax.Array
+    """[S, 2] int32, passes that verified a draft in the last chunk, and draft tokens accepted."""
     settings: sampling.Sampling
     support: jax.Array | None = None
     """[S, M, W] uint32 at sampled tokens, see `jaxrl.sampling.support`; None: none is recorded."""
@@ -179,6 +181,7 @@ def empty_slots(
         draw=row.astype(jnp.uint32),
         live=row.astype(bool),
         failed=row.astype(bool),
+        drafted=jnp.zeros((slots, 2), jnp.int32),
         settings=empty_settings(slots, features.biases),
     )
     if features.support:

@@ -127,4 +127,6 @@ def _decode_nothing(
         allowed=np.zeros((size, support.words(setup.config.vocab_size)), np.uint32)
         if constrained
         else None,
+        draft_tokens=0 if constrained else setup.sampler.most_drafted,
+        draft_cost=jnp.float32(1),
     )

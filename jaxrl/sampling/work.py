@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -39,6 +39,17 @@ class SamplerConfig:
     """Most tokens that a slot decodes before the host reads the results."""
     bucket: int = 64
     """Cache lengths are powers of two times this, up to the greatest, which is a multiple of it."""
+    drafts: Literal["none", "lookup"] = "none"
+    """How the next tokens of a sequence are guessed, so that one pass can verify several: `none`,
+    not at all; `lookup`, as what followed its last tokens where they stood before. Passes verify
+    drafts where that is expected to pay."""
+    draft_tokens: int = 4
+    """Most tokens of a draft."""
+
+    @property
+    def most_drafted(self) -> int:
+        """Most tokens that a pass verifies; 0: none."""
+        return self.draft_tokens if self.drafts == "lookup" else 0
 
 
 class Setup(NamedTuple):
@@ -209,6 +220,10 @@ class Work:
     slots: slot.SlotState | None = None
     seats: list[Seat | None] = dataclasses.field(default_factory=list)
     queue: deque[Request] = dataclasses.field(default_factory=deque)
+    verified: int = 0
+    """Drafts verified so far."""
+    accepted: int = 0
+    """Tokens of drafts accepted so far."""
 
     def __bool__(self) -> bool:
         """Whether anything is left to decode."""

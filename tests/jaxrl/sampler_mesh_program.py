@@ -7,6 +7,8 @@ Run in a process of its own: XLA_FLAGS fix the number of devices when JAX starts
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import sys
 from typing import Any
@@ -30,9 +32,14 @@ FEATURES = slots.Features(truncate=True, penalize=True, biases=4, top=2)
 LAYOUT = sampler.SamplerConfig(slots=12, prefill_rows=3, prefill_piece=16, chunk=8, bucket=16)
 
 
-def made(hold: bool = False) -> sampler.Setup:
+DRAFTS = dataclasses.replace(LAYOUT, drafts="lookup", draft_tokens=2)
+
+
+def made(
+    hold: bool = False, layout: sampler.SamplerConfig = LAYOUT, features: slots.Features = FEATURES
+) -> sampler.Setup:
     """Room for prompts of 40 tokens, and 50 in all."""
-    return sampler.Setup(MODEL, jax.random.key(1), (0,), 40, 50, LAYOUT, FEATURES, hold=hold)
+    return sampler.Setup(MODEL, jax.random.key(1), (0,), 40, 50, layout, features, hold=hold)
 
 
 def programs(setup: sampler.Setup, params: Params) -> dict[str, Any]:
@@ -52,12 +59,14 @@ def programs(setup: sampler.Setup, params: Params) -> dict[str, Any]:
     }
     chosen = np.arange(setup.sizes[0], dtype=np.int32)
     everything = (params,)
+    loop = functools.partial(
+        decode.decode.lower, models, everything, state, key=setup.key, version=jnp.int32(0),
+        stop_ids=jnp.zeros(1, jnp.int32), steps=jnp.int32(1), min_live=jnp.int32(1), args=(),
+        process=logits.keep, features=FEATURES,
+    )  # fmt: skip
     lowered = {
-        "decode": decode.decode.lower(
-            models, everything, state, key=setup.key, version=jnp.int32(0),
-            stop_ids=jnp.zeros(1, jnp.int32), steps=jnp.int32(1), min_live=jnp.int32(1), args=(),
-            process=logits.keep, features=FEATURES,
-        ),
+        "decode": loop(),
+        "decode with drafts": loop(draft_tokens=2, draft_cost=jnp.float32(1)),
         "read": admission.read.lower(
             models, everything, prefix, ids, ids, window=32, from_start=False
         ),
@@ -111,10 +120,25 @@ def turns(setup: sampler.Setup, params: Params) -> dict[int, Completion]:
     return done
 
 
+def drafted(params: Params, layout: sampler.SamplerConfig) -> tuple[list[list[int]], int]:
+    """Tokens of twelve requests, greedy or nearly so, and how many tokens of drafts they have."""
+    plain = slots.Features(biases=4)
+    setup, work, done = made(layout=layout, features=plain), sampler.Work(), {}
+    requests = [
+        Request(i, (3, 5, 8 + i // 3) * 4, 24, temperature=0.3 * (i % 2), logit_bias=((0, -99.0),))
+        for i in range(12)
+    ]
+    sampler.submit(setup, work, requests)
+    while work:
+        done |= {c.request.id: c.tokens.tolist() for c in sampler.advance(setup, params, work)}
+    return [done[i] for i in range(12)], work.accepted
+
+
 def main(sizes: dict[str, int]) -> None:
     """Compare the mesh with one device."""
     params = policy.sampling_params(decoder.init(MODEL, jax.random.key(0)), "float32")
     alone = turns(made(hold=True), params)
+    without, _ = drafted(params, LAYOUT)
     with jax.set_mesh(mesh.make(MeshConfig(**sizes))):
         where = mesh.replicated(jax.sharding.get_mesh())
         params = jax.device_put(params, where)
@@ -129,9 +153,12 @@ def main(sizes: dict[str, int]) -> None:
             "programs compiled again": len(compiled),
             "collectives": programs(setup, params),
             "shards": shards(setup, params),
+            "drafts": drafted(params, DRAFTS),
             "sizes": setup.sizes,
             "rows": setup.rows,
         }
+    tokens, accepted = report.pop("drafts")
+    report |= {"same with drafts": tokens == without, "accepted": accepted}
     report["turns"] = sum(int((c.source == 2).sum()) for c in alone.values())
     for name, other in (("same", together), ("same again", again)):
         report[name] = all(

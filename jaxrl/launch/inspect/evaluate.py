@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from rich.table import Table
 
-from jaxrl.config import Config, validate
+from jaxrl.config import Config, conflicts, validate
 from jaxrl.data.scoring.pool import open_pool
 from jaxrl.data.text import tokenizers
 from jaxrl.extensions import ilql
@@ -22,6 +22,7 @@ from jaxrl.models.config import DecoderConfig
 from jaxrl.record import account, storage
 from jaxrl.rollout import episodes, policy, tasks, value_search
 from jaxrl.run import evaluate
+from jaxrl.sampling import drafts
 from jaxrl.types import Params
 
 
@@ -57,6 +58,12 @@ class EvaluateConfig:
     the run's, or 0 for a model."""
     max_new_tokens: int | None = None
     """Longest completion, in tokens; None: the run's."""
+    drafts: Literal["none", "lookup"] | None = None
+    """Guess the next tokens of a completion and verify several in a pass: `none`, not at all;
+    `lookup`, what followed its last tokens where they stood before. No token depends on it. None:
+    the run's, or `none` for a model."""
+    draft_tokens: int | None = None
+    """Most tokens of a draft; None: the run's, or 4 for a model."""
     chat: bool | None = None
     """Wrap prompts in the model's chat template; None: as in the run, or if the model has one."""
     template_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
@@ -126,6 +133,12 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
     if settings.search != 1:
         _check_search(config, name, temperature)
         config = _with_rollout(config, on_device=False)
+    fields = {"drafts": settings.drafts, "draft_tokens": settings.draft_tokens}
+    changes = {field: value for field, value in fields.items() if value is not None}
+    config = dataclasses.replace(config, sampler=dataclasses.replace(config.sampler, **changes))
+    if changes:
+        validate.check_drafts(config.sampler, "sampler.")
+        conflicts.check(config)
     task = tasks.of_config(config)
     task.check_split(settings.split)
     source = dataclasses.replace(
@@ -135,6 +148,7 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
         task_args=settings.task_args,
     )
     model, tokenizer = policy.describe_writer(source, trust=settings.trust)
+    drafts.check(config.sampler, (model,))
     tokenizer = tokenizers.with_variables(tokenizer, config.rollout.template_args)
     keep = policy.keeps(tokenizer, config.rollout, task)
     held_out = evaluate.problems(task, settings.split, settings.problems, settings.seed, keep)

@@ -8,12 +8,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import jax
 import tyro
 from rich.console import Console
 
-from jaxrl.config import Config
+from jaxrl.config import Config, validate
 from jaxrl.data.text import tokenizers
 from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.launch.cli import REFUSALS, refused
@@ -22,9 +23,10 @@ from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
-from jaxrl.sampling import constraints, sampler
+from jaxrl.sampling import constraints, drafts, sampler
 from jaxrl.sampling.requests import features_of
 from jaxrl.sampling.warm_up import warm_up_first
+from jaxrl.sampling.work import SamplerConfig
 from jaxrl.types import Completion, OutputConstraint, Params, Request
 
 DEFAULT_TOKENS = 128
@@ -62,6 +64,11 @@ class SampleConfig:
     grammar: str = ""
     """File with a context-free grammar in the form of Lark, whose rule `start` completions match;
     empty: none."""
+    drafts: Literal["none", "lookup"] = "none"
+    """Guess the next tokens of a completion and verify several in a pass: `none`, not at all;
+    `lookup`, what followed its last tokens where they stood before. No token depends on it."""
+    draft_tokens: int = 4
+    """Most tokens of a draft."""
     max_new_tokens: int | None = None
     """Longest completion, in tokens; of an episode, the budget of all turns and of what is read
     between them. None: 128, or with `env` that of the run."""
@@ -105,6 +112,7 @@ _PROMPTED: Mapping[str, str] = {
         ("json_schema", "regex", "choice", "grammar"),
         "turns are constrained by the run's rollout.constraint; leave it out",
     ),
+    "drafts": "episodes are sampled a token at a time; leave it out",
     "n": "each problem is played once; leave --n out, or set --episodes",
 }
 """Flags of a prompt, each with its remedy where an environment is played."""
@@ -152,7 +160,13 @@ def main(argv: list[str]) -> int:
     try:
         name, config = flags.name_and_settings(SampleConfig(), argv, usage=usage, what=what)
         check(config)
+        validate.check_drafts(SamplerConfig(drafts=config.drafts, draft_tokens=config.draft_tokens))
         constraint = constraint_of(config)
+        if constraint is not None and config.drafts != "none":
+            raise ValueError(
+                f"drafts={config.drafts!r} with a constraint: masks are made on the host, between "
+                "two tokens; leave one of them out"
+            )
         if config.human or config.seat or config.env:
             from jaxrl.launch.inspect import play  # tasks and their data take a second to import
         if config.env:
@@ -172,7 +186,8 @@ def main(argv: list[str]) -> int:
         model, tokenizer = policy.describe_writer(opened, trust=config.trust)
         tokenizer = tokenizers.with_variables(tokenizer, config.template_args)
         batch = requests(tokenizer, config, config.prompt or sys.stdin.read(), constraint)
-        completions = complete(opened, model, tokenizer, batch, config.seed)
+        layout = SamplerConfig(drafts=config.drafts, draft_tokens=config.draft_tokens)
+        completions = complete(opened, model, tokenizer, batch, config.seed, layout)
     except REFUSALS as error:
         return refused(error)
     texts = [tokenizer.decode(c.tokens.tolist()) for c in completions]
@@ -201,6 +216,7 @@ def complete(
     tokenizer: Tokenizer,
     requests: Sequence[Request],
     seed: int,
+    layout: SamplerConfig = SamplerConfig(),
 ) -> list[Completion]:
     """The completions of a policy in order of their number.
 
@@ -212,9 +228,11 @@ def complete(
       tokenizer: the policy's.
       requests: what to sample.
       seed: of the random stream.
+      layout: of the sampler.
     """
     the_mesh = mesh.make(Config().mesh)
     sampler.check_requests(model, requests)
+    drafts.check(layout, (model,))
 
     def load() -> Params:
         return policy.sampling_params(policy.first_params(opened, model, the_mesh), "float32")
@@ -225,7 +243,8 @@ def complete(
         tuple(tokenizer.eos_ids),
         max((len(r.prompt) for r in requests), default=0),
         max((len(r.prompt) + r.max_new_tokens for r in requests), default=0),
-        features=features_of(requests),
+        layout,
+        features_of(requests),
         matchers=constraints.matchers(tokenizer),
     )
     for request in requests[:1]:
@@ -243,6 +262,7 @@ def complete(
         requests,
         stop_ids=tokenizer.eos_ids,
         key=jax.random.key(seed),
+        sampler=layout,
         matchers=setup.matchers,
     )  # of an equal setup, so its programs are those compiled above
     return sorted(done, key=lambda completion: completion.request.id)

@@ -19,7 +19,7 @@ from collections import Counter
 
 import jax
 
-from jaxrl.config import Config
+from jaxrl.config import Config, validate
 from jaxrl.launch import train
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.server import engine as engines
@@ -29,7 +29,7 @@ from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
 from jaxrl.rollout import policy
 from jaxrl.rollout.policy import Policy
-from jaxrl.sampling import constraints, sampler
+from jaxrl.sampling import constraints, drafts, sampler
 from jaxrl.sampling.slots import Features
 
 
@@ -86,13 +86,21 @@ def make_server(actor: Policy, config: ServeConfig, name: str) -> Server:
             f"max_prompt_tokens={config.max_prompt_tokens} + max_new_tokens="
             f"{config.max_new_tokens} exceed the model's {model.max_positions} positions; lower one"
         )
+    layout = sampler.SamplerConfig(
+        slots=config.slots,
+        chunk=config.chunk,
+        drafts=config.drafts,
+        draft_tokens=config.draft_tokens,
+    )
+    validate.check_drafts(layout)
+    drafts.check(layout, (model,))
     setup = sampler.Setup(
         model,
         jax.random.key(config.seed),
         tuple(actor.tokenizer.eos_ids),
         config.max_prompt_tokens,
         total,
-        sampler.SamplerConfig(slots=config.slots, chunk=config.chunk),
+        layout,
         Features(
             truncate=True,
             penalize=True,

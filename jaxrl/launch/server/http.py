@@ -227,6 +227,11 @@ class ServeConfig:
     """Sequences decoded at once."""
     chunk: int = 8
     """Decoding steps between two checks for new requests, and tokens per streamed piece."""
+    drafts: Literal["none", "lookup"] = "none"
+    """Guess the next tokens of a sequence and verify several in a pass: `none`, not at all;
+    `lookup`, what followed its last tokens where they stood before. No token depends on it."""
+    draft_tokens: int = 4
+    """Most tokens of a draft."""
     max_prompt_tokens: int = 1024
     """Longest prompt, in tokens."""
     max_new_tokens: int = 512

@@ -35,6 +35,18 @@ def test_a_decoding_step_exchanges_one_number(report):
 
 
 @pytest.mark.broad
+def test_a_pass_with_drafts_exchanges_three_numbers(report):
+    """What is live, what has its tokens, and what drafts promise."""
+    assert {*map(tuple, report["collectives"]["decode with drafts"])} == {("all-reduce", 3)}
+
+
+@pytest.mark.broad
+@pytest.mark.exact("eight devices sample with drafts what one device samples without")
+def test_tokens_with_drafts_are_those_of_one_device_without(report):
+    assert report["same with drafts"] and report["accepted"] > 20
+
+
+@pytest.mark.broad
 @pytest.mark.parametrize("program", ["read", "insert", "append", "narrow", "choose"])
 def test_sequences_stay_where_they_are(report, program):
     """Prompts are read where their slots are, and slots are joined within a shard."""
