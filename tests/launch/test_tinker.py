@@ -171,7 +171,7 @@ LOSSES = {
     "importance_sampling": ("ppo_clip", {"clip_low": 1.0, "clip_high": 1e9}),
     "ppo": ("ppo_clip", {"clip_low": 0.2, "clip_high": 0.2}),
     "cispo": ("cispo", {"clip_low": 1.0, "clip_high": 3.0}),
-    "gspo": ("gspo", {}),
+    "gspo": ("gspo_token", {}),
     "sapo": ("sapo", {}),
 }
 
@@ -265,7 +265,7 @@ def test_losses_of_train_are_those_that_a_datum_has_the_arrays_of():
                 and all(isinstance(value, int | float) for value in rest)
             ):
                 found.add(name)
-    of_api, no_losses = {"cispo"}, {"opsm_mask", "token_covariance"}
+    of_api, no_losses = {"cispo", "gspo"}, {"opsm_mask", "token_covariance"}
     one_advantage_a_sequence = {"gmpo", "kimi_opmd", "oapl"}
     assert found - of_api - no_losses - one_advantage_a_sequence == {*losses._OF_TRAIN}
 
@@ -291,14 +291,38 @@ def test_a_loss_is_what_its_formula_says(name, mask):
         "ppo": -np.minimum(ratio * advantages, np.clip(ratio, 0.8, 1.2) * advantages),
         "cispo": -np.clip(ratio, 0, 4) * advantages * logp,
         "dro": -(advantages * logp - 0.5 * 0.05 * (logp - behavior) ** 2),
-        "gspo": -np.minimum(
-            sequence, np.clip(sequence, 1 - loss.settings.get("clip_low", 0),
-                              1 + loss.settings.get("clip_high", 0))
-        ) * advantages,
-    }  # fmt: skip
+        "gspo": -np.minimum(sequence, np.clip(sequence, 0.9997, 1.0004)) * advantages,
+    }
     assert found.shape == (1, 4) and np.isfinite(found).all()
     if name in formulas:
         np.testing.assert_allclose(found, formulas[name], rtol=1e-5, atol=1e-6)
+
+
+def test_the_ratio_of_gspo_is_over_the_tokens_that_the_client_marks():
+    """With the gradient of each token's own, as the documentation of the API has it."""
+    torch = pytest.importorskip("torch", reason="needs the extra parity")
+    rng = np.random.default_rng(4)
+    logp, behavior, advantages = (rng.normal(size=(2, 6)).astype("f4") - 2 for _ in range(3))
+    behavior, advantages = logp + 2e-4 * (behavior + 2), advantages + 2
+    marks = np.array([[0, 1, 1, 0, 1, 1], [1, 1, 1, 1, 0, 0]], np.float32)
+    loss = losses.find("gspo")
+    settings = {"clip_low_threshold": np.float32(0.9999), "clip_high_threshold": np.float32(1.0001)}
+    inputs = {"logprobs": behavior, "advantages": advantages, "sequence_ratio_mask": marks}
+
+    def total(logp):
+        return loss.per_token(logp, inputs, settings).sum()
+
+    found, gradient = jax.value_and_grad(total)(logp)
+    p = torch.tensor(logp, requires_grad=True)
+    inside = torch.tensor(marks)
+    log_ratio = ((p.detach() - torch.tensor(behavior)) * inside).sum(1) / inside.sum(1)
+    ratio = torch.exp(log_ratio[:, None] + p - p.detach())
+    a = torch.tensor(advantages)
+    expected = -torch.minimum(ratio * a, ratio.clamp(0.9999, 1.0001) * a).sum()
+    expected.backward()
+    assert float(found) == pytest.approx(expected.item(), rel=1e-5)
+    assert (p.grad == 0).any() and (p.grad != 0).any()
+    np.testing.assert_allclose(gradient, p.grad, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.extra
