@@ -142,8 +142,8 @@ def _info(served: Service, raw: bytes) -> dict[str, Any]:
             "arch": served.actor.model.family,
             "tokenizer_id": served.tokenizer_id,
         },
-        "is_lora": True,
-        "lora_rank": model.config.rank,
+        "is_lora": model.config.rank > 0,
+        "lora_rank": model.config.rank or None,
         "model_name": name,
     }
 

@@ -152,7 +152,7 @@ def prepare(ledger: Ledger, kind: str, body: Any, key: str, time: float) -> Oper
         case "create_model":
             _find(ledger.sessions, body.session_id, "session_id")
             _check_base(ledger, body.base_model)
-            with_value_errors(lambda: learner.shape_of(ledger.model, body.lora_config))
+            with_value_errors(lambda: learner.shape_of(ledger.model, body.adapters))
             name = f"{body.session_id}:train:{body.model_seq_id}"
             return Operation(kind, f"{name}:0", name, 0, body)
         case "load_weights":
@@ -244,7 +244,7 @@ def _load(ledger: Ledger, body: bodies.LoadWeights, time: float) -> Operation:
         if _matrices(config) != _matrices(saved.config):
             raise Refused(
                 400,
-                f"path={body.path!r} has adapters {_matrices(saved.config)}, the model "
+                f"path={body.path!r} has {_matrices(saved.config)}, the model "
                 f"{_matrices(config)}; create a model from the path",
             )
     return operation._replace(saved=saved)
@@ -301,10 +301,10 @@ def enter(ledger: Ledger, operation: Operation, key: str, raw_digest: str) -> No
         case "create_sampling_session":
             ledger.samplers[name] = _sampler(operation.saved, body.model_path)
         case "create_model":
-            seed = body.lora_config.seed
+            seed = body.adapters.seed
             if seed is None:
                 seed = number_of(name)
-            ledger.models[name] = Model(body.lora_config, seed)
+            ledger.models[name] = Model(body.adapters, seed)
         case "load_weights":
             assert operation.saved is not None
             if name not in ledger.models:
