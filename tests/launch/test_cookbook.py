@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from jaxrl.config import Config
 from jaxrl.launch.server import tinker as command
 from jaxrl.launch.server.tinker.service import TinkerConfig
-from jaxrl.config import Config
 from jaxrl.mesh import mesh
 from jaxrl.record import jsonl
 from jaxrl.rollout import policy

@@ -34,6 +34,7 @@ from jaxrl.launch.server.tinker import (
     ledger,
     losses,
     service,
+    tenants,
     wire,
     work,
 )
@@ -202,9 +203,7 @@ def of_train(loss, rank=2):
     base = actor().params
     start = learner.create(SHAPE, base, shape, 5)
     part = trainable.WHOLE if shape.lora is None else trainable.part(SHAPE, shape.lora, ())
-    adamw = optimizer.OptimizerConfig(
-        learning_rate=1e-2, eps=1e-4, clip_norm=0.5, weight_decay=0.1
-    )
+    adamw = optimizer.OptimizerConfig(learning_rate=1e-2, eps=1e-4, clip_norm=0.5, weight_decay=0.1)
     method = optimizer.make(adamw, 1, SHAPE)
     update = train_step.make_update(
         SHAPE, ObjectiveConfig(policy=policy, policy_args=args, aggregation="token-sum"), method,
@@ -460,8 +459,12 @@ def test_all_weights_are_trained_where_no_adapters_are_asked_for(server):
         m: result(server, "forward_backward", raw=batch(m, 4, [1, 2, 3, 4, 5], **forward))
         for m in (model, other)
     }
-    assert outputs[model] == outputs[other] != result(
-        server, "forward_backward", raw=batch(create(server), 1, [1, 2, 3, 4, 5], **forward)
+    assert (
+        outputs[model]
+        == outputs[other]
+        != result(
+            server, "forward_backward", raw=batch(create(server), 1, [1, 2, 3, 4, 5], **forward)
+        )
     )
     sampler = {"model_id": model, "seq_id": 5, "sampling_session_seq_id": 0}
     about = json.loads(result(server, "save_weights_for_sampler", sampler))
@@ -901,14 +904,14 @@ def test_keys_hosts_sizes_and_kinds(server, monkeypatch):
     assert send(server, "retrieve_future", future)[0] == 404
     future = {"request_id": session(server)}
     assert send(server, "retrieve_future", future)[0] == 404
-    monkeypatch.delenv(command.KEY_VARIABLE, raising=False)
+    monkeypatch.delenv(tenants.KEY_VARIABLE, raising=False)
     with pytest.raises(ValueError, match="JAXRL_TINKER_KEY must be set"):
-        command.key_of("0.0.0.0")
-    monkeypatch.setenv(command.KEY_VARIABLE, "tml-mine")
-    assert command.key_of("0.0.0.0") == command.key_of("localhost") == "tml-mine"
-    monkeypatch.setenv(command.KEY_VARIABLE, "mine")
+        tenants.key_of("0.0.0.0")
+    monkeypatch.setenv(tenants.KEY_VARIABLE, "tml-mine")
+    assert tenants.key_of("0.0.0.0") == tenants.key_of("localhost") == "tml-mine"
+    monkeypatch.setenv(tenants.KEY_VARIABLE, "mine")
     with pytest.raises(ValueError, match="must begin with tml-"):
-        command.key_of("localhost")
+        tenants.key_of("localhost")
 
 
 def test_saved_weights_expire_and_names_are_taken_once():
@@ -954,22 +957,22 @@ BASE = functools.cache(actor)
 
 def begun(run_dir) -> service.Service:
     config = TinkerConfig(run_dir=str(run_dir), max_context_tokens=64)
-    return service.start(BASE(), MODEL, config, KEY)
+    return service.start(BASE(), MODEL, config)
 
 
 def state_of(served):
     """What a client can learn of a service, and what it has yet to do."""
     answers = {}
-    for name in served.ledger.digests:
+    for name in served.ledgers[""].digests:
         with contextlib.suppress(Refused):
             answers[name] = service.answer(served, name, 0)
-    queue = [(o.id, o.body) for o in served.queue]
+    queue = [(o.id, o.body) for queue in served.queues.values() for o in queue]
     states = {
         name: learner.to_arrays(state._asdict()) if state else None
         for name, state in served.learners.items()
     }
     shown = jax.tree.map(lambda a: np.asarray(a).tobytes(), states)
-    return served.ledger, answers, [str(entry) for entry in queue], shown, served.snapshots
+    return served.ledgers[""], answers, [str(entry) for entry in queue], shown, served.snapshots
 
 
 @pytest.fixture(scope="module")
@@ -1000,7 +1003,7 @@ def journal(tmp_path_factory):
         body = {"sampling_session_id": sampler, "seq_id": n, "prompt": prompt}
         accept("asample", reply=b"s" if n else b"", **body, sampling_params={"max_tokens": 2})
     accept("forward_backward", batch(name, 13, [1, 2, 3, 4, 5]), b"")
-    config = served.ledger.models[name].config
+    config = served.ledgers[""].models[name].config
     shape = learner.shape_of(SHAPE, config)
     state = learner.create(SHAPE, served.actor.params, shape, 3)
     learner.write(service.snapshot_path(served, name), state, 8, config, moments=True)

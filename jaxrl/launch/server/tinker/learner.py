@@ -110,6 +110,13 @@ def create(model: DecoderConfig, base: Params, shape: Shape, seed: int) -> Learn
     return Learner(adapters, fresh_moments(model, adapters))
 
 
+def memory(model: DecoderConfig, base: Params, config: Lora) -> int:
+    """Bytes of a model beside the base: its weights, their gradient and moments."""
+    like = _like(model, base, shape_of(model, config))
+    leaves = jax.tree.leaves((like.adapters, like.adapters, like.moments))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
+
 def fresh_moments(model: DecoderConfig, adapters: Params) -> Any:
     """Those before the first step."""
     return _adamw(model, _numbers(Adam())).init(adapters)

@@ -1,4 +1,4 @@
-"""What a service has accepted: sessions, models, saved weights, samplers.
+"""What a service has accepted: sessions, models, saved weights, samplers, apart for each tenant.
 
 It is known as soon as a request is accepted, before the request is worked on, and follows from the
 requests alone. So a request that cannot be served is refused at once, and never in the middle of
@@ -75,13 +75,15 @@ class Done(NamedTuple):
 
 @dataclasses.dataclass
 class Ledger:
-    """What was accepted."""
+    """What was accepted of a tenant; it knows of no other's."""
 
     name: str
     """Of the base model."""
     model: DecoderConfig
     context: int
     """Most tokens of a sequence."""
+    tenant: str = ""
+    """Whose requests they are."""
     sessions: set[str] = dataclasses.field(default_factory=set)
     keys: dict[str, str] = dataclasses.field(default_factory=dict)
     """Sessions by the key of the request that created them."""
@@ -139,7 +141,7 @@ def prepare(ledger: Ledger, kind: str, body: Any, key: str, time: float) -> Oper
     """
     match kind:
         case "create_session":
-            name = ledger.keys.get(key, f"session-{len(ledger.sessions)}")
+            name = ledger.keys.get(key, _session(ledger.tenant, len(ledger.sessions)))
             return Operation(kind, name, name, 0, body)
         case "create_sampling_session":
             _find(ledger.sessions, body.session_id, "session_id")
@@ -163,6 +165,28 @@ def prepare(ledger: Ledger, kind: str, body: Any, key: str, time: float) -> Oper
             name = body.sampling_session_id
             return Operation(kind, f"{name}:{body.seq_id}", name, body.seq_id, body)
     return _of_model(ledger, kind, body, time)
+
+
+def _session(tenant: str, number: int) -> str:
+    return f"{tenant}{'-' if tenant else ''}session-{number}"
+
+
+def tenant_of(name: str) -> str:
+    """The tenant whose session, model, sampler or request has a name: all begin with a session."""
+    return name.partition(":")[0].rpartition("session-")[0].removesuffix("-")
+
+
+def model_made(ledger: Ledger, operation: Operation) -> bodies.Lora | None:
+    """The adapters of the model that an operation makes; None: it makes none."""
+    if operation.owner in ledger.models:
+        return None
+    match operation.kind:
+        case "create_model":
+            return operation.body.adapters
+        case "load_weights":
+            assert operation.saved is not None
+            return operation.saved.config
+    return None
 
 
 def _of_model(ledger: Ledger, kind: str, body: Any, time: float) -> Operation:

@@ -67,7 +67,10 @@ def _dro(logp: jax.Array, inputs: Arrays, settings: Arrays) -> jax.Array:
 
 
 def _gspo(logp: jax.Array, inputs: Arrays, settings: Arrays) -> jax.Array:
-    """GSPO-token (Zheng et al. 2025, section 4.3): the ratio of a sequence, of its marked tokens."""
+    """GSPO-token: its ratio is that of a sequence's marked tokens together.
+
+    Paper: Zheng et al. 2025, "Group Sequence Policy Optimization" (section 4.3)
+    """
     advantages = inputs["advantages"]
     mask = inputs.get("sequence_ratio_mask", inputs.get("mask", advantages)) != 0
     bounds = _bounds(settings)
