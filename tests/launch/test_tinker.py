@@ -34,6 +34,7 @@ from jaxrl.launch.server.tinker import (
     ledger,
     losses,
     service,
+    tenants,
     wire,
     work,
 )
@@ -171,7 +172,7 @@ LOSSES = {
     "importance_sampling": ("ppo_clip", {"clip_low": 1.0, "clip_high": 1e9}),
     "ppo": ("ppo_clip", {"clip_low": 0.2, "clip_high": 0.2}),
     "cispo": ("cispo", {"clip_low": 1.0, "clip_high": 3.0}),
-    "gspo": ("gspo", {}),
+    "gspo": ("gspo_token", {}),
     "sapo": ("sapo", {}),
 }
 
@@ -183,8 +184,8 @@ def drawn(tokens, seed):
     return (-3.4 + rng.normal(size=count)).astype("f4"), rng.normal(size=count).astype("f4")
 
 
-def of_train(loss):
-    """Adapters after one update of `jaxrl train` on the same data."""
+def of_train(loss, rank=2):
+    """What is trained, after one update of `jaxrl train` on the same data."""
     policy, args = LOSSES[loss]
     width, count = max(map(len, TOKENS)), len(TOKENS)
     zeros = np.zeros((count, width), np.float32)
@@ -198,12 +199,11 @@ def of_train(loss):
         policy_version=np.zeros_like(tokens), rewards=zeros[:, 0], valid=np.ones(count, bool),
         group_ids=np.arange(count, dtype=np.int32), advantages=advantages,
     )  # fmt: skip
-    config = bodies.Lora(rank=2, seed=5, train_unembed=False)
-    shape = learner.shape_of(SHAPE, config)
+    shape = learner.shape_of(SHAPE, lora_of(rank))
     base = actor().params
     start = learner.create(SHAPE, base, shape, 5)
-    part = trainable.part(SHAPE, shape.lora, ())
-    adamw = optimizer.OptimizerConfig(learning_rate=1e-2, eps=1e-4, clip_norm=0.5)
+    part = trainable.WHOLE if shape.lora is None else trainable.part(SHAPE, shape.lora, ())
+    adamw = optimizer.OptimizerConfig(learning_rate=1e-2, eps=1e-4, clip_norm=0.5, weight_decay=0.1)
     method = optimizer.make(adamw, 1, SHAPE)
     update = train_step.make_update(
         SHAPE, ObjectiveConfig(policy=policy, policy_args=args, aggregation="token-sum"), method,
@@ -215,17 +215,18 @@ def of_train(loss):
     return learner.to_arrays(part.split(state.params)[0]), metrics
 
 
-@pytest.mark.sample(3)
+def lora_of(rank) -> bodies.Lora:
+    return bodies.Lora(rank=rank, seed=5, train_unembed=not rank)
+
+
+@pytest.mark.sample(4, broad=3)
 @pytest.mark.extra
+@pytest.mark.parametrize("rank", [2, 0])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_an_update_is_that_of_train(server, client, loss):
-    """By the real client, its gradient summed over two requests, to 1e-5."""
-    types = client.types
-    model = (
-        client.ServiceClient()
-        .create_lora_training_client(base_model=MODEL, rank=2, seed=5, train_unembed=False)
-        .result()
-    )
+def test_an_update_is_that_of_train(server, client, loss, rank):
+    """By the real client, its gradient summed over two requests, to 1e-5; rank 0: all weights."""
+    types, lora = client.types, lora_of(rank).model_dump()
+    model = client.ServiceClient().create_lora_training_client(base_model=MODEL, **lora).result()
     data = []
     for n, row in enumerate(TOKENS):
         logp, advantages = drawn(row, n)
@@ -236,10 +237,11 @@ def test_an_update_is_that_of_train(server, client, loss):
         data.append(types.Datum(types.ModelInput.from_ints(row[:-1]), inputs))
     first = model.forward_backward(data[:2], loss)
     second = model.forward_backward(data[2:], loss)
-    step = model.optim_step(types.AdamParams(learning_rate=1e-2, eps=1e-4, grad_clip_norm=0.5))
+    adam = types.AdamParams(learning_rate=1e-2, eps=1e-4, grad_clip_norm=0.5, weight_decay=0.1)
+    step = model.optim_step(adam)
     state = model.save_state(f"after-{loss}").result()
     total = first.result().metrics["loss:sum"] + second.result().metrics["loss:sum"]
-    expected, metrics = of_train(loss)
+    expected, metrics = of_train(loss, rank)
     assert total == pytest.approx(float(metrics["loss"]), abs=1e-4)
     assert step.result().metrics["grad_norm"] == pytest.approx(float(metrics["grad_norm"]), 1e-4)
     model_id = state.path.split("/")[2]
@@ -265,7 +267,7 @@ def test_losses_of_train_are_those_that_a_datum_has_the_arrays_of():
                 and all(isinstance(value, int | float) for value in rest)
             ):
                 found.add(name)
-    of_api, no_losses = {"cispo"}, {"opsm_mask", "token_covariance"}
+    of_api, no_losses = {"cispo", "gspo"}, {"opsm_mask", "token_covariance"}
     one_advantage_a_sequence = {"gmpo", "kimi_opmd", "oapl"}
     assert found - of_api - no_losses - one_advantage_a_sequence == {*losses._OF_TRAIN}
 
@@ -291,14 +293,38 @@ def test_a_loss_is_what_its_formula_says(name, mask):
         "ppo": -np.minimum(ratio * advantages, np.clip(ratio, 0.8, 1.2) * advantages),
         "cispo": -np.clip(ratio, 0, 4) * advantages * logp,
         "dro": -(advantages * logp - 0.5 * 0.05 * (logp - behavior) ** 2),
-        "gspo": -np.minimum(
-            sequence, np.clip(sequence, 1 - loss.settings.get("clip_low", 0),
-                              1 + loss.settings.get("clip_high", 0))
-        ) * advantages,
-    }  # fmt: skip
+        "gspo": -np.minimum(sequence, np.clip(sequence, 0.9997, 1.0004)) * advantages,
+    }
     assert found.shape == (1, 4) and np.isfinite(found).all()
     if name in formulas:
         np.testing.assert_allclose(found, formulas[name], rtol=1e-5, atol=1e-6)
+
+
+def test_the_ratio_of_gspo_is_over_the_tokens_that_the_client_marks():
+    """With the gradient of each token's own, as the documentation of the API has it."""
+    torch = pytest.importorskip("torch", reason="needs the extra parity")
+    rng = np.random.default_rng(4)
+    logp, behavior, advantages = (rng.normal(size=(2, 6)).astype("f4") - 2 for _ in range(3))
+    behavior, advantages = logp + 2e-4 * (behavior + 2), advantages + 2
+    marks = np.array([[0, 1, 1, 0, 1, 1], [1, 1, 1, 1, 0, 0]], np.float32)
+    loss = losses.find("gspo")
+    settings = {"clip_low_threshold": np.float32(0.9999), "clip_high_threshold": np.float32(1.0001)}
+    inputs = {"logprobs": behavior, "advantages": advantages, "sequence_ratio_mask": marks}
+
+    def total(logp):
+        return loss.per_token(logp, inputs, settings).sum()
+
+    found, gradient = jax.value_and_grad(total)(logp)
+    p = torch.tensor(logp, requires_grad=True)
+    inside = torch.tensor(marks)
+    log_ratio = ((p.detach() - torch.tensor(behavior)) * inside).sum(1) / inside.sum(1)
+    ratio = torch.exp(log_ratio[:, None] + p - p.detach())
+    a = torch.tensor(advantages)
+    expected = -torch.minimum(ratio * a, ratio.clamp(0.9999, 1.0001) * a).sum()
+    expected.backward()
+    assert float(found) == pytest.approx(expected.item(), rel=1e-5)
+    assert (p.grad == 0).any() and (p.grad != 0).any()
+    np.testing.assert_allclose(gradient, p.grad, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.extra
@@ -412,6 +438,52 @@ def test_a_truncated_sample_stays_inside_and_alone(server, client):
                 expected = row[token] - np.log(np.exp(row[kept]).sum())
                 np.testing.assert_allclose(logprob, expected, atol=1e-4)
     assert outside  # truncation would have changed the samples without it
+
+
+def test_all_weights_are_trained_where_no_adapters_are_asked_for(server):
+    """Their samples come from them, and their saved weights go on in another model like them."""
+    name = session(server)
+    body = {"session_id": name, "model_seq_id": 0, "base_model": MODEL, "lora_config": None}
+    model = json.loads(result(server, "create_model", body))["model_id"]
+    about = ask(server, "get_info", {"model_id": model})
+    assert about["is_lora"] is False and about["lora_rank"] is None
+    raw = batch(model, 1, [1, 2, 3, 4, 5])
+    result(server, "forward_backward", raw=raw)
+    adam = {"model_id": model, "seq_id": 2, "adam_params": {"learning_rate": 0.05}}
+    result(server, "optim_step", adam)
+    saved = json.loads(result(server, "save_weights", {"model_id": model, "seq_id": 3}))["path"]
+    load = {"session_id": name, "model_seq_id": 1, "path": saved, "optimizer": True}
+    other = json.loads(result(server, "load_weights", load))["model_id"]
+    forward = {"change": lambda message: setattr(message, "forward_only", True)}
+    outputs = {
+        m: result(server, "forward_backward", raw=batch(m, 4, [1, 2, 3, 4, 5], **forward))
+        for m in (model, other)
+    }
+    assert (
+        outputs[model]
+        == outputs[other]
+        != result(
+            server, "forward_backward", raw=batch(create(server), 1, [1, 2, 3, 4, 5], **forward)
+        )
+    )
+    sampler = {"model_id": model, "seq_id": 5, "sampling_session_seq_id": 0}
+    about = json.loads(result(server, "save_weights_for_sampler", sampler))
+    body = {"sampling_session_id": about["sampling_session_id"], "seq_id": 0}
+    body |= {"prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3, 4, 5]}]}}
+    body |= {"prompt_logprobs": True, "sampling_params": {"max_tokens": 1}}
+    sample = wire._CLASSES["SampleResponse"].FromString(result(server, "asample", body))
+    output = wire._CLASSES["ForwardBackwardOutput"].FromString(outputs[model])
+    logprobs = np.frombuffer(output.loss_fn_outputs[0].fields[0].value.data, "<f4")
+    found = np.frombuffer(sample.prompt_logprobs, "<f4")[1:]
+    np.testing.assert_allclose(found, logprobs, atol=1e-4)
+    status, answer = send(
+        server, "load_weights", {"model_id": create(server), "seq_id": 1, **load_of(saved)}
+    )
+    assert status == 400 and b"create a model from the path" in answer
+
+
+def load_of(path):
+    return {"path": path, "optimizer": False}
 
 
 @pytest.mark.extra
@@ -626,17 +698,17 @@ def patient(port, name, more):
 
 
 @pytest.mark.parametrize(
-    "kills",
+    "kills, rank",
     [
-        pytest.param((6, 17), marks=pytest.mark.broad),
-        pytest.param(tuple(range(1, 21)), marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+        pytest.param((6, 17), 2, marks=pytest.mark.broad),
+        pytest.param((10,), 0, marks=pytest.mark.broad),
+        pytest.param(tuple(range(1, 21)), 2, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
     ],
-    ids=len,
 )
-def test_a_server_that_is_killed_continues_to_the_last_byte(kills, tmp_path):
-    """By `kill -9`, each after so many answers, and up to 20 ms later."""
+def test_a_server_that_is_killed_continues_to_the_last_byte(kills, rank, tmp_path):
+    """By `kill -9`, each after so many answers, and up to 20 ms later; rank 0: all weights."""
     with serving(tmp_path / "whole", snapshot_every=3) as server:
-        model = create(server)
+        model = create(server, rank=rank)
         expected = [result(server, name, **more) for name, more in script(model)]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -665,7 +737,7 @@ def test_a_server_that_is_killed_continues_to_the_last_byte(kills, tmp_path):
     for reached in kills:
         with running() as process:
             if not answers:
-                assert create(port) == model
+                assert create(port, rank=rank) == model
                 thread.start()
             while len(answers) < reached:
                 assert thread.is_alive() and process.poll() is None
@@ -678,7 +750,7 @@ def test_a_server_that_is_killed_continues_to_the_last_byte(kills, tmp_path):
     assert len(written) == 7  # six that were saved and the snapshot
     for file in written:
         if file.name == "state.safetensors":  # which is of another time
-            shape = learner.shape_of(SHAPE, bodies.Lora(rank=2))
+            shape = learner.shape_of(SHAPE, bodies.Lora(rank=rank))
             base = actor().params
             assert learner.read_snapshot(file, SHAPE, base, shape).seq == 23
         else:
@@ -781,8 +853,8 @@ def test_noise_is_refused(server):
 @pytest.mark.parametrize(
     "name, body, message",
     [
-        ("create_model", {"lora_config": None}, "training of all weights is not supported"),
-        ("create_model", {"lora_config": {"rank": 0}}, "lora_config.rank"),
+        ("create_model", {"lora_config": {"rank": 0, "train_mlp": False}}, "rank=0 trains all"),
+        ("create_model", {"lora_config": {"rank": -1}}, "lora_config.rank"),
         ("create_model", {"base_model": "x"}, "base_model='x' is not served"),
         ("create_model", {"optimizer_config": {"type": "dimuon"}}, "optimizer_config.type"),
         ("create_model", {"alpha": 1}, "body.alpha"),
@@ -832,14 +904,14 @@ def test_keys_hosts_sizes_and_kinds(server, monkeypatch):
     assert send(server, "retrieve_future", future)[0] == 404
     future = {"request_id": session(server)}
     assert send(server, "retrieve_future", future)[0] == 404
-    monkeypatch.delenv(command.KEY_VARIABLE, raising=False)
+    monkeypatch.delenv(tenants.KEY_VARIABLE, raising=False)
     with pytest.raises(ValueError, match="JAXRL_TINKER_KEY must be set"):
-        command.key_of("0.0.0.0")
-    monkeypatch.setenv(command.KEY_VARIABLE, "tml-mine")
-    assert command.key_of("0.0.0.0") == command.key_of("localhost") == "tml-mine"
-    monkeypatch.setenv(command.KEY_VARIABLE, "mine")
+        tenants.key_of("0.0.0.0")
+    monkeypatch.setenv(tenants.KEY_VARIABLE, "tml-mine")
+    assert tenants.key_of("0.0.0.0") == tenants.key_of("localhost") == "tml-mine"
+    monkeypatch.setenv(tenants.KEY_VARIABLE, "mine")
     with pytest.raises(ValueError, match="must begin with tml-"):
-        command.key_of("localhost")
+        tenants.key_of("localhost")
 
 
 def test_saved_weights_expire_and_names_are_taken_once():
@@ -885,22 +957,22 @@ BASE = functools.cache(actor)
 
 def begun(run_dir) -> service.Service:
     config = TinkerConfig(run_dir=str(run_dir), max_context_tokens=64)
-    return service.start(BASE(), MODEL, config, KEY)
+    return service.start(BASE(), MODEL, config)
 
 
 def state_of(served):
     """What a client can learn of a service, and what it has yet to do."""
     answers = {}
-    for name in served.ledger.digests:
+    for name in served.ledgers[""].digests:
         with contextlib.suppress(Refused):
             answers[name] = service.answer(served, name, 0)
-    queue = [(o.id, o.body) for o in served.queue]
+    queue = [(o.id, o.body) for queue in served.queues.values() for o in queue]
     states = {
         name: learner.to_arrays(state._asdict()) if state else None
         for name, state in served.learners.items()
     }
     shown = jax.tree.map(lambda a: np.asarray(a).tobytes(), states)
-    return served.ledger, answers, [str(entry) for entry in queue], shown, served.snapshots
+    return served.ledgers[""], answers, [str(entry) for entry in queue], shown, served.snapshots
 
 
 @pytest.fixture(scope="module")
@@ -931,7 +1003,7 @@ def journal(tmp_path_factory):
         body = {"sampling_session_id": sampler, "seq_id": n, "prompt": prompt}
         accept("asample", reply=b"s" if n else b"", **body, sampling_params={"max_tokens": 2})
     accept("forward_backward", batch(name, 13, [1, 2, 3, 4, 5]), b"")
-    config = served.ledger.models[name].config
+    config = served.ledgers[""].models[name].config
     shape = learner.shape_of(SHAPE, config)
     state = learner.create(SHAPE, served.actor.params, shape, 3)
     learner.write(service.snapshot_path(served, name), state, 8, config, moments=True)

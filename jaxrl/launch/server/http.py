@@ -161,6 +161,10 @@ class Connection(BaseHTTPRequestHandler):
         key = self.headers.get("Authorization", "").removeprefix("Bearer ")
         return key, "Authorization: send the server's key as a bearer token"
 
+    def _most_bytes(self) -> int:
+        """Of a body."""
+        return self.service.config.max_body_bytes
+
     def _raw(self, *kinds: str) -> tuple[str, bytes]:
         """The content type, one of `kinds`, and the body. Other types than JSON and protobuf could
         be sent by a web page without asking."""
@@ -172,10 +176,8 @@ class Connection(BaseHTTPRequestHandler):
             raise Refused(411, "send a Content-Length")
         if not _LENGTH.fullmatch(length):
             raise Refused(400, f"Content-Length {length[:40]!r} is no number of bytes")
-        if int(length) > self.service.config.max_body_bytes:
-            raise Refused(
-                413, f"the body has {length} bytes, more than {self.service.config.max_body_bytes}"
-            )
+        if int(length) > (most := self._most_bytes()):
+            raise Refused(413, f"the body has {length} bytes, more than {most}; send less at once")
         raw = self.rfile.read(int(length))
         self.taken = True
         return kind, raw

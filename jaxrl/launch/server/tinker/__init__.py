@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import urllib.parse
 from typing import Any, NoReturn
 
 from jaxrl.config import Config
 from jaxrl.launch.cli import REFUSALS, refused
-from jaxrl.launch.server.http import Connection, Refused, Server, is_loopback
-from jaxrl.launch.server.tinker import bodies, ledger, service, work
+from jaxrl.launch.server.http import Connection, Refused, Server
+from jaxrl.launch.server.tinker import bodies, ledger, service, tenants, work
+from jaxrl.launch.server.tinker.ledger import Ledger
 from jaxrl.launch.server.tinker.service import Service, TinkerConfig
+from jaxrl.launch.server.tinker.tenants import Tenant
 from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
 from jaxrl.models import catalog, decoder
@@ -40,6 +41,8 @@ class Handler(Connection):
     """One connection."""
 
     service: Service
+    tenant: Tenant
+    """Whose key was sent, once it was checked."""
 
     def do_GET(self) -> None:
         """Health, what is served, and samplers."""
@@ -51,7 +54,23 @@ class Handler(Connection):
 
     def _key(self) -> tuple[str, str]:
         key = self.headers.get("X-API-Key") or super()._key()[0]
-        return key, "X-API-Key: send the server's key (TINKER_API_KEY of the client)"
+        return key, "X-API-Key: send a key that the server knows (TINKER_API_KEY of the client)"
+
+    def _check_key(self) -> None:
+        key, where = self._key()
+        tenant = tenants.find(self.service.tenants.values(), key)
+        if tenant is None:
+            raise Refused(401, where)
+        self.tenant = tenant
+
+    def _most_bytes(self) -> int:
+        most = super()._most_bytes()
+        return min(most, self.tenant.max_body_bytes or most)
+
+    @property
+    def _ledger(self) -> Ledger:
+        """Of the caller."""
+        return self.service.ledgers[self.tenant.name]
 
     def _get(self) -> None:
         path = urllib.parse.unquote(self.path.partition("?")[0])
@@ -59,7 +78,7 @@ class Handler(Connection):
             self._send(200, {"status": "ok"})
             return
         self._check_key()
-        book, samplers = self.service.ledger, f"{_ROOT}samplers/"
+        book, samplers = self._ledger, f"{_ROOT}samplers/"
         if path == f"{_ROOT}get_server_capabilities":
             served = {
                 "model_name": book.name, "max_context_length": book.context, "trainable": True,
@@ -90,14 +109,16 @@ class Handler(Connection):
         if name == "retrieve_future":
             self._future(bodies.read(bodies.Future, raw))
         elif name in _REPLIES:
-            self._send(200, _REPLIES[name](self.service, raw))
+            with self.service.changed:
+                reply = _REPLIES[name](self.service, self._ledger, raw)
+            self._send(200, reply)
         else:
             self._accept(name, raw)
 
     def _accept(self, kind: str, raw: bytes) -> None:
         """Answer with the id of the request, or with what it made where that takes no work."""
         key = self.headers.get("X-Idempotency-Key", "")[:200]
-        operation = service.accept(self.service, kind, raw, key)
+        operation = service.accept(self.service, kind, raw, key, self.tenant.name)
         match kind:
             case "create_session":
                 reply = {"type": kind, "session_id": operation.id}
@@ -111,7 +132,7 @@ class Handler(Connection):
         self._send(200, reply)
 
     def _future(self, body: bodies.Future) -> None:
-        reply = service.answer(self.service, body.request_id, _WAIT_S)
+        reply = service.answer(self.service, body.request_id, _WAIT_S, self.tenant.name)
         if reply is None:
             again = {"type": "try_again", "request_id": body.request_id, "queue_state": "active"}
             self._send(408, again)
@@ -126,14 +147,13 @@ class Handler(Connection):
         )
 
 
-def _info(served: Service, raw: bytes) -> dict[str, Any]:
+def _info(served: Service, book: Ledger, raw: bytes) -> dict[str, Any]:
     """What a model is."""
     body = bodies.read(bodies.Model, raw)
-    with served.changed:
-        model = served.ledger.models.get(body.model_id)
+    model = book.models.get(body.model_id)
     if model is None:
         raise Refused(404, f"model_id={body.model_id!r} is not known here")
-    name = served.ledger.name
+    name = book.name
     return {
         "type": "get_info",
         "model_id": body.model_id,
@@ -142,35 +162,29 @@ def _info(served: Service, raw: bytes) -> dict[str, Any]:
             "arch": served.actor.model.family,
             "tokenizer_id": served.tokenizer_id,
         },
-        "is_lora": True,
-        "lora_rank": model.config.rank,
+        "is_lora": model.config.rank > 0,
+        "lora_rank": model.config.rank or None,
         "model_name": name,
     }
 
 
-def _heartbeat(served: Service, raw: bytes) -> dict[str, Any]:
+def _heartbeat(served: Service, book: Ledger, raw: bytes) -> dict[str, Any]:
     body = bodies.read(bodies.Session, raw)
-    if body.session_id not in served.ledger.sessions:
+    if body.session_id not in book.sessions:
         raise Refused(404, f"session_id={body.session_id!r} is not known here")
     return {"type": "session_heartbeat"}
 
 
 _REPLIES = {
-    "client/config": lambda served, raw: _SETTINGS,
-    "client/dynamic_config": lambda served, raw: {},
+    "client/config": lambda served, book, raw: _SETTINGS,
+    "client/dynamic_config": lambda served, book, raw: {},
     "session_heartbeat": _heartbeat,
     "get_info": _info,
-    "telemetry": lambda served, raw: {"status": "accepted"},  # and is kept nowhere
+    "telemetry": lambda served, book, raw: {"status": "accepted"},  # and is kept nowhere
 }
-"""Replies to what is no operation, from the service and the body."""
+"""Replies to what is no operation, from the service, what the caller has, and the body."""
 _NAMES = {"retrieve_future", *_REPLIES, *ledger.KINDS}
 """All that is answered under POST."""
-
-
-KEY_VARIABLE = "JAXRL_TINKER_KEY"
-_PREFIX = "tml-"
-"""Clients refuse to start with a key that begins otherwise."""
-_LOOPBACK_KEY = f"{_PREFIX}local"
 
 
 def main(argv: list[str]) -> int:
@@ -192,26 +206,6 @@ def main(argv: list[str]) -> int:
     )
 
 
-def key_of(host: str) -> str:
-    """The key that callers must send.
-
-    Raises:
-      ValueError: others than this machine can call, and no key is set; or clients cannot send it.
-    """
-    key = os.environ.get(KEY_VARIABLE, "")
-    if not key and not is_loopback(host):
-        raise ValueError(
-            f"host={host!r} can be reached by others, so {KEY_VARIABLE} must be set to a key; "
-            "clients send it as TINKER_API_KEY"
-        )
-    if key and not key.startswith(_PREFIX):
-        raise ValueError(
-            f"{KEY_VARIABLE} must begin with {_PREFIX}, as clients send no other key; put "
-            f"{_PREFIX} before it, here and in the clients' TINKER_API_KEY"
-        )
-    return key or _LOOPBACK_KEY
-
-
 def make_server(
     actor: Policy, config: TinkerConfig, name: str, tokenizer_id: str | None = None
 ) -> Server:
@@ -224,14 +218,13 @@ def make_server(
       tokenizer_id: where a client on this machine finds the tokenizer; None: nowhere.
 
     Raises:
-      ValueError: limits that the model cannot serve, or no key where one is needed.
-      OSError: the address is taken or not ours.
+      ValueError: limits that the model cannot serve, or keys that are missing or wrong.
+      OSError: the address is taken or not ours, or a file cannot be read.
     """
-    key = key_of(config.host)
     model = dataclasses.replace(actor.model, dtype=config.dtype)
     params = decoder.cast(actor.params, config.dtype)
     placed = actor._replace(model=model, params=params)
-    served = service.start(placed, name, config, key, tokenizer_id)
+    served = service.start(placed, name, config, tokenizer_id)
     server = Server((config.host, config.port), functools.partial(Handler, served))
     work.start(served)
     return server

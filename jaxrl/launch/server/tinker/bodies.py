@@ -71,10 +71,10 @@ class Session(Body):
 
 
 class Lora(BaseModel):
-    """Adapters of a model."""
+    """Adapters of a model; rank 0 is training of all weights, which has none."""
 
     model_config = Body.model_config
-    rank: int = Field(ge=1, le=1024)
+    rank: int = Field(ge=0, le=1024)
     seed: int | None = Field(None, ge=0, lt=2**63)
     train_unembed: bool = True
     train_mlp: bool = True
@@ -84,6 +84,11 @@ class Lora(BaseModel):
     def _trains_something(self) -> Lora:
         if not (self.train_unembed or self.train_mlp or self.train_attn):
             raise ValueError("train_unembed, train_mlp and train_attn are all false; set one")
+        if not self.rank and not (self.train_unembed and self.train_mlp and self.train_attn):
+            raise ValueError(
+                "rank=0 trains all weights, but train_unembed, train_mlp or train_attn is false; "
+                "leave these out, or send a rank of 1 or more"
+            )
         return self
 
 
@@ -100,13 +105,13 @@ class CreateModel(Body):
     base_model: str
     user_metadata: dict[str, Any] | None = None
     lora_config: Lora | None = None
+    """None: all weights are trained."""
     optimizer_config: _Optimizer = _Optimizer()
 
-    @model_validator(mode="after")
-    def _adapters(self) -> CreateModel:
-        if self.lora_config is None:
-            raise ValueError("training of all weights is not supported; send lora_config")
-        return self
+    @property
+    def adapters(self) -> Lora:
+        """Rank 0 where all weights are trained."""
+        return self.lora_config or Lora(rank=0)
 
 
 class Model(Body):

@@ -1,4 +1,6 @@
-"""What a model of the service is, and its updates: adapters, their moments and their gradient.
+"""What a model of the service is, and its updates: weights, their moments and their gradient.
+
+The weights are adapters on the base, or all of the decoder's.
 
 The forward pass, the losses and AdamW are those of `jaxrl train`. Unlike there, a gradient is
 summed over requests until a step is asked for.
@@ -29,7 +31,7 @@ from jaxrl.launch.server.tinker.bodies import Adam, Lora
 from jaxrl.launch.server.tinker.wire import Batch, Datum
 from jaxrl.losses.reduce.masking import sanitize, where_valid
 from jaxrl.mesh.buckets import round_to_eighth, round_up
-from jaxrl.models import lora
+from jaxrl.models import decoder, lora
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
 from jaxrl.record import storage
@@ -49,7 +51,8 @@ _HEAD = "unembedding"
 class Shape:
     """Which matrices are adapted, and how; the change is scaled by 32 / rank."""
 
-    lora: LoraConfig
+    lora: LoraConfig | None
+    """None: there are no adapters, and all weights are trained."""
     unembedding: bool
     """Whether the output head is adapted too, apart from the embedding where they are tied."""
 
@@ -58,6 +61,7 @@ class Learner(NamedTuple):
     """The state of a model; a pytree."""
 
     adapters: Params
+    """Float32; where there are none, all of the decoder's weights."""
     moments: Any
     """Of AdamW."""
     gradient: Params | None = None
@@ -80,6 +84,8 @@ def shape_of(model: DecoderConfig, config: Lora) -> Shape:
     Raises:
       ValueError: the model has no such matrices.
     """
+    if not config.rank:
+        return Shape(None, False)
     targets = ["*/attention/*"] * config.train_attn + ["*/mlp/*"] * config.train_mlp
     targets += ["*/mixer/*"] * (config.train_attn and model.recurrent)
     adapters = LoraConfig(rank=config.rank, targets=tuple(targets))
@@ -88,7 +94,10 @@ def shape_of(model: DecoderConfig, config: Lora) -> Shape:
 
 
 def create(model: DecoderConfig, base: Params, shape: Shape, seed: int) -> Learner:
-    """A model whose outputs are those of the base."""
+    """A model whose outputs are those of the base; without adapters, the seed changes nothing."""
+    if shape.lora is None:
+        weights = decoder.cast(base, "float32")
+        return Learner(weights, fresh_moments(model, weights))
     key = jax.random.key(seed % 2**63)
     adapters = dict(lora.init(jax.random.fold_in(key, 0), model, base, shape.lora))
     if shape.unembedding:
@@ -101,6 +110,13 @@ def create(model: DecoderConfig, base: Params, shape: Shape, seed: int) -> Learn
     return Learner(adapters, fresh_moments(model, adapters))
 
 
+def memory(model: DecoderConfig, base: Params, config: Lora) -> int:
+    """Bytes of a model beside the base: its weights, their gradient and moments."""
+    like = _like(model, base, shape_of(model, config))
+    leaves = jax.tree.leaves((like.adapters, like.adapters, like.moments))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
+
 def fresh_moments(model: DecoderConfig, adapters: Params) -> Any:
     """Those before the first step."""
     return _adamw(model, _numbers(Adam())).init(adapters)
@@ -108,6 +124,8 @@ def fresh_moments(model: DecoderConfig, adapters: Params) -> Any:
 
 def join(model: DecoderConfig, base: Params, adapters: Params, shape: Shape) -> Params:
     """The decoder's parameters with the adapters on; differentiable in `adapters`."""
+    if shape.lora is None:
+        return jax.tree.map(lambda trained, like: trained.astype(like.dtype), adapters, base)
     rest = {name: part for name, part in adapters.items() if name != _HEAD}
     params = lora.attach(model, base, rest, shape.lora)
     if _HEAD in adapters:

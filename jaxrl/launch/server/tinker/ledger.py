@@ -1,4 +1,4 @@
-"""What a service has accepted: sessions, models, saved weights, samplers.
+"""What a service has accepted: sessions, models, saved weights, samplers, apart for each tenant.
 
 It is known as soon as a request is accepted, before the request is worked on, and follows from the
 requests alone. So a request that cannot be served is refused at once, and never in the middle of
@@ -75,13 +75,15 @@ class Done(NamedTuple):
 
 @dataclasses.dataclass
 class Ledger:
-    """What was accepted."""
+    """What was accepted of a tenant; it knows of no other's."""
 
     name: str
     """Of the base model."""
     model: DecoderConfig
     context: int
     """Most tokens of a sequence."""
+    tenant: str = ""
+    """Whose requests they are."""
     sessions: set[str] = dataclasses.field(default_factory=set)
     keys: dict[str, str] = dataclasses.field(default_factory=dict)
     """Sessions by the key of the request that created them."""
@@ -139,7 +141,7 @@ def prepare(ledger: Ledger, kind: str, body: Any, key: str, time: float) -> Oper
     """
     match kind:
         case "create_session":
-            name = ledger.keys.get(key, f"session-{len(ledger.sessions)}")
+            name = ledger.keys.get(key, _session(ledger.tenant, len(ledger.sessions)))
             return Operation(kind, name, name, 0, body)
         case "create_sampling_session":
             _find(ledger.sessions, body.session_id, "session_id")
@@ -152,7 +154,7 @@ def prepare(ledger: Ledger, kind: str, body: Any, key: str, time: float) -> Oper
         case "create_model":
             _find(ledger.sessions, body.session_id, "session_id")
             _check_base(ledger, body.base_model)
-            with_value_errors(lambda: learner.shape_of(ledger.model, body.lora_config))
+            with_value_errors(lambda: learner.shape_of(ledger.model, body.adapters))
             name = f"{body.session_id}:train:{body.model_seq_id}"
             return Operation(kind, f"{name}:0", name, 0, body)
         case "load_weights":
@@ -163,6 +165,28 @@ def prepare(ledger: Ledger, kind: str, body: Any, key: str, time: float) -> Oper
             name = body.sampling_session_id
             return Operation(kind, f"{name}:{body.seq_id}", name, body.seq_id, body)
     return _of_model(ledger, kind, body, time)
+
+
+def _session(tenant: str, number: int) -> str:
+    return f"{tenant}{'-' if tenant else ''}session-{number}"
+
+
+def tenant_of(name: str) -> str:
+    """The tenant whose session, model, sampler or request has a name: all begin with a session."""
+    return name.partition(":")[0].rpartition("session-")[0].removesuffix("-")
+
+
+def model_made(ledger: Ledger, operation: Operation) -> bodies.Lora | None:
+    """The adapters of the model that an operation makes; None: it makes none."""
+    if operation.owner in ledger.models:
+        return None
+    match operation.kind:
+        case "create_model":
+            return operation.body.adapters
+        case "load_weights":
+            assert operation.saved is not None
+            return operation.saved.config
+    return None
 
 
 def _of_model(ledger: Ledger, kind: str, body: Any, time: float) -> Operation:
@@ -244,7 +268,7 @@ def _load(ledger: Ledger, body: bodies.LoadWeights, time: float) -> Operation:
         if _matrices(config) != _matrices(saved.config):
             raise Refused(
                 400,
-                f"path={body.path!r} has adapters {_matrices(saved.config)}, the model "
+                f"path={body.path!r} has {_matrices(saved.config)}, the model "
                 f"{_matrices(config)}; create a model from the path",
             )
     return operation._replace(saved=saved)
@@ -301,10 +325,10 @@ def enter(ledger: Ledger, operation: Operation, key: str, raw_digest: str) -> No
         case "create_sampling_session":
             ledger.samplers[name] = _sampler(operation.saved, body.model_path)
         case "create_model":
-            seed = body.lora_config.seed
+            seed = body.adapters.seed
             if seed is None:
                 seed = number_of(name)
-            ledger.models[name] = Model(body.lora_config, seed)
+            ledger.models[name] = Model(body.adapters, seed)
         case "load_weights":
             assert operation.saved is not None
             if name not in ledger.models:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl import functions
-from jaxrl.losses.policy import objectives, surrogates
+from jaxrl.losses.policy import objectives, sequence, surrogates
 from jaxrl.losses.reduce.masking import constant, ratio, token_constant
 
 Arrays = Mapping[str, jax.Array]
@@ -66,6 +66,17 @@ def _dro(logp: jax.Array, inputs: Arrays, settings: Arrays) -> jax.Array:
     return objective + 0.5 * settings["beta"] * penalty
 
 
+def _gspo(logp: jax.Array, inputs: Arrays, settings: Arrays) -> jax.Array:
+    """GSPO-token: its ratio is that of a sequence's marked tokens together.
+
+    Paper: Zheng et al. 2025, "Group Sequence Policy Optimization" (section 4.3)
+    """
+    advantages = inputs["advantages"]
+    mask = inputs.get("sequence_ratio_mask", inputs.get("mask", advantages)) != 0
+    bounds = _bounds(settings)
+    return sequence.gspo_token(logp, inputs["logprobs"], advantages, mask=mask, **bounds)[0]
+
+
 def _bounds(settings: Arrays) -> dict[str, jax.Array]:
     """The clients' bounds of the ratio as distances from 1."""
     return {
@@ -81,10 +92,16 @@ _OF_API: dict[str, Loss] = {
     "ppo": Loss(_ppo, _RL, {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}),
     "cispo": Loss(_cispo, _RL, {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0}),
     "dro": Loss(_dro, _RL, {"beta": 0.05}),
+    "gspo": Loss(
+        _gspo,
+        _RL,
+        {"clip_low_threshold": 1 - 3e-4, "clip_high_threshold": 1 + 4e-4},
+        ("sequence_ratio_mask", "mask"),
+    ),
 }
 _OF_TRAIN = (
     "reinforce", "gpg", "ppo_clip", "ppo_dual_clip", "ppo_two_sided", "ppo_kl", "dr_grpo", "dapo",
-    "opmd", "aipo", "opsm", "ppo_trajectory", "gspo", "gspo_token", "topr",
+    "opmd", "aipo", "opsm", "ppo_trajectory", "gspo_token", "topr",
     "sapo", "asymre", "red_weight", "dppo_tv", "dppo_kl",
 )  # fmt: skip
 """Policy objectives of `jaxrl.losses.policy` whose arrays a datum has, with token advantages."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import fcntl
+import functools
 import json
 import os
 import secrets
@@ -23,9 +24,10 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 from jaxrl.launch.server.http import Refused
-from jaxrl.launch.server.tinker import learner, ledger
+from jaxrl.launch.server.tinker import learner, ledger, tenants
 from jaxrl.launch.server.tinker.learner import Learner
 from jaxrl.launch.server.tinker.ledger import Ledger, Operation
+from jaxrl.launch.server.tinker.tenants import Tenant
 from jaxrl.record import jsonl
 from jaxrl.rollout.policy import Policy
 from jaxrl.types import Params
@@ -173,7 +175,10 @@ class TinkerConfig:
     max_body_bytes: int = 16 << 20
     """Largest request body; a larger one is refused unread."""
     waiting: int = 1024
-    """Requests that may wait; further ones are answered with status 429."""
+    """Requests of a tenant that may wait; further ones are answered with status 429."""
+    keys: str = ""
+    """File of those who may call, one a line: name, key and limits; without it, all have one key
+    and see each other's models."""
     snapshot_every: int = 16
     """Requests that change a model between two snapshots of it: the most that is computed again
     after a restart."""
@@ -200,10 +205,11 @@ class Service:
     actor: Policy
     name: str
     config: TinkerConfig
-    key: str
-    """That callers must send."""
+    tenants: dict[str, Tenant]
+    """Who may call, by name."""
     journal: Journal
-    ledger: Ledger
+    ledgers: dict[str, Ledger]
+    """What was accepted, by the name of the tenant."""
     tokenizer_id: str | None
     """Where a client on this machine finds the tokenizer; None: nowhere."""
     answers: Counter[int] = dataclasses.field(default_factory=Counter)
@@ -211,10 +217,11 @@ class Service:
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     """Of the counts."""
     changed: threading.Condition = dataclasses.field(default_factory=threading.Condition)
-    """Held to read or change what follows, the journal and the ledger."""
+    """Held to read or change what follows, the journal and the ledgers."""
     places: dict[str, int] = dataclasses.field(default_factory=dict)
     """Where in the journal an answer is, by id."""
-    queue: deque[Operation] = dataclasses.field(default_factory=deque)
+    queues: dict[str, deque[Operation]] = dataclasses.field(default_factory=dict)
+    """What waits, by tenant, of those for whom something waits: first whose turn it is."""
     lost: dict[str, str] = dataclasses.field(default_factory=dict)
     """Why a model that was there before a restart is not, by name."""
     snapshots: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -235,13 +242,16 @@ class Service:
 
 
 def start(
-    actor: Policy, name: str, config: TinkerConfig, key: str, tokenizer_id: str | None = None
+    actor: Policy, name: str, config: TinkerConfig, tokenizer_id: str | None = None
 ) -> Service:
     """Begin a service, or continue that of the run directory.
 
     Raises:
-      ValueError: limits that the model cannot serve, or a run directory of another service.
+      ValueError: limits that the model cannot serve, a run directory of another service, or keys
+        that are missing or wrong.
+      OSError: a file cannot be read or written.
     """
+    callers = tenants.of(config.keys, config.host)
     if not config.run_dir:
         raise ValueError("--run-dir is missing; name a directory for the journal and the models")
     model = actor.model
@@ -254,11 +264,23 @@ def start(
         raise ValueError(f"compact_bytes={config.compact_bytes}: must be at least 1")
     header = {"journal": 1, "model": name, "dtype": config.dtype}
     opened = open_journal(Path(config.run_dir), header)
-    book = Ledger(name, model, config.max_context_tokens)
-    service = Service(actor, name, config, key, opened, book, tokenizer_id)
+    books = {t: Ledger(name, model, config.max_context_tokens, t) for t in callers}
+    service = Service(actor, name, config, callers, opened, books, tokenizer_id)
     service.compact_at = config.compact_bytes
     _continue(service)
     return service
+
+
+def ledger_of(service: Service, name: str) -> Ledger:
+    """What was accepted of the tenant that has a session, a model, a sampler or a request."""
+    tenant, context = ledger.tenant_of(name), service.config.max_context_tokens
+    book = Ledger(service.name, service.actor.model, context, tenant)  # of one who may call no more
+    return service.ledgers.setdefault(tenant, book)
+
+
+def _wait(service: Service, operation: Operation) -> None:
+    queues = service.queues
+    queues.setdefault(ledger.tenant_of(operation.owner), deque()).append(operation)
 
 
 def _continue(service: Service) -> None:
@@ -275,10 +297,11 @@ def _continue(service: Service) -> None:
     for _, row in rows(service.journal):
         if "kind" not in row:
             continue
-        operation, digest = _accepted(service, row)
-        ledger.enter(service.ledger, operation, row["key"], digest)
+        book = ledger_of(service, row["id"])
+        operation, digest = _accepted(service, book, row)
+        ledger.enter(book, operation, row["key"], digest)
         name = operation.owner
-        if name in service.ledger.models and name not in done:
+        if name in book.models and name not in done:
             done[name] = _restore(service, name)
         if row["kind"] == "asample":
             needed = operation.id not in service.places
@@ -290,10 +313,10 @@ def _continue(service: Service) -> None:
                     f"{snapshot_path(service, name)} is missing or older than the journal, which "
                     f"has no longer what {operation.id} asked for; put the file back"
                 )
-            service.queue.append(operation)
+            _wait(service, operation)
 
 
-def _accepted(service: Service, row: dict[str, Any]) -> tuple[Operation, str]:
+def _accepted(service: Service, book: Ledger, row: dict[str, Any]) -> tuple[Operation, str]:
     """The operation of a row, and its digest; one that was compacted has no body but `Done`.
 
     Raises:
@@ -306,7 +329,7 @@ def _accepted(service: Service, row: dict[str, Any]) -> tuple[Operation, str]:
     raw = from_text(row["body"])
     try:
         body = ledger.KINDS[row["kind"]](raw)
-        operation = ledger.prepare(service.ledger, row["kind"], body, row["key"], row["time"])
+        operation = ledger.prepare(book, row["kind"], body, row["key"], row["time"])
     except (Refused, ValueError) as error:
         raise ValueError(
             f"the journal in {service.directory} holds a request that these settings "
@@ -317,7 +340,7 @@ def _accepted(service: Service, row: dict[str, Any]) -> tuple[Operation, str]:
 
 def _restore(service: Service, name: str) -> int:
     """Take up a model's snapshot; the number of its last operation, -1 where there is none."""
-    actor, entry = service.actor, service.ledger.models[name]
+    actor, entry = service.actor, ledger_of(service, name).models[name]
     shape = learner.shape_of(actor.model, entry.config)
     snapshot = learner.read_snapshot(snapshot_path(service, name), actor.model, actor.params, shape)
     if snapshot is None:
@@ -331,7 +354,7 @@ def snapshot_path(service: Service, name: str) -> Path:
     return service.directory / "models" / name.replace(":", "-") / "state.safetensors"
 
 
-def accept(service: Service, kind: str, raw: bytes, key: str = "") -> Operation:
+def accept(service: Service, kind: str, raw: bytes, key: str = "", tenant: str = "") -> Operation:
     """Accept a request, or find that it was accepted before.
 
     Args:
@@ -339,6 +362,7 @@ def accept(service: Service, kind: str, raw: bytes, key: str = "") -> Operation:
       kind: one of `ledger.KINDS`.
       raw: the body.
       key: that the caller sends with each attempt at the same request; empty: it sends none.
+      tenant: name of the caller.
 
     Raises:
       Refused: it cannot be served.
@@ -348,34 +372,39 @@ def accept(service: Service, kind: str, raw: bytes, key: str = "") -> Operation:
     key = key or secrets.token_hex(8)
     digest = ledger.digest(kind, raw)
     with service.changed:
-        seconds = time.time()
-        operation = ledger.prepare(service.ledger, kind, body, key, seconds)
-        before = service.ledger.digests.get(operation.id)
+        book, seconds = service.ledgers[tenant], time.time()
+        operation = ledger.prepare(book, kind, body, key, seconds)
+        before = book.digests.get(operation.id)
         if before is not None:
             if before != digest:
                 raise Refused(400, f"{operation.id} was another request; send the next seq_id")
             return operation
         if operation.owner in service.lost and kind != "load_weights":
             raise Refused(400, service.lost[operation.owner])
-        if len(service.queue) >= service.config.waiting:
-            raise Refused(429, "too many requests wait; try again later")
+        limits = service.tenants[tenant]
+        if (config := ledger.model_made(book, operation)) is not None:
+            size = functools.partial(learner.memory, service.actor.model, service.actor.params)
+            tenants.check_quota(limits, [m.config for m in book.models.values()], config, size)
+        most = min(limits.waiting or service.config.waiting, service.config.waiting)
+        if len(service.queues.get(tenant, ())) >= most:
+            raise Refused(429, f"{most} requests of this key wait; try again later")
         row = {"kind": kind, "id": operation.id, "key": key, "time": seconds}
         append(service.journal, {**row, "body": to_text(raw)})
-        ledger.enter(service.ledger, operation, key, digest)
+        ledger.enter(book, operation, key, digest)
         if kind not in _AT_ONCE:
-            service.queue.append(operation)
+            _wait(service, operation)
             service.changed.notify_all()
     return operation
 
 
-def answer(service: Service, name: str, seconds: float) -> Answer | None:
-    """The answer to an accepted request; None where there is none after so many seconds.
+def answer(service: Service, name: str, seconds: float, tenant: str = "") -> Answer | None:
+    """The answer to a request of a tenant; None where there is none after so many seconds.
 
     Raises:
       Refused: no such request was accepted, or it was answered at once.
     """
     with service.changed:
-        book = service.ledger
+        book = service.ledgers[tenant]
         if name not in book.digests or name in book.sessions or name in book.samplers:
             raise Refused(404, f"request_id={name[:200]!r} is not known here")
         service.changed.wait_for(lambda: name in service.places, seconds)

@@ -1,4 +1,6 @@
-"""The thread of a service: it works on accepted requests in their order, and answers them.
+"""The thread of a service: it works on accepted requests and answers them.
+
+Those of a tenant come in their order, and tenants take turns.
 
 What is sampled depends on the weights, the prompt, the seed and the settings alone, never on what
 else is sampled at the same time.
@@ -6,9 +8,11 @@ else is sampled at the same time.
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import traceback
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +25,14 @@ from jaxrl.launch.server.openai import CHOICES, COLDEST
 from jaxrl.launch.server.tinker import bodies, compaction, learner, ledger, wire
 from jaxrl.launch.server.tinker.learner import Shape
 from jaxrl.launch.server.tinker.ledger import Operation, number_of
-from jaxrl.launch.server.tinker.service import Answer, Service, end, snapshot_path, sync
+from jaxrl.launch.server.tinker.service import (
+    Answer,
+    Service,
+    end,
+    ledger_of,
+    snapshot_path,
+    sync,
+)
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
 from jaxrl.sampling import sampler, search
@@ -145,7 +156,7 @@ def start(service: Service) -> None:
 def _serve(service: Service) -> None:
     while True:
         with service.changed:
-            service.changed.wait_for(lambda: service.queue)
+            service.changed.wait_for(lambda: service.queues)
             operations = _take(service)
         if not _attempt(service, operations) and len(operations) > 1:
             for operation in operations:  # one of them fails, and the others need not
@@ -154,19 +165,38 @@ def _serve(service: Service) -> None:
 
 
 def _take(service: Service) -> list[Operation]:
-    """The first operation that waits; with a sample, all others that can go with it."""
-    first = service.queue.popleft()
+    """The next operation; with a sample, others that can go with it.
+
+    Tenants take turns: whoever was served goes to the end of the row. Of samples that go together,
+    too, each tenant adds one in turn, and among several tenants they fill the slots a few times at
+    most, so that whoever comes next waits no longer than that.
+    """
+    tenant = next(iter(service.queues))
+    queue = service.queues.pop(tenant)
+    first = queue.popleft()
+    if queue:
+        service.queues[tenant] = queue
     if first.kind != "asample":
         return [first]
     group = _group(service, first)
-    alike = [o for o in service.queue if o.kind == "asample" and _group(service, o) == group]
-    jobs = [first, *alike]
+    alike = [
+        [o for o in queue if o.kind == "asample" and _group(service, o) == group]
+        for queue in service.queues.values()
+    ]
+    in_turn = [o for row in itertools.zip_longest(*alike) for o in row if o is not None]
+    jobs = [first, *in_turn]
+    if len(service.tenants) > 1:
+        count = np.cumsum([job.body.num_samples for job in jobs])
+        jobs = jobs[: max(1, int(np.sum(count <= _FILLS * service.config.slots)))]
     jobs = [jobs[i] for i in together([job.body for job in jobs])[0]]
     ids = {job.id for job in jobs}
-    left = [o for o in service.queue if o.id not in ids]
-    service.queue.clear()
-    service.queue.extend(left)
+    left = {t: deque(o for o in queue if o.id not in ids) for t, queue in service.queues.items()}
+    service.queues = {t: queue for t, queue in left.items() if queue}
     return jobs
+
+
+_FILLS = 2
+"""Most times that samples which are sampled together fill the slots, among several tenants."""
 
 
 def _group(service: Service, operation: Operation) -> tuple[Any, ...]:
@@ -177,7 +207,7 @@ def _group(service: Service, operation: Operation) -> tuple[Any, ...]:
     """
     settings = operation.body.sampling_params
     stop_ids = bodies.stops(settings.stop)[1]
-    file = service.ledger.samplers[operation.owner].file
+    file = ledger_of(service, operation.owner).samplers[operation.owner].file
     return file, settings.truncates, None if stop_ids is None else tuple(stop_ids)
 
 
@@ -232,7 +262,7 @@ def _count(service: Service, name: str, seq: int) -> None:
     service.since[name] += 1
     if service.since[name] < service.config.snapshot_every:
         return
-    config = service.ledger.models[name].config
+    config = ledger_of(service, name).models[name].config
     path = snapshot_path(service, name)
     try:
         sync(service.journal)  # what the snapshot spares computing must have its answer there
@@ -248,7 +278,7 @@ def _execute(service: Service, operation: Operation) -> Answer:
     """Do what changes or saves a model."""
     name, body, actor = operation.owner, operation.body, service.actor
     model, base = actor.model, actor.params
-    entry = service.ledger.models[name]
+    entry = ledger_of(service, name).models[name]
     shape = learner.shape_of(model, entry.config)
     state = service.learners.get(name)
     saved = operation.saved
@@ -292,7 +322,8 @@ def _execute(service: Service, operation: Operation) -> Answer:
 
 def _sample(service: Service, operations: Sequence[Operation]) -> list[bytes]:
     """Answers to samples that can be sampled together."""
-    session = service.ledger.samplers[operations[0].owner]
+    owner = operations[0].owner
+    session = ledger_of(service, owner).samplers[owner]
     shape = None
     if session.config is not None:
         shape = learner.shape_of(service.actor.model, session.config)
@@ -301,7 +332,7 @@ def _sample(service: Service, operations: Sequence[Operation]) -> list[bytes]:
     setup = setup_of(
         service.actor.model,
         service.actor.tokenizer,
-        service.ledger.context,
+        service.config.max_context_tokens,
         SamplerConfig(slots=service.config.slots, chunk=service.config.chunk),
         bodies.stops(jobs[0].sampling_params.stop)[1],
         truncate=jobs[0].sampling_params.truncates,
