@@ -255,7 +255,7 @@ def _forward(
     x = layout.activations(_embed(config, rest, tokens))
     x = x if noise is None else x + noise.astype(x.dtype)
     if config.kinds:
-        entries = kind_block.inputs(config, rest, tokens, x)
+        entries = kind_block.inputs(config, rest, tokens, x, layout)
         again = functools.partial(wrap, policy=remat)
         x, routing = kind_block.train(config, params, x, entries, table, mask, layout, again)
         return _final_norm(config, rest, x), routing
@@ -415,7 +415,7 @@ def extend(
         return block.finish(x, q, jax.tree.map(read, remembered), layer_mask, gated), remembered
 
     x = _embed(config, params, tokens)
-    entries = kind_block.inputs(config, params, tokens, x) if config.kinds else None
+    entries = kind_block.inputs(config, params, tokens, x, layout) if config.kinds else None
     layer_caches: list[LayerCache] = []
     for i, (layer_params, layer) in enumerate(zip(params["layers"], cache, strict=True)):
         source = layer_caches[config.source(i)] if config.source(i) < i else None
