@@ -18,6 +18,9 @@ from jaxrl.models.config import DecoderConfig, Kernel
 from jaxrl.models.decoder import Params
 
 
+_TABLE = ("inputs", "embed")
+
+
 def layout(model: DecoderConfig) -> decoder.Layout:
     """The layout of a training pass on the current mesh, inside jit.
 
@@ -42,11 +45,15 @@ def layout(model: DecoderConfig) -> decoder.Layout:
             where = param_spec(model, path, axes[path][stacked:], x.shape, mesh, unsplit=batch)
             return jax.lax.with_sharding_constraint(x, where)
 
-        return jax.tree_util.tree_map_with_path(gather, decoder.cast(params, model.dtype))
+        together = jax.tree_util.tree_map_with_path(gather, decoder.cast(params, model.dtype))
+        if "inputs" in params:  # its table stays where it lies, see `look_up`
+            together["inputs"]["embed"] = params["inputs"]["embed"]
+        return together
 
     return decoder.Layout(
         activations=lambda x: constrain(x, "batch", "sequence", None, rules=model.rules),
         weights=weights,
+        look_up=functools.partial(look_up, model, ("batch", "sequence")),
         attend=functools.partial(attend, rules=model.rules),
         by_rows=functools.partial(by_rows, rules=model.rules),
     )
@@ -62,6 +69,7 @@ def sampling_layout(model: DecoderConfig) -> decoder.Layout:
         return decoder.Layout(attend=functools.partial(attend, rules=()))
     return decoder.Layout(
         activations=lambda x: constrain(x, "batch", None, None, rules=model.rules),
+        look_up=functools.partial(look_up, model, ("batch", None)),
         attend=functools.partial(attend, rules=model.rules),
         by_rows=functools.partial(by_rows, rules=model.rules),
         cache=lambda layer: jax.tree.map(
@@ -70,6 +78,38 @@ def sampling_layout(model: DecoderConfig) -> decoder.Layout:
             decoder.cache_axes(layer),
         ),
     )
+
+
+def look_up(
+    model: DecoderConfig,
+    names: tuple[str | None, str | None],
+    table: jax.Array,
+    tokens: jax.Array,
+    dtype: jnp.dtype,
+) -> jax.Array:
+    """Inside jit, the rows of tokens in the table of `kind_block.LayerInputs`, split as it is.
+
+    Every device takes its part of the rows of all tokens that the holders of the table share, and
+    sends each of them theirs. The gradient comes back the same way.
+
+    Args:
+      model: the decoder's shape.
+      names: logical axes of the tokens.
+      table: [V, D].
+      tokens: [B, T] int32.
+      dtype: of the result.
+
+    Returns:
+      [B, T, D], split like the activations.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    axes = decoder.layout(model)[_TABLE].axes
+    where = param_spec(model, _TABLE, axes, table.shape, mesh)
+    holders = [a for part in where if part for a in ((part,) if isinstance(part, str) else part)]
+    rows = spec(names, tokens.shape, mesh, unsplit=holders, rules=model.rules)
+    tokens = jax.lax.with_sharding_constraint(tokens, rows)
+    parts = jax.lax.with_sharding_constraint(table[tokens].astype(dtype), P(*rows, where[1]))
+    return constrain(parts, *names, None, rules=model.rules)
 
 
 def by_rows(function: Callable[..., Any], *, rules: Rules = ()) -> Callable[..., Any]:

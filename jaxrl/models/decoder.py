@@ -261,7 +261,7 @@ def _forward(
         x, routing = chunk_block.train(config, params, x, table, scale, mask, layout, again)
         return _final_norm(config, rest, x), routing
     if config.kinds:
-        entries = kind_block.inputs(config, rest, tokens, x)
+        entries = kind_block.inputs(config, rest, tokens, x, layout)
         x, routing = kind_block.train(config, params, x, entries, table, mask, layout, again)
         return _final_norm(config, rest, x), routing
     if config.recurrent:
@@ -428,7 +428,7 @@ def extend(
         return block.finish(x, q, memory, layer_mask, gated), remembered
 
     x = _embed(config, params, tokens)
-    entries = kind_block.inputs(config, params, tokens, x) if config.kinds else None
+    entries = kind_block.inputs(config, params, tokens, x, layout) if config.kinds else None
     layer_caches: list[LayerCache] = []
     for i, (layer_params, layer) in enumerate(zip(params["layers"], cache, strict=True)):
         source = layer_caches[config.source(i)] if config.source(i) < i else None

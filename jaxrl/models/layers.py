@@ -73,6 +73,8 @@ class Layout(NamedTuple):
     """Fixes where the residual stream [B, T, D] lies."""
     weights: Callable[[dict[str, Any], str], dict[str, Any]] = lambda params, stack: params
     """Brings weights together for use: those of one layer of a stack, or of "" for the rest."""
+    look_up: Callable[..., jax.Array] = lambda table, tokens, dtype: table[tokens].astype(dtype)
+    """Of a table [V, D] that is not brought together, the rows of tokens [B, T]: [B, T, D]."""
     attend: Callable[..., jax.Array] = attend
     """Attention, each device its part."""
     by_rows: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
@@ -207,12 +209,9 @@ class LatentAttention(nnx.Module):
             self.q_up = _matrix(rngs, (m.q_rank, *queries), (*latent, *heads))
         self.kv_down = _matrix(rngs, (d, m.kv_rank + m.rope_dim), ("embed", *latent))
         self.kv_norm = Norm(c, (m.kv_rank,), latent, eps=_LATENT_EPS)
-        self.kv_up = _matrix(
-            rngs, (m.kv_rank, c.num_heads, m.nope_dim + m.v_dim), (*latent, *heads)
-        )
-        self.o = _matrix(
-            rngs, (c.num_heads, m.v_dim, d), (*heads, "embed"), inputs=2, depth=_depth(c)
-        )
+        wide, values = (c.num_heads, m.nope_dim + m.v_dim), (c.num_heads, m.v_dim)
+        self.kv_up = _matrix(rngs, (m.kv_rank, *wide), (*latent, *heads))
+        self.o = _matrix(rngs, (*values, d), (*heads, "embed"), inputs=2, depth=_depth(c))
 
     def look(
         self, x: jax.Array, table: jax.Array, scale: jax.Array | None = None

@@ -1,8 +1,8 @@
 """Trains and samples on meshes of virtual devices; prints a JSON object a mesh.
 
-    python -m tests.jaxrl.mesh_program '{"name": {"fsdp": 8}}'
+    python -m tests.jaxrl.mesh_program '{"name": {"fsdp": 8}}' [FAMILY]
 
-With the variables of `jaxrl.mesh.distributed`, it is one of several processes, and trains only.
+FAMILY is a model of `tests.models.test_extend`. With the variables of `jaxrl.mesh.distributed`, it is one of several processes, and trains only.
 
 Run in a process of its own: XLA_FLAGS fix the number of devices when JAX starts.
 """
@@ -33,6 +33,7 @@ from jaxrl.training.routers import Terms
 from jaxrl.training.train_step import init_state, make_update
 from jaxrl.types import Params, Request
 from tests.jaxrl.batches import MODEL, batch
+from tests.models.test_extend import FAMILIES
 
 EXPERTS = dataclasses.replace(MODEL, experts=Experts(num_experts=8, per_token=2, size=16))
 EXCEPTIONS = {
@@ -47,6 +48,9 @@ EXCEPTIONS = {
     },
 }
 """Fields of the model of some of the meshes."""
+TABLE = (96, 8)
+"""Rows, and features of a layer, of the embeddings that enter layers apart: more than of any
+matrix."""
 COLLECTIVE = re.compile(r"= (.*?) (all-gather|all-reduce|reduce-scatter|all-to-all)(?:-start)?\(")
 
 
@@ -64,8 +68,10 @@ def train(model: DecoderConfig, steps: int = 5) -> tuple[Params, str]:
     update = make_update(model, ObjectiveConfig(), optimizer, **given)
     everywhere, rows = mesh.replicated(the_mesh), mesh.rows(the_mesh, model.rules)
     for seed in range(steps):
-        data = batch(seed, groups=3, size=5, failed=(1,))
-        packed, _ = pack(data, PackingConfig(256, row_length=32), row_multiple=8)
+        # rows without trees differ in shape from batch to batch: one program takes one of them
+        data = batch(0 if model.recurrent else seed, groups=3, size=5, failed=(1,))
+        packing = PackingConfig(256, row_length=32, share_prompts=not model.recurrent)
+        packed, _ = pack(data, packing, row_multiple=8)
         where = jax.tree.map(lambda a: rows if np.ndim(a) == 3 else everywhere, packed)
         inputs = state, data, jax.device_put(packed, where), None
         if seed == 0:
@@ -112,13 +118,27 @@ def cache_shard(model: DecoderConfig) -> list[int]:
         constant_values=-1,
     )
     state = slots.resize((model,), state, chosen.ravel(), width=16)
-    keys = state.caches[0][0].k
-    return list(keys.sharding.shard_shape(keys.shape))
+    first = jax.tree.leaves(state.caches)[0]
+    return list(first.sharding.shard_shape(first.shape))
 
 
-def run(sizes: dict[str, int], **model: Any) -> tuple[dict[str, Any], Params, dict[int, list[int]]]:
+def model_of(family: str, sizes: dict[str, int]) -> DecoderConfig:
+    """The model that a mesh trains: one with experts where these are split, or that of a family."""
+    if not family:
+        return EXPERTS if "expert" in sizes else MODEL
+    model, changes = FAMILIES[family], dict[str, Any](vocab_size=MODEL.vocab_size)
+    if model.kinds:
+        rows, features = TABLE
+        kinds = dataclasses.replace(model.kinds, input_vocab=rows, input_size=features)
+        changes["kinds"] = kinds
+    return dataclasses.replace(model, **changes)
+
+
+def run(
+    sizes: dict[str, int], family: str = "", **model: Any
+) -> tuple[dict[str, Any], Params, dict[int, list[int]]]:
     """What a mesh gives."""
-    model = dataclasses.replace(EXPERTS if "expert" in sizes else MODEL, **model)
+    model = dataclasses.replace(model_of(family, sizes), **model)
     count = int(np.prod(list(sizes.values())))
     with jax.set_mesh(mesh.make(MeshConfig(**sizes), jax.devices()[:count])):
         params, program = train(model)
@@ -127,14 +147,14 @@ def run(sizes: dict[str, int], **model: Any) -> tuple[dict[str, Any], Params, di
         return report, jax.device_get(params), tokens
 
 
-def main(meshes: dict[str, dict[str, int]]) -> None:
+def main(meshes: dict[str, dict[str, int]], family: str = "") -> None:
     """Compare each mesh with one device."""
     alone: dict[bool, Any] = {}
     for name, sizes in meshes.items():
         routed = "expert" in sizes
         if routed not in alone:
-            alone[routed] = run({"expert": 1} if routed else {"data": 1})[1:]
-        report, params, tokens = run(sizes, **EXCEPTIONS.get(name, {}))
+            alone[routed] = run({"expert": 1} if routed else {"data": 1}, family)[1:]
+        report, params, tokens = run(sizes, family, **EXCEPTIONS.get(name, {}))
         difference = jax.tree.map(lambda a, b: np.max(np.abs(a - b)), params, alone[routed][0])
         report["difference"] = float(max(jax.tree.leaves(difference)))
         report["same_tokens"] = tokens == alone[routed][1]
@@ -159,4 +179,4 @@ if __name__ == "__main__":
     if distributed.start() > 1 or "alone" in meshes:
         together(next(iter(meshes.values())))
     else:
-        main(meshes)
+        main(meshes, *sys.argv[2:])

@@ -12,6 +12,7 @@ import numpy as np
 from jaxrl.launch.planning.chips import Chip
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
+from jaxrl.models.mixers import delta_rule, state_space
 
 _KINDS = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
 _COLLECTIVE = re.compile(rf"= (.*?) ({_KINDS})(-start)?\((.*)")
@@ -169,13 +170,61 @@ def saved(config: DecoderConfig, remat: str, row: int, tensor: int, *, scores: b
       tensor: ways that heads and the MLP's width are split.
       scores: attention keeps them, as XLA's does and kernels do not.
     """
-    d, n, k, h = config.hidden_size, config.num_heads, config.num_kv_heads, _head(config)
-    e = config.experts
-    wide = config.intermediate_size if e is None else e.per_token * e.size + e.shared_size
-    dots = 3 * d + ((n + 2 * k) * h + 2 * wide) / tensor
-    if remat == "none":
-        dots += 4 * d + (n * h + 2 * wide + (2 * n * row if scores else 0)) / tensor
-    return config.num_layers * {"full": d, "offload": d}.get(remat, dots)
+    layers, d = range(config.num_layers), config.hidden_size
+    if remat in ("full", "offload"):
+        return config.num_layers * d
+    parts = [_attention_or_mixer(config, i, row if scores else 0, tensor) for i in layers]
+    parts += [_mlp(config, i, tensor) for i in layers]
+    everything = remat == "none"
+    # beside what a part keeps within: its output, and under `none` its norm, and that of the norm
+    kept = [d + dots + everything * (2 * d + rest) for dots, rest in parts if dots]
+    return config.num_layers * d + sum(kept)
+
+
+def _attention_or_mixer(
+    config: DecoderConfig, layer: int, scores: int, tensor: int
+) -> tuple[float, float]:
+    """What comes out of the projections at the start of a layer, and what is computed of it; none
+    where a layer is an MLP alone."""
+    part = config.parts[layer] if config.parts else ""
+    if part in ("mlp", "experts"):
+        return 0, 0
+    if config.recurrent and config.recurrent_layers[layer]:
+        return _mixer(config)
+    kinds, n, k, h = config.kinds, config.num_heads, config.num_kv_heads, _head(config)
+    if kinds:
+        is_local = config.is_local(layer)
+        k, h = (k, config.head_dim) if is_local else (kinds.global_kv_heads, kinds.global_head_dim)
+        k = k if config.source(layer) == layer else 0
+    queries = (2 if config.attention_gate else 1) * n
+    return (queries + 2 * k) * h / tensor, (n * h + 2 * n * scores) / tensor
+
+
+def _mixer(config: DecoderConfig) -> tuple[float, float]:
+    """The same of a recurrent layer, whose chunks keep a matrix of each head and a state."""
+    delta, mamba, d = config.delta, config.mamba, config.hidden_size
+    if delta:
+        heads, size, channels = delta.value_heads, delta.value_dim, delta.channels
+        key, chunk = delta.key_dim, delta_rule.CHUNK
+        state = 3 * chunk + 2 * (key + size) + key * size / chunk
+        return channels + heads * (size + 2), 3 * channels + heads * (state + size)
+    if mamba:
+        state = 2 * state_space.CHUNK + mamba.state * mamba.head_dim / state_space.CHUNK
+        wide = 3 * mamba.channels + 2 * mamba.size
+        return mamba.size + mamba.channels + mamba.heads, wide + mamba.heads * state
+    return 3 * d, (config.convolution + 1) * d
+
+
+def _mlp(config: DecoderConfig, layer: int, tensor: int) -> tuple[float, float]:
+    """The same of the MLP of a layer; none where it has none."""
+    if config.parts and config.parts[layer] not in ("mlp", "experts"):
+        return 0, 0
+    e, wide = config.experts, config.intermediate_size
+    if config.kinds and config.source(layer) != layer:
+        wide = config.kinds.sharing_mlp_size
+    wide = e.per_token * e.size + e.shared_size if e and config.routes(layer) else wide
+    projections = wide if config.self_gated else 2 * wide
+    return projections / tensor, 2 * wide / tensor
 
 
 def seconds(chip: Chip, flops: float, memory: float, wire: float, rows: float) -> tuple[float, str]:

@@ -191,7 +191,7 @@ class LayerInputs(nnx.Module):
 
 
 def inputs(
-    config: DecoderConfig, params: Params, tokens: jax.Array, x: jax.Array
+    config: DecoderConfig, params: Params, tokens: jax.Array, x: jax.Array, layout: Layout
 ) -> jax.Array | None:
     """What enters each layer apart, [layers, B, T, P]; None: nothing does.
 
@@ -202,6 +202,7 @@ def inputs(
       params: all of them.
       tokens: [B, T] int32.
       x: [B, T, D], their embeddings.
+      layout: how it lies on several devices.
     """
     if not config.kinds.input_size:
         return None
@@ -210,7 +211,7 @@ def inputs(
     context = (project(x, weights["projection"]) * x.shape[-1] ** -0.5).reshape(shape)
     context = rms_norm(context, weights["norm"]["weight"], config.norm_eps)
     scale = jnp.asarray(size**0.5, x.dtype)
-    entries = weights["embed"][tokens].astype(x.dtype).reshape(shape) * scale
+    entries = layout.look_up(weights["embed"], tokens, x.dtype).reshape(shape) * scale
     return jnp.moveaxis((context + entries) * 2**-0.5, 2, 0)
 
 

@@ -1,9 +1,11 @@
-"""A run of a model with recurrent layers: killed and continued, exported, and what is refused."""
+"""Runs of families with layers of their own: killed and continued, and what recurrent ones cannot
+have."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from jaxrl.launch.inspect import evaluate, sample
 from jaxrl.models import decoder
 from jaxrl.models.checkpoints import huggingface
-from jaxrl.models.config import DecoderConfig, Experts
+from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, Latent, LayerKinds
 from jaxrl.record import metrics
 from jaxrl.rollout import policy, recurrent
 from jaxrl.run import assemble
@@ -31,6 +33,41 @@ CONVOLUTION = dataclasses.replace(
         4, 2, 8, dense_layers=1, scoring="sigmoid", correction_bias=True, floor=1e-6
     ),
 )  # fmt: skip
+
+_THREE = {"num_layers": 3, "recurrent_layers": (True, False, True)}
+_CORRECTED = {"scoring": "sigmoid", "correction_bias": True}
+
+
+def _of_family(shape: str, family: str, **fields: Any) -> DecoderConfig:
+    """A shape of `test_extend` as a family of released models has it."""
+    fields = {"vocab_size": byte_tokenizer.SIZE, "max_positions": 128, **fields}
+    return dataclasses.replace(FAMILIES[shape], family=family, **fields)
+
+
+MODELS = [
+    HYBRID,
+    CONVOLUTION,
+    _of_family("convolution", "lfm2", experts=None, **_THREE),
+    _of_family("mamba", "granitemoehybrid", rope_layers=(False,) * 3, **_THREE),
+    _of_family("parts", "nemotron_h", experts=Experts(4, 2, 8, shared_size=8, **_CORRECTED)),
+    _of_family(
+        "hybrid", "olmo_hybrid", attention_gate=False, norm_offset=0.0, pre_norm=False,
+        post_norm=True, qk_norm="flat", rope_fraction=1.0, **_THREE,
+        delta=DeltaRule(2, 4, 8, 6, taps=4, projections="apart", stride=2.0, norm_eps=1e-5),
+    ),
+    _of_family(
+        "kinds", "gemma4_text", post_norm=True, qk_norm="head", experts=None,
+        kinds=LayerKinds(
+            12, 1, keys_are_values=True, sharing=3, sharing_mlp_size=48, input_size=6,
+            input_vocab=byte_tokenizer.SIZE,
+        ),
+    ),
+    _of_family(
+        "latent", "deepseek_v32", num_layers=2, rope_interleaved=True, tie_embeddings=False,
+        latent=Latent(8, q_rank=6, nope_dim=8, rope_dim=4, v_dim=6),
+        experts=Experts(4, 2, 8, shared_size=8, dense_layers=1, **_CORRECTED),
+    ),
+]  # fmt: skip
 
 
 def changes(directory: Path, model: DecoderConfig = HYBRID, **further) -> dict:
@@ -55,10 +92,11 @@ def changes(directory: Path, model: DecoderConfig = HYBRID, **further) -> dict:
 
 @pytest.mark.broad
 @pytest.mark.exact("a run of recurrent layers that is killed equals an uninterrupted one")
-@pytest.mark.parametrize("model", [HYBRID, CONVOLUTION], ids=lambda model: model.family)
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.family)
 def test_kill_and_resume(model, tmp_path):
     """Log-probabilities of sampler and trainer agree, and the continued run is the other."""
-    settings = changes(tmp_path / "model", model)
+    shared = {"packing.share_prompts": not model.recurrent}
+    settings = changes(tmp_path / "model", model, **shared)
     tiny.finish(tiny.start(tmp_path / "straight", **settings))
     for row in metrics.read(tmp_path / "straight"):
         assert row["logp_gap_max"] < 1e-4 and row["grad_norm"] > 0
