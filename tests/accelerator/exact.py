@@ -49,7 +49,7 @@ def measure(settings: Settings, report: Report) -> None:
     """With XLA's default operations; where those do not repeat, with its deterministic ones."""
     compare(settings, report, "default operations")
     repeats = report.results.get("default operations, repeated", {}).get("equal")
-    if repeats or remaining() < 25:
+    if repeats or settings.rehearse or remaining() < 25:
         return
     environment = os.environ | {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}"}
     out = settings.work / "deterministic"
@@ -70,8 +70,11 @@ def compare(settings: Settings, report: Report, label: str) -> None:
     run(config(root / "one", settings))
     report.add(f"{label}, seconds of a run", time.perf_counter() - start)
     one = tiny.artefacts(root / "one")
-    run(config(root / "two", settings))
-    report.add(f"{label}, repeated", differences(one, tiny.artefacts(root / "two")))
+    if settings.rehearse:
+        report.skip(f"{label}, repeated", "rehearsal; the resumed run is compared likewise")
+    else:
+        run(config(root / "two", settings))
+        report.add(f"{label}, repeated", differences(one, tiny.artefacts(root / "two")))
     resumed = config(root / "resumed", settings)
     try:
         run(resumed, stop=2)

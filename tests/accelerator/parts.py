@@ -44,8 +44,8 @@ PARTS = (
 )
 """All parts. Limits are of the real measurement; a rehearsal has those of `REHEARSAL`."""
 
-REHEARSAL = 240.0
-"""Seconds that any part of a rehearsal may take."""
+REHEARSAL = 0.5
+"""Share of the budget that any part of a rehearsal may take."""
 
 
 def named(names: list[str]) -> list[Part]:

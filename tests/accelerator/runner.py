@@ -64,7 +64,7 @@ class Measurement:
             if left < part.least:
                 value = {"status": "skipped", "why": f"{left:.0f} s of the budget were left"}
             else:
-                limit = parts.REHEARSAL if self.rehearse else part.limit
+                limit = parts.REHEARSAL * self.budget if self.rehearse else part.limit
                 value = self._one(part, min(limit, left))
             with self.lock:
                 self.parts[part.name] = value
