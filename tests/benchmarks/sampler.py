@@ -2,6 +2,7 @@
 
     python -m tests.benchmarks.sampler --model small
     python -m tests.benchmarks.sampler --model smollm2-135m --venvs /tmp/venvs
+    python -m tests.benchmarks.sampler --drafts 4 --temperature 0.2 --systems ours drafts
 
 Two workloads: `tail`, whose response lengths are lognormal and at most 16 times the median, and
 `equal`, half as many requests of four times the median, which is about as many tokens. Prompts and
@@ -11,12 +12,17 @@ warms up, and is timed at least once and until `--repeats` or `--seconds` are re
 gives medians, beside the tokens a second that this machine's arithmetic and memory, measured in
 the same run, would allow a full batch at most. Tunix gets its own environment in `--venvs`,
 made at the first run.
+
+With `--drafts K` our sampler is measured as the system `drafts` too, with K tokens of drafts by
+lookup. They are accepted where a text repeats itself, which that of a model with fresh weights does
+at low temperatures alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import statistics
@@ -58,7 +64,9 @@ PEERS = {
 }
 
 
-def workload(kind: str, count: int, median: int, vocab_size: int) -> list[Request]:
+def workload(
+    kind: str, count: int, median: int, vocab_size: int, temperature: float = 1.0
+) -> list[Request]:
     """Requests with prompts of 8 to 32 tokens and scheduled response lengths."""
     rng = np.random.default_rng(0)
     lengths = np.full(count // 2, 4 * median)
@@ -67,20 +75,34 @@ def workload(kind: str, count: int, median: int, vocab_size: int) -> list[Reques
         lengths = np.clip(lengths, 1, 16 * median)
         lengths[0] = 16 * median
     return [
-        Request(i, tuple(rng.integers(1, vocab_size, rng.integers(8, 33)).tolist()), int(n))
+        Request(
+            i,
+            tuple(rng.integers(1, vocab_size, rng.integers(8, 33)).tolist()),
+            int(n),
+            temperature=temperature,
+        )
         for i, n in enumerate(lengths)
     ]
 
 
-def ours(config: DecoderConfig, params: decoder.Params, requests: list[Request], batch: int) -> int:
+def ours(
+    config: DecoderConfig,
+    params: decoder.Params,
+    requests: list[Request],
+    batch: int,
+    draft_tokens: int = 0,
+) -> int:
     """Continuous batching, requests in the order they came."""
+    layout = sampler.SamplerConfig(slots=batch)
+    if draft_tokens:
+        layout = dataclasses.replace(layout, drafts="lookup", draft_tokens=draft_tokens)
     done = sampler.generate(
         config,
         params,
         requests,
         stop_ids=(),
         key=jax.random.key(0),
-        sampler=sampler.SamplerConfig(slots=batch),
+        sampler=layout,
     )
     return sum(len(c.tokens) for c in done)
 
@@ -167,16 +189,19 @@ def shape_of(model: str, median: int) -> DecoderConfig:
 
 
 def measure_ours(arguments: argparse.Namespace) -> None:
-    """Time one of our two systems on all workloads; a line of JSON each."""
+    """Time one of our systems on all workloads; a line of JSON each."""
     config = shape_of(arguments.model, arguments.median)
     if arguments.model == "small":
         params = decoder.init(config, jax.random.key(0))
     else:
         params = load.load(arguments.model)[1]
     params = jax.jit(lambda p: decoder.outputs_first(decoder.unstack(p)))(params)
-    function = {"ours": ours, "static": static}[arguments.one]
+    drafted = functools.partial(ours, draft_tokens=arguments.drafts)
+    function = {"ours": ours, "drafts": drafted, "static": static}[arguments.one]
     for kind in arguments.workloads:
-        requests = workload(kind, arguments.requests, arguments.median, config.vocab_size)
+        requests = workload(
+            kind, arguments.requests, arguments.median, config.vocab_size, arguments.temperature
+        )
 
         def run(requests: list[Request] = requests) -> int:
             return function(config, params, requests, arguments.batch)
@@ -193,6 +218,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="sequences at once")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=60.0, help="of repeats, a measurement")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of our systems")
+    parser.add_argument("--drafts", type=int, default=0, help="tokens of a draft")
     parser.add_argument("--systems", nargs="+", default=["ours", "static", *PEERS])
     parser.add_argument("--workloads", nargs="+", default=["tail", "equal"])
     parser.add_argument("--venvs", type=Path, default=Path("/tmp/jaxrl-venvs"))
@@ -201,6 +228,10 @@ def main() -> None:
     if arguments.one:
         measure_ours(arguments)
         return
+    if arguments.drafts and "drafts" not in arguments.systems:
+        arguments.systems.append("drafts")
+    if "drafts" in arguments.systems and not arguments.drafts:
+        parser.error("the system drafts needs --drafts, the tokens of a draft")
     config = shape_of(arguments.model, arguments.median)
     tree = jax.eval_shape(lambda: decoder.init(config, jax.random.key(0)))
     parameters = sum(a.size for a in jax.tree.leaves(tree))
@@ -231,7 +262,7 @@ def _measured(system: str, asked: Path, arguments: argparse.Namespace) -> dict[s
     else:
         command = [sys.executable, "-m", "tests.benchmarks.sampler", "--one", system]
         command += ["--workloads", *arguments.workloads]
-        for name in ("model", "requests", "median", "batch"):
+        for name in ("model", "requests", "median", "batch", "temperature", "drafts"):
             command += [f"--{name}", str(getattr(arguments, name))]
     done = subprocess.run([*command, *limits], stdout=subprocess.PIPE, text=True, check=False)
     rates = {}

@@ -64,7 +64,7 @@ def server():
 
 
 @contextlib.contextmanager
-def serving(policy: Policy, **limits: int) -> Iterator[Server]:
+def serving(policy: Policy, **limits: int | str) -> Iterator[Server]:
     limits = {"max_prompt_tokens": 64, "max_new_tokens": 64, "max_body_bytes": 4096} | limits
     made = command.make_server(policy, ServeConfig(port=0, slots=4, chunk=4, **limits), "tiny")
     thread = threading.Thread(target=made.serve_forever, daemon=True)
@@ -116,6 +116,20 @@ def test_completion(server):
         assert len(top) == 2 and max(top, key=top.get) == token
         assert top[token] == pytest.approx(logp, abs=1e-5)
     assert got["usage"] == {"prompt_tokens": 5, "completion_tokens": 40, "total_tokens": 45}
+
+
+@pytest.mark.broad
+def test_drafts_change_no_answer(server):
+    body = {"prompt": [5, 9, 5, 9, 5, 9], "max_tokens": 24, "return_token_ids": True}
+    bodies = [{**body, "temperature": temperature, "seed": 3} for temperature in (0, 0.3, 1)]
+    with serving(actor(), drafts="lookup") as other:
+        for each in bodies:
+            expected, got = (post(s, "/v1/completions", **each) for s in (server, other))
+            assert got["choices"][0]["token_ids"] == expected["choices"][0]["token_ids"]
+    with pytest.raises(ValueError, match="draft_tokens=5 with drafts='none'"):
+        command.make_server(
+            actor(), ServeConfig(max_prompt_tokens=8, max_new_tokens=8, draft_tokens=5), "tiny"
+        )
 
 
 def test_ids_of_the_prompt_stand_where_vllm_puts_them(server):

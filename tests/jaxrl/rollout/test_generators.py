@@ -1,5 +1,6 @@
 """Generators that die and join: the tokens are those of one sampler, and little is sampled anew."""
 
+import dataclasses
 from concurrent.futures import Future
 
 import jax
@@ -96,6 +97,13 @@ def test_tokens_are_those_of_one_sampler_whoever_dies(params, alone, dies):
     lost = world.sampled - sum(map(len, tokens(alone).values()))
     assert lost <= len(dies) * SETUP.sampler.chunk * len(REQUESTS) / 2 and (lost > 0) == bool(dies)
     assert len(world.fleet.ready) == 2, "another has joined"
+
+
+@pytest.mark.broad
+def test_generators_verify_drafts(params, alone):
+    layout = dataclasses.replace(SETUP.sampler, drafts="lookup", draft_tokens=2)
+    found = whole(World().fleet.engine(SETUP._replace(sampler=layout), params))
+    assert tokens(found) == tokens(alone)
 
 
 def test_a_later_step_has_all_that_have_joined_and_its_own_weights(params, alone):

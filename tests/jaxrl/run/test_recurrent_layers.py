@@ -113,6 +113,7 @@ def test_kill_and_resume(model, tmp_path):
         ({"lora.rank": 2, "lora.base": "int8"}, "lora.base='int8'.*not quantised"),
         ({"sampling.weights": "int8"}, "sampling.weights='int8'.*not quantised"),
         ({"rollout.chunks.size": 3}, "chunks"),
+        ({"sampler.drafts": "lookup"}, "sampler\\.drafts=.lookup"),
     ],
 )
 def test_what_is_refused(tmp_path, further, match):

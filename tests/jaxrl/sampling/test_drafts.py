@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jaxrl.models import decoder
-from jaxrl.sampling import drafts, requests, sampler
+from jaxrl.sampling import drafts, logits, requests, sampler
 from jaxrl.types import Completion, Request
 from tests.jaxrl import sampler_oracle as oracle
 from tests.jaxrl.sampling.test_sampler import MIXED
@@ -230,3 +230,21 @@ def test_recurrent_layers_are_refused():
     made = sampler.Setup(FAMILIES["hybrid"], oracle.KEY, (2,), 8, 16, layout)
     with pytest.raises(ValueError, match=r"sampler\.drafts='lookup': .* recurrent layers.*'none'"):
         sampler.submit(made, sampler.Work(), [Request(0, (1,), 4)])
+
+
+@pytest.mark.broad
+def test_a_guide_reads_the_drafts(monkeypatch):
+    """Whose model has caches of its own, and whose function sees a token and those before it."""
+    monkeypatch.setattr(drafts, "price", lambda rows, count: 1.0)
+    other = decoder.unstack(oracle.weights(1))
+
+    def steered(scores, context, args):
+        last = jax.vmap(lambda row, at: row[at])(context.tokens, context.length - 1)
+        return scores + args * context.others[0] - 3.0 * jax.nn.one_hot(last, scores.shape[1])
+
+    def tokens(**layout):
+        guide = logits.Guide(steered, 0.5, (oracle.CONFIG,), (other,))
+        done = oracle.run(ITEMS[:8], guide=guide, text=text, slots=8, **layout)
+        return {name: c.tokens.tolist() for name, c in done.items()}
+
+    assert tokens(**DRAFTS) == tokens()
