@@ -88,7 +88,7 @@ def write_hub(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
-    pytest.importorskip("tinker_cookbook", reason="needs the extra cookbook")
+    pytest.importorskip("tinker_cookbook", reason="needs tinker-cookbook, as .ci/run installs it")
     directory = tmp_path_factory.mktemp("hub")
     write_hub(directory)
     return directory

@@ -70,7 +70,12 @@ def make(run_dir, port=0, **changes) -> Server:
 
 @contextlib.contextmanager
 def serving(run_dir, **changes) -> Iterator[Server]:
-    server = make(run_dir, **changes)
+    with answering(make(run_dir, **changes)) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def answering(server: Server) -> Iterator[Server]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
