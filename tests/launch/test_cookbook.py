@@ -141,7 +141,7 @@ RECIPES = {
     ),
     "guess_number": (
         "multiplayer_rl.guess_number.train", *RL, "renderer_name=role_colon", "batch_size=2",
-        "group_size=2",
+        "group_size=2", "eval_every=0",
     ),
 }  # fmt: skip
 

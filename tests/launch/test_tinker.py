@@ -133,8 +133,9 @@ def ask(server, name, body=None, **more):
 
 def result(server, name, body=None, **more):
     """What becomes of a request that takes work, raw."""
-    future = ask(server, name, body, **more)["request_id"]
-    while (got := send(server, "retrieve_future", {"request_id": future}))[0] == 408:
+    future = {"request_id": ask(server, name, body, **more)["request_id"]}
+    keys = {field: value for field, value in more.items() if field == "X_API_Key"}
+    while (got := send(server, "retrieve_future", future, **keys))[0] == 408:
         pass
     assert got[0] == 200, got
     return got[1]

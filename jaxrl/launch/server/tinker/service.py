@@ -134,7 +134,7 @@ def start(
         that are missing or wrong.
       OSError: a file cannot be read or written.
     """
-    callers = tenants.of(config.keys, config.host)
+    callers = tenants.load(config.keys, config.host)
     if not config.run_dir:
         raise ValueError("--run-dir is missing; name a directory for the journal and the models")
     model = actor.model
