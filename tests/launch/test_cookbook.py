@@ -8,6 +8,7 @@ stands for the Hub. `python -m tests.launch.test_cookbook DIRECTORY` writes such
 import json
 import runpy
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.extra, pytest.mark.broad]
 
 NAME = "meta-llama/Llama-3.2-1B"
 """The cookbook chooses how to write a conversation by the name of the model."""
-QUESTIONS = [f"What is {n} plus {n + 1}?" for n in range(12)]
+QUESTIONS = [f"What is {n} plus {n + 1}?" for n in range(128)]
 CHATS = [
     [{"role": "user", "content": q}, {"role": "assistant", "content": f"It is {2 * n + 1}."}]
     for n, q in enumerate(QUESTIONS)
@@ -50,22 +51,26 @@ DATA = {
 
 def write_hub(directory: Path) -> None:
     """Write the folder that stands for the Hub."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {letter: n for n, letter in enumerate([*letters, "<s>", "</s>"])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=1024,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train([str(path) for path in Path("docs").glob("*.md")], trainer)
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>"
     ).save_pretrained(directory / NAME)
-    ends = {"bos_token_id": len(letters), "eos_token_id": len(letters) + 1}
     shape = LlamaConfig(
-        vocab_size=len(vocabulary), hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        vocab_size=1024, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
         num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=4096,
-        tie_word_embeddings=True, **ends,
+        tie_word_embeddings=True, bos_token_id=0, eos_token_id=1,
     )  # fmt: skip
     LlamaForCausalLM(shape).save_pretrained(directory / NAME)
     for name, rows in DATA.items():
@@ -83,7 +88,7 @@ def write_hub(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
-    pytest.importorskip("tinker_cookbook", reason="needs the extra cookbook")
+    pytest.importorskip("tinker_cookbook", reason="needs tinker-cookbook, as .ci/run installs it")
     directory = tmp_path_factory.mktemp("hub")
     write_hub(directory)
     return directory
@@ -91,12 +96,10 @@ def hub(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address(hub):
-    import threading
-
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(hub)
         actor = policy.create(policy.config_of(NAME), mesh.make(Config().mesh))
-        config = TinkerConfig(run_dir="served", port=0, max_context_tokens=1024, slots=8, chunk=8)
+        config = TinkerConfig(run_dir="served", port=0, max_context_tokens=2048, slots=8, chunk=8)
         server = command.make_server(actor, config, NAME, str(hub / NAME))
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -110,8 +113,7 @@ RL = (TWO, "max_tokens=8")
 RECIPES = {
     "sl_loop": ("sl_loop", LORA, TWO, "batch_size=4", "max_length=256", "save_every=1"),
     "sl_basic": (
-        "sl_basic", LORA, TWO, "dataset_builder.common_config.batch_size=4",
-        "dataset_builder.common_config.max_length=256", "save_every=1", "eval_every=1",
+        "sl_basic", LORA, "num_epochs=2",
     ),
     "prompt_distillation": (
         "prompt_distillation.train", "file_path=chats.jsonl", LORA, TWO, "batch_size=4",
@@ -122,9 +124,6 @@ RECIPES = {
         )
         for loss in ("importance_sampling", "cispo", "gspo")
     },
-    "rl_basic": (
-        "rl_basic", *RL, LORA, "dataset_builder.batch_size=2", "dataset_builder.group_size=4",
-    ),
     "math_rl": (
         "math_rl.train", *RL, LORA, "env=arithmetic", "loss_fn=importance_sampling",
         "groups_per_batch=2", "kl_penalty_coef=0.0",
@@ -142,7 +141,7 @@ RECIPES = {
     ),
     "guess_number": (
         "multiplayer_rl.guess_number.train", *RL, "renderer_name=role_colon", "batch_size=2",
-        "group_size=2",
+        "group_size=2", "eval_every=0",
     ),
 }  # fmt: skip
 

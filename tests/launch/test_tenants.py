@@ -48,17 +48,17 @@ def begun(place, **limits) -> service.Service:
 def test_a_file_of_keys_that_is_wrong_is_refused_by_its_line(lines, message, tmp_path):
     (tmp_path / "keys").write_text(lines)
     with pytest.raises(ValueError, match=message) as error:
-        tenants.of(str(tmp_path / "keys"), "localhost")
+        tenants.load(str(tmp_path / "keys"), "localhost")
     assert "secret" not in str(error.value)  # a key must not end up in a log
 
 
 def test_keys_come_from_one_place(tmp_path, monkeypatch):
     monkeypatch.setenv(tenants.KEY_VARIABLE, "tml-mine")
     with pytest.raises(ValueError, match="JAXRL_TINKER_KEY is set; unset one"):
-        tenants.of(write_keys(tmp_path), "localhost")
+        tenants.load(write_keys(tmp_path), "localhost")
     monkeypatch.delenv(tenants.KEY_VARIABLE)
-    assert [*tenants.of(write_keys(tmp_path), "0.0.0.0")] == ["ana", "ben"]
-    (sole,) = tenants.of("", "127.0.0.1").values()
+    assert [*tenants.load(write_keys(tmp_path), "0.0.0.0")] == ["ana", "ben"]
+    (sole,) = tenants.load("", "127.0.0.1").values()
     assert sole == tenants.find([sole], "tml-local") and tenants.find([sole], "tml-x") is None
 
 

@@ -1,6 +1,6 @@
 """The Tinker API: by its real client where that is installed, and by plain requests.
 
-`python -m tests.launch.test_tinker RUN_DIR PORT` serves a tiny model until it is ended.
+`python -m tests.launch.test_tinker RUN_DIR PORT COMPACT_BYTES` serves a tiny model until it ends.
 """
 
 import contextlib
@@ -38,6 +38,7 @@ from jaxrl.launch.server.tinker import (
     wire,
     work,
 )
+from jaxrl.launch.server.tinker import journal as journals
 from jaxrl.launch.server.tinker.service import TinkerConfig
 from jaxrl.losses import policy
 from jaxrl.models import decoder, head
@@ -69,7 +70,12 @@ def make(run_dir, port=0, **changes) -> Server:
 
 @contextlib.contextmanager
 def serving(run_dir, **changes) -> Iterator[Server]:
-    server = make(run_dir, **changes)
+    with answering(make(run_dir, **changes)) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def answering(server: Server) -> Iterator[Server]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -127,8 +133,9 @@ def ask(server, name, body=None, **more):
 
 def result(server, name, body=None, **more):
     """What becomes of a request that takes work, raw."""
-    future = ask(server, name, body, **more)["request_id"]
-    while (got := send(server, "retrieve_future", {"request_id": future}))[0] == 408:
+    future = {"request_id": ask(server, name, body, **more)["request_id"]}
+    keys = {field: value for field, value in more.items() if field == "X_API_Key"}
+    while (got := send(server, "retrieve_future", future, **keys))[0] == 408:
         pass
     assert got[0] == 200, got
     return got[1]
@@ -154,10 +161,19 @@ def session(server) -> str:
     return ask(server, "create_session", {"tags": [], "sdk_version": "0.38.0"})["session_id"]
 
 
-def create(server, **lora) -> str:
+def new_model(server, **lora) -> dict:
     body = {"session_id": session(server), "model_seq_id": 0, "base_model": MODEL}
-    body |= {"lora_config": {"rank": 2, "seed": 1, **lora}}
-    return json.loads(result(server, "create_model", body))["model_id"]
+    return body | {"lora_config": {"rank": 2, "seed": 1, **lora}}
+
+
+def create(server, **lora) -> str:
+    return json.loads(result(server, "create_model", new_model(server, **lora)))["model_id"]
+
+
+def with_provenance(message):
+    """Say where tokens come from, which changes nothing."""
+    message.data[0].model_input_spans.append(b"\x12\x04\x0a\x02ab")
+    message.data[0].loss_fn_input_spans.append(b"\x12\x04\x0a\x02ab")
 
 
 def arrays_of(path) -> dict[str, np.ndarray]:
@@ -584,7 +600,7 @@ def test_a_request_is_served_once_however_often_it_is_sent(tmp_path):
         with pytest.raises(ValueError, match="in use by another server"):
             make(tmp_path)
         server.RequestHandlerClass.args[0].journal.file.close()
-    with (tmp_path / service.JOURNAL).open("ab") as file:
+    with (tmp_path / journals.JOURNAL).open("ab") as file:
         file.write(b'{"kind": "optim_step", "id": ')  # what a kill leaves
     with serving(tmp_path) as server:
         assert result(server, "forward_backward", raw=raw) == first
@@ -618,6 +634,39 @@ def test_a_snapshot_for_sampling_that_is_sent_again(server):
     result(server, "save_weights", body)
     status, answer = send(server, "save_weights_for_sampler", body)
     assert status == 400 and b"was another request" in answer
+
+
+def test_a_finished_session_takes_nothing_more(tmp_path):
+    """Its models leave memory, also after a restart; what they saved stays, and so do answers."""
+    with serving(tmp_path) as server:
+        model = create(server)
+        whose = model.partition(":")[0]
+        raw = batch(model, 1, [1, 2, 3, 4, 5], change=with_provenance)
+        answer = result(server, "forward_backward", raw=raw)
+        save = {"model_id": model, "seq_id": 2, "path": "a"}
+        path = json.loads(result(server, "save_weights", save))["path"]
+        end = f"sessions/{whose}/finish"
+        assert ask(server, end, {"reason": {"type": "success"}})["session_id"] == whose
+        ask(server, end, {"reason": {"type": "errored"}, "detail": "sent again"})
+        result(server, "create_model", new_model(server))  # which waits for what was before it
+        served = server.RequestHandlerClass.args[0]
+        assert model not in served.learners and len(served.learners) == 1
+        status, text = send(server, "save_weights", save | {"seq_id": 3, "path": "b"})
+        assert status == 400 and b"was finished by its client" in text
+        served.journal.file.close()
+    with serving(tmp_path) as server:
+        served = server.RequestHandlerClass.args[0]
+        assert result(server, "forward_backward", raw=raw) == answer
+        load = {"session_id": session(server), "model_seq_id": 1, "path": path, "optimizer": True}
+        again = json.loads(result(server, "load_weights", load))["model_id"]
+        assert model not in served.learners and again in served.learners
+        for where, body, message in (
+            ("sessions/nobody/finish", {"reason": {"type": "success"}}, b"'nobody' is not known"),
+            (end, {"reason": {"type": "great"}}, b"reason.type"),
+            (end, {}, b"body.reason: Field required"),
+        ):
+            status, text = send(server, where, body)
+            assert status in (400, 404) and message in text
 
 
 def test_a_step_that_is_not_finite_is_skipped(server):
@@ -688,6 +737,9 @@ def script(model):
         yield "save_weights", {"body": body}
 
 
+EACH = tuple(range(1, 21))
+
+
 def patient(port, name, more):
     """The answer, asked for again as long as nobody is there."""
     while True:
@@ -698,15 +750,19 @@ def patient(port, name, more):
 
 
 @pytest.mark.parametrize(
-    "kills, rank",
+    "kills, rank, compact_bytes",
     [
-        pytest.param((6, 17), 2, marks=pytest.mark.broad),
-        pytest.param((10,), 0, marks=pytest.mark.broad),
-        pytest.param(tuple(range(1, 21)), 2, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+        pytest.param((6, 17), 2, 1, marks=pytest.mark.broad),
+        pytest.param((10,), 0, 1 << 26, marks=pytest.mark.broad),
+        pytest.param(EACH, 2, 1, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
+        pytest.param(EACH, 2, 1 << 26, marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
     ],
 )
-def test_a_server_that_is_killed_continues_to_the_last_byte(kills, rank, tmp_path):
-    """By `kill -9`, each after so many answers, and up to 20 ms later; rank 0: all weights."""
+def test_a_server_that_is_killed_continues_to_the_last_byte(kills, rank, compact_bytes, tmp_path):
+    """By `kill -9`, each after so many answers, and up to 20 ms later; rank 0: all weights.
+
+    With a `compact_bytes` of 1 the journal is compacted whenever it has doubled.
+    """
     with serving(tmp_path / "whole", snapshot_every=3) as server:
         model = create(server, rank=rank)
         expected = [result(server, name, **more) for name, more in script(model)]
@@ -716,7 +772,8 @@ def test_a_server_that_is_killed_continues_to_the_last_byte(kills, rank, tmp_pat
 
     @contextlib.contextmanager
     def running() -> Iterator[subprocess.Popen]:
-        process = tiny.spawn("tests.launch.test_tinker", str(tmp_path / "killed"), str(port))
+        arguments = [str(tmp_path / "killed"), str(port), str(compact_bytes)]
+        process = tiny.spawn("tests.launch.test_tinker", *arguments)
         try:
             tiny.await_line(process, "ready")
             assert process.poll() is None, process.stderr.read()[-3000:]
@@ -746,6 +803,10 @@ def test_a_server_that_is_killed_continues_to_the_last_byte(kills, rank, tmp_pat
     with running():
         thread.join(300)
     assert ended.is_set() and answers == expected
+    lines = (tmp_path / "killed" / journals.JOURNAL).read_text().splitlines()
+    gradients = [row for row in map(json.loads, lines) if row.get("kind") == "forward_backward"]
+    compacted = sum("body" not in row for row in gradients)
+    assert len(gradients) == 12 and (compacted > 3 if compact_bytes == 1 else compacted == 0)
     written = sorted((tmp_path / "whole").rglob("*.safetensors"))
     assert len(written) == 7  # six that were saved and the snapshot
     for file in written:
@@ -782,10 +843,6 @@ def setting(message):
     message.loss_fn_config.add(key="kl_coeff", value=1.0)
 
 
-def provenance(message):
-    message.data[0].model_input_spans.append(b"a")
-
-
 BATCHES = {
     "grpo": (altered("loss_fn", "grpo"), "loss_fn='grpo' is not supported"),
     "no data": (lambda m: m.ClearField("data"), "data: it is empty"),
@@ -794,7 +851,6 @@ BATCHES = {
     "unknown field": (unknown, "field 99 is not supported"),
     "text": (text, "send a number"),
     "setting": (setting, "'kl_coeff'] is no setting of cross_entropy"),
-    "spans": (provenance, "model_input_spans (provenance) is not supported"),
     "model": (altered("model_id", "m"), "model_id='m' is not known"),
 }
 
@@ -1042,7 +1098,7 @@ def test_a_journal_that_is_compacted_says_the_same(journal, hours, tmp_path, mon
     served = begun(tmp_path / "whole")
     before, size, now = state_of(served), served.journal.size, time.time() + 3600 * hours
     compaction.compact(served, now)
-    compacted = (tmp_path / "whole" / service.JOURNAL).read_bytes()
+    compacted = (tmp_path / "whole" / journals.JOURNAL).read_bytes()
     assert len(compacted) == served.journal.size < size
     after = state_of(served)
     gone = {n for n in before[1] if after[1].get(n) != before[1][n]}
@@ -1050,9 +1106,9 @@ def test_a_journal_that_is_compacted_says_the_same(journal, hours, tmp_path, mon
     assert gone == (done if hours else set()) and len(done) == 8
     assert before[0] == after[0] and before[2:] == after[2:]
     compaction.compact(served, now)
-    assert (tmp_path / "whole" / service.JOURNAL).read_bytes() == compacted
+    assert (tmp_path / "whole" / journals.JOURNAL).read_bytes() == compacted
     with pytest.raises(ValueError, match="in use by another server"):
-        service.open_journal(tmp_path / "whole", {})
+        journals.open_journal(tmp_path / "whole", {})
     served.journal.file.close()
     again = begun(tmp_path / "whole")
     assert state_of(again) == after
@@ -1073,9 +1129,9 @@ def test_a_journal_that_is_compacted_says_the_same(journal, hours, tmp_path, mon
         served = begun(place)
         renamed = point in ("after replace", "after sync")
         assert state_of(served) == (after if renamed else before), point
-        assert not (place / service.FRESH).exists()
+        assert not (place / journals.FRESH).exists()
         compaction.compact(served, now)
-        assert (place / service.JOURNAL).read_bytes() == compacted, point
+        assert (place / journals.JOURNAL).read_bytes() == compacted, point
         served.journal.file.close()
 
 
@@ -1091,6 +1147,6 @@ def test_a_compacted_journal_needs_its_snapshot(journal, tmp_path):
 
 
 if __name__ == "__main__":
-    served = make(sys.argv[1], int(sys.argv[2]), snapshot_every=3)
+    served = make(sys.argv[1], int(sys.argv[2]), snapshot_every=3, compact_bytes=int(sys.argv[3]))
     print("ready", flush=True)
     served.serve_forever()

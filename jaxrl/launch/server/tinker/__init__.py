@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import re
 import urllib.parse
 from typing import Any, NoReturn
 
@@ -35,6 +37,9 @@ _SETTINGS = {
     "sample_join_sampling_session": False,
 }
 """What clients are told to do, and not."""
+
+
+_FINISH = re.compile("sessions/([^/]+)/finish")
 
 
 class Handler(Connection):
@@ -100,12 +105,17 @@ class Handler(Connection):
     def _post(self) -> None:
         path = self.path.partition("?")[0]
         name = path.removeprefix(_ROOT)
-        if not path.startswith(_ROOT) or name not in _NAMES:
+        finished = _FINISH.fullmatch(name)
+        if finished:
+            name = "finish_session"
+        if not path.startswith(_ROOT) or not (finished or name in _NAMES):
             self._no_such_path()
         self._check_key()
         if encoding := self.headers.get("Content-Encoding"):
             raise Refused(415, f"Content-Encoding is {encoding[:40]!r}; send the body as it is")
         raw = self._raw(_PROTOBUF if name == "forward_backward" else _JSON)[1]
+        if finished:
+            raw = _with_session(raw, urllib.parse.unquote(finished[1]))
         if name == "retrieve_future":
             self._future(bodies.read(bodies.Future, raw))
         elif name in _REPLIES:
@@ -122,6 +132,8 @@ class Handler(Connection):
         match kind:
             case "create_session":
                 reply = {"type": kind, "session_id": operation.id}
+            case "finish_session":
+                reply = {"type": kind, "session_id": operation.owner}
             case "create_sampling_session":
                 reply = {"type": kind, "sampling_session_id": operation.id}
             case "asample":
@@ -143,8 +155,20 @@ class Handler(Connection):
         raise Refused(
             404,
             f"no {self.command} {self.path[:100]}; under {_ROOT} there are GET healthz, "
-            "get_server_capabilities, samplers/ID, and POST " + ", ".join(sorted(_NAMES)),
+            "get_server_capabilities, samplers/ID, and POST sessions/ID/finish, "
+            + ", ".join(sorted(_NAMES)),
         )
+
+
+def _with_session(raw: bytes, session: str) -> bytes:
+    """The body of a request that has its session in the path."""
+    try:
+        fields = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"the body is not JSON: {str(error)[:200]}") from error
+    if not isinstance(fields, dict):
+        raise Refused(400, "the body is no JSON object; send one")
+    return json.dumps(fields | {"session_id": session}).encode()
 
 
 def _info(served: Service, book: Ledger, raw: bytes) -> dict[str, Any]:
@@ -183,8 +207,8 @@ _REPLIES = {
     "telemetry": lambda served, book, raw: {"status": "accepted"},  # and is kept nowhere
 }
 """Replies to what is no operation, from the service, what the caller has, and the body."""
-_NAMES = {"retrieve_future", *_REPLIES, *ledger.KINDS}
-"""All that is answered under POST."""
+_NAMES = {"retrieve_future", *_REPLIES, *ledger.KINDS} - {"finish_session"}
+"""All that is answered under POST, but for the end of a session, whose path has its name."""
 
 
 def main(argv: list[str]) -> int:

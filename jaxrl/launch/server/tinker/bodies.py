@@ -70,6 +70,19 @@ class Session(Body):
     session_id: _Id
 
 
+class _Reason(BaseModel):
+    model_config = Body.model_config
+    type: Literal["success", "errored", "interrupted"]
+
+
+class FinishSession(Body):
+    """POST sessions/ID/finish."""
+
+    session_id: _Id
+    reason: _Reason
+    detail: str | None = Field(None, max_length=10_000)
+
+
 class Lora(BaseModel):
     """Adapters of a model; rank 0 is training of all weights, which has none."""
 

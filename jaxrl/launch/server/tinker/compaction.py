@@ -14,7 +14,7 @@ import time
 import traceback
 from typing import Any
 
-from jaxrl.launch.server.tinker import ledger, service
+from jaxrl.launch.server.tinker import journal, ledger
 from jaxrl.launch.server.tinker.service import Service
 from jaxrl.record import jsonl, storage
 
@@ -50,16 +50,16 @@ def compact(served: Service, seconds: float) -> None:
     Raises:
       OSError: storage fails.
     """
-    journal, path = served.journal, served.directory / service.JOURNAL
-    fresh_path = served.directory / service.FRESH
+    book, path = served.journal, served.directory / journal.JOURNAL
+    fresh_path = served.directory / journal.FRESH
     with served.changed:
         large, places, size, place = set[str](), dict[str, int](), 0, 0
-        fresh = service.open_locked(fresh_path)
+        fresh = journal.open_locked(fresh_path)
         try:
             fresh.truncate()
-            journal.file.seek(0)
-            while place < journal.size:
-                line = journal.file.readline()
+            book.file.seek(0)
+            while place < book.size:
+                line = book.file.readline()
                 place += len(line)
                 row = jsonl.row(line)
                 assert row is not None
@@ -78,8 +78,8 @@ def compact(served: Service, seconds: float) -> None:
         except BaseException:
             fresh.close()
             raise
-        journal.file.close()
-        journal.file, journal.size = fresh, size
+        book.file.close()
+        book.file, book.size = fresh, size
         served.places = places
         storage.sync(served.directory)
 
@@ -95,13 +95,14 @@ def _shorter(
         return {"ended": row["ended"], "failed": row["failed"], "time": row["time"]}
     if row.get("kind") not in _LARGE or "body" not in row or row["id"] not in served.places:
         return None
-    raw = service.from_text(row["body"])
+    raw = journal.from_text(row["body"])
     body = ledger.KINDS[row["kind"]](raw)
     if row["kind"] == "asample":
         owner, forward_only = body.sampling_session_id, True
     else:
         owner, forward_only = body.model_id, body.forward_only
-        if body.seq_id > served.snapshots.get(owner, -1):
+        ended = ledger.finish_of(owner) in served.places
+        if not ended and body.seq_id > served.snapshots.get(owner, -1):
             return None
     return {
         "kind": row["kind"],

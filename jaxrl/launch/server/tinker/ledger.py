@@ -97,6 +97,7 @@ class Ledger:
 
 KINDS: dict[str, Callable[[bytes], Any]] = {
     "create_session": lambda raw: bodies.read(bodies.CreateSession, raw),
+    "finish_session": lambda raw: bodies.read(bodies.FinishSession, raw),
     "create_sampling_session": lambda raw: bodies.read(bodies.CreateSampler, raw),
     "create_model": lambda raw: bodies.read(bodies.CreateModel, raw),
     "forward_backward": wire.read_batch,
@@ -113,7 +114,8 @@ def digest(kind: str, raw: bytes) -> str:
     """Tells requests apart, and is the same for each attempt at one.
 
     Clients take another `sampling_session_seq_id` each time that they send the same
-    `save_weights_for_sampler`; the session of the first attempt is the answer to all of them.
+    `save_weights_for_sampler`; the session of the first attempt is the answer to all of them. A
+    session is finished once, and the first reason stays.
 
     Args:
       kind: one of `KINDS`.
@@ -123,6 +125,8 @@ def digest(kind: str, raw: bytes) -> str:
         fields = json.loads(raw)
         fields.pop("sampling_session_seq_id", None)
         raw = json.dumps(fields, sort_keys=True).encode()
+    if kind == "finish_session":
+        raw = b""
     return hashlib.sha256(kind.encode() + b"\n" + raw).hexdigest()
 
 
@@ -143,6 +147,9 @@ def prepare(ledger: Ledger, kind: str, body: Any, key: str, time: float) -> Oper
         case "create_session":
             name = ledger.keys.get(key, _session(ledger.tenant, len(ledger.sessions)))
             return Operation(kind, name, name, 0, body)
+        case "finish_session":
+            name = _find(ledger.sessions, body.session_id, "session_id")
+            return Operation(kind, finish_of(name), name, 0, body)
         case "create_sampling_session":
             _find(ledger.sessions, body.session_id, "session_id")
             name = f"{body.session_id}:sample:{body.sampling_session_seq_id}"
@@ -174,6 +181,22 @@ def _session(tenant: str, number: int) -> str:
 def tenant_of(name: str) -> str:
     """The tenant whose session, model, sampler or request has a name: all begin with a session."""
     return name.partition(":")[0].rpartition("session-")[0].removesuffix("-")
+
+
+def finish_of(name: str) -> str:
+    """The request that finishes the session of a model, a sampler or a request."""
+    return f"{name.partition(':')[0]}:finish"
+
+
+def models_of(ledger: Ledger, session: str) -> list[str]:
+    """The models of a session."""
+    return [name for name in ledger.models if name.startswith(f"{session}:")]
+
+
+def models_held(ledger: Ledger) -> list[bodies.Lora]:
+    """The adapters of models in memory: those of sessions that are not finished."""
+    rest = [name for name in ledger.models if finish_of(name) not in ledger.digests]
+    return [ledger.models[name].config for name in rest]
 
 
 def model_made(ledger: Ledger, operation: Operation) -> bodies.Lora | None:

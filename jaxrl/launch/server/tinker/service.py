@@ -8,149 +8,32 @@ model after its last snapshot are computed again, which gives the same to the la
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import fcntl
 import functools
-import json
-import os
 import secrets
 import threading
 import time
 import traceback
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from jaxrl.launch.server.http import Refused
 from jaxrl.launch.server.tinker import learner, ledger, tenants
+from jaxrl.launch.server.tinker.journal import (
+    Journal,
+    append,
+    from_text,
+    open_journal,
+    read,
+    rows,
+    to_text,
+)
 from jaxrl.launch.server.tinker.learner import Learner
 from jaxrl.launch.server.tinker.ledger import Ledger, Operation
 from jaxrl.launch.server.tinker.tenants import Tenant
-from jaxrl.record import jsonl
 from jaxrl.rollout.policy import Policy
 from jaxrl.types import Params
-
-JOURNAL = "journal.jsonl"
-FRESH = "journal.new"
-"""A journal that is being written; what a kill left of it means nothing."""
-
-
-@dataclasses.dataclass
-class Journal:
-    """An open journal, which no other process can open meanwhile."""
-
-    file: IO[bytes]
-    size: int
-    """Bytes of whole lines; what is beyond was cut short."""
-
-
-def open_journal(directory: Path, header: dict[str, Any]) -> Journal:
-    """Open the journal of a run directory, or begin it.
-
-    Args:
-      directory: made where it is missing, for this account alone.
-      header: what must be the same as long as the journal is continued.
-
-    Raises:
-      ValueError: it is of another header, damaged, or in use.
-    """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = directory / JOURNAL
-    file = open_locked(path)
-    (directory / FRESH).unlink(missing_ok=True)
-    journal = Journal(file, 0)
-    first = next(rows(journal), None)
-    if first is None:
-        append(journal, header)
-        descriptor = os.open(directory, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-    elif first[1] != header:
-        different = sorted(k for k in {*header, *first[1]} if header.get(k) != first[1].get(k))
-        raise ValueError(
-            f"{path} was begun with other settings: "
-            + ", ".join(f"{k}={first[1].get(k)!r}, now {header.get(k)!r}" for k in different)
-            + "; start with those, or name another --run-dir"
-        )
-    return journal
-
-
-def open_locked(path: Path) -> IO[bytes]:
-    """A file that no other process can open so, for reading and writing; made where it is missing.
-
-    Raises:
-      ValueError: it is in use.
-    """
-    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            raise OSError("another file was renamed to it meanwhile")
-    except OSError as error:
-        file.close()
-        raise ValueError(f"{path} is in use by another server; end it, or name another") from error
-    return file
-
-
-def rows(journal: Journal) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows in order, each with the place that `read` takes; an incomplete last line is none.
-
-    Raises:
-      ValueError: a line before the last holds no object.
-    """
-    place = 0
-    journal.file.seek(0)
-    while (line := journal.file.readline()).endswith(b"\n"):
-        row = jsonl.row(line)
-        if row is None:
-            raise ValueError(f"{journal.file.name}: the line at byte {place} holds no JSON object")
-        start_of_line, place = place, place + len(line)
-        journal.size = place
-        yield start_of_line, row
-        journal.file.seek(place)
-
-
-def append(journal: Journal, row: dict[str, Any], *, sync: bool = True) -> int:
-    """Append a row, and with `sync` return once it is on the disk; its place.
-
-    Raises:
-      OSError: storage fails; the row is then not in the journal.
-    """
-    line, place = json.dumps(row).encode() + b"\n", journal.size
-    journal.file.seek(place)
-    journal.file.truncate()  # of a line that was cut short
-    journal.file.write(line)
-    journal.file.flush()
-    if sync:
-        os.fsync(journal.file.fileno())
-    journal.size += len(line)
-    return place
-
-
-def read(journal: Journal, place: int) -> dict[str, Any]:
-    """The row at a place."""
-    journal.file.seek(place)
-    row = jsonl.row(journal.file.readline())
-    assert row is not None
-    return row
-
-
-def to_text(raw: bytes) -> str:
-    """Bytes in a row."""
-    return base64.b64encode(raw).decode()
-
-
-def from_text(text: str) -> bytes:
-    """The bytes that `to_text` wrote."""
-    return base64.b64decode(text)
-
-
-def sync(journal: Journal) -> None:
-    """Return once all rows are on the disk."""
-    os.fsync(journal.file.fileno())
-
 
 _AT_ONCE = ("create_session", "create_sampling_session")
 """Kinds of requests that need no work."""
@@ -251,7 +134,7 @@ def start(
         that are missing or wrong.
       OSError: a file cannot be read or written.
     """
-    callers = tenants.of(config.keys, config.host)
+    callers = tenants.load(config.keys, config.host)
     if not config.run_dir:
         raise ValueError("--run-dir is missing; name a directory for the journal and the models")
     model = actor.model
@@ -301,9 +184,11 @@ def _continue(service: Service) -> None:
         operation, digest = _accepted(service, book, row)
         ledger.enter(book, operation, row["key"], digest)
         name = operation.owner
+        if ledger.finish_of(name) in service.places:  # its models are gone
+            continue
         if name in book.models and name not in done:
             done[name] = _restore(service, name)
-        if row["kind"] == "asample":
+        if row["kind"] in ("asample", "finish_session"):
             needed = operation.id not in service.places
         else:
             needed = row["kind"] not in _AT_ONCE and operation.seq > done[name]
@@ -379,12 +264,15 @@ def accept(service: Service, kind: str, raw: bytes, key: str = "", tenant: str =
             if before != digest:
                 raise Refused(400, f"{operation.id} was another request; send the next seq_id")
             return operation
+        if ledger.finish_of(operation.owner) in book.digests:
+            session = operation.owner.partition(":")[0]
+            raise Refused(400, f"session {session} was finished by its client; begin another")
         if operation.owner in service.lost and kind != "load_weights":
             raise Refused(400, service.lost[operation.owner])
         limits = service.tenants[tenant]
         if (config := ledger.model_made(book, operation)) is not None:
             size = functools.partial(learner.memory, service.actor.model, service.actor.params)
-            tenants.check_quota(limits, [m.config for m in book.models.values()], config, size)
+            tenants.check_quota(limits, ledger.models_held(book), config, size)
         most = min(limits.waiting or service.config.waiting, service.config.waiting)
         if len(service.queues.get(tenant, ())) >= most:
             raise Refused(429, f"{most} requests of this key wait; try again later")

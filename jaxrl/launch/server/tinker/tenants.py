@@ -61,7 +61,7 @@ class _Entry(BaseModel):
         return self
 
 
-def of(keys: str, host: str) -> dict[str, Tenant]:
+def load(keys: str, host: str) -> dict[str, Tenant]:
     """Those who may call, by name.
 
     Args:
@@ -105,7 +105,7 @@ def read(path: Path) -> dict[str, Tenant]:
         tenant = Tenant(digest=hashed or digest(key), **fields)
         if tenant.name in tenants:
             raise ValueError(f"{path}, line {n}: name {tenant.name!r} is taken; give another")
-        if any(tenant.digest == other.digest for other in tenants.values()):
+        if tenant.digest in {earlier.digest for earlier in tenants.values()}:
             raise ValueError(f"{path}, line {n}: another line has the same key; give another")
         tenants[tenant.name] = tenant
     if not tenants:
@@ -140,20 +140,20 @@ def digest(key: str) -> str:
 
 def find(tenants: Iterable[Tenant], key: str) -> Tenant | None:
     """The tenant with a key, in a time that does not depend on which."""
-    sent = digest(key)
-    matches = [tenant for tenant in tenants if hmac.compare_digest(tenant.digest, sent)]
+    key_digest = digest(key)
+    matches = [tenant for tenant in tenants if hmac.compare_digest(tenant.digest, key_digest)]
     return matches[0] if matches else None
 
 
 def check_quota(
-    tenant: Tenant, models: Sequence[Lora], more: Lora, size: Callable[[Lora], int]
+    tenant: Tenant, models: Sequence[Lora], config: Lora, size: Callable[[Lora], int]
 ) -> None:
     """Refuse a model beyond what a tenant may have.
 
     Args:
       tenant: who asks for it.
       models: that the tenant has.
-      more: the new one.
+      config: the new one.
       size: bytes of a model.
 
     Raises:
@@ -165,9 +165,9 @@ def check_quota(
     if tenant.memory_bytes is None:
         return
     used = sum(map(size, models))
-    if used + size(more) > tenant.memory_bytes:
+    if used + size(config) > tenant.memory_bytes:
         raise Refused(
             403,
-            f"the model takes {size(more)} bytes of memory; this key may have "
+            f"the model takes {size(config)} bytes of memory; this key may have "
             f"{tenant.memory_bytes} and has {used}; choose a smaller rank, {remedy}",
         )

@@ -142,9 +142,6 @@ def _refuse_unknown(message: Message, where: str) -> None:
 
 
 def _datum(message: Any, where: str) -> Datum:
-    for name in ("model_input_spans", "loss_fn_input_spans"):
-        if getattr(message, name):
-            raise ValueError(f"{where}.{name} (provenance) is not supported; leave it out")
     chunks = [
         _chunk(chunk, f"{where}.model_input[{i}]") for i, chunk in enumerate(message.model_input)
     ]

@@ -23,6 +23,7 @@ from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.launch.server import engine
 from jaxrl.launch.server.openai import CHOICES, COLDEST
 from jaxrl.launch.server.tinker import bodies, compaction, learner, ledger, wire
+from jaxrl.launch.server.tinker.journal import sync
 from jaxrl.launch.server.tinker.learner import Shape
 from jaxrl.launch.server.tinker.ledger import Operation, number_of
 from jaxrl.launch.server.tinker.service import (
@@ -31,7 +32,6 @@ from jaxrl.launch.server.tinker.service import (
     end,
     ledger_of,
     snapshot_path,
-    sync,
 )
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
@@ -221,7 +221,8 @@ def _attempt(service: Service, operations: Sequence[Operation]) -> bool:
                 end(service, operation.id, Answer("protobuf", raw))
         else:
             end(service, first.id, _execute(service, first))
-            _count(service, first.owner, first.seq)
+            if first.kind != "finish_session":
+                _count(service, first.owner, first.seq)
     except Exception as error:  # a bug must not leave callers waiting for ever
         traceback.print_exc()
         if len(operations) == 1:
@@ -275,7 +276,11 @@ def _count(service: Service, name: str, seq: int) -> None:
 
 
 def _execute(service: Service, operation: Operation) -> Answer:
-    """Do what changes or saves a model."""
+    """Do what changes or saves a model, or ends those of a session."""
+    if operation.kind == "finish_session":
+        for model in ledger.models_of(ledger_of(service, operation.owner), operation.owner):
+            service.learners.pop(model, None)
+        return _json({"type": "finish_session"})
     name, body, actor = operation.owner, operation.body, service.actor
     model, base = actor.model, actor.params
     entry = ledger_of(service, name).models[name]
