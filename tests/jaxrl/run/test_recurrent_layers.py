@@ -32,6 +32,27 @@ CONVOLUTION = dataclasses.replace(
     ),
 )  # fmt: skip
 
+BESIDE, CHUNKS, CHANNELS = (
+    dataclasses.replace(
+        FAMILIES[shape], vocab_size=byte_tokenizer.SIZE, family=family, max_positions=128, **more
+    )
+    for shape, family, more in (
+        ("beside", "falcon_h1", {}),
+        ("chunks", "llama4_text", {}),
+        (
+            "channels",
+            "kimi_linear",
+            {
+                "experts": Experts(
+                    4, 2, 8, shared_size=8, dense_layers=1, scoring="sigmoid",
+                    correction_bias=True, group_top=2,
+                )
+            },
+        ),
+    )
+)  # fmt: skip
+"""Llama 4 has no recurrent layers; its rows hold trees."""
+
 
 def changes(directory: Path, model: DecoderConfig = HYBRID, **further) -> dict:
     """A model of three layers, and what a run of it needs."""
@@ -55,10 +76,13 @@ def changes(directory: Path, model: DecoderConfig = HYBRID, **further) -> dict:
 
 @pytest.mark.broad
 @pytest.mark.exact("a run of recurrent layers that is killed equals an uninterrupted one")
-@pytest.mark.parametrize("model", [HYBRID, CONVOLUTION], ids=lambda model: model.family)
+@pytest.mark.parametrize(
+    "model", [HYBRID, CONVOLUTION, BESIDE, CHUNKS, CHANNELS], ids=lambda model: model.family
+)
 def test_kill_and_resume(model, tmp_path):
     """Log-probabilities of sampler and trainer agree, and the continued run is the other."""
-    settings = changes(tmp_path / "model", model)
+    trees = {"packing.share_prompts": not model.recurrent}
+    settings = changes(tmp_path / "model", model, **trees)
     tiny.finish(tiny.start(tmp_path / "straight", **settings))
     for row in metrics.read(tmp_path / "straight"):
         assert row["logp_gap_max"] < 1e-4 and row["grad_norm"] > 0
