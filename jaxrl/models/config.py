@@ -401,7 +401,8 @@ class DecoderConfig:
             and self.recurrent_layers != tuple(part == "mixer" for part in self.parts),
             "experts where parts are": bool(self.parts)
             and bool(self.experts) != ("experts" in self.parts),
-            "attention that is not latent": self.latent is not None,
+            "by_channel in delta where attention is latent": self.latent is not None
+            and not (self.delta and self.delta.by_channel),
         }
         if needs := [name for name, lacks in lacking.items() if lacks]:
             raise ValueError(f"recurrent_layers={self.recurrent_layers} needs {needs[0]}; add it")

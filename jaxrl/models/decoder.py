@@ -311,6 +311,7 @@ def outputs_first(params: Params) -> Params:
     inputs = {"q": 1, "k": 1, "v": 1, "o": 2, "gate": 1, "up": 1, "down": 1}
     inputs |= {"qkvz": 1, "ba": 1, "qkv": 1, "z": 1, "b": 1, "a": 1, "out": 2}
     inputs |= {"bcx": 1, "zxbcdt": 1, "output": 1, "projection": 1}
+    inputs |= {"decay_down": 1, "decay_up": 1, "z_down": 1, "z_up": 1}
 
     def turn(part: Params, axes: int) -> Params:
         def leaf(name: str, value: Any) -> Any:
@@ -339,7 +340,7 @@ def cast(params: Params, dtype: str) -> Params:
     """
     exempt_names = {
         "weight", "router", "router_bias", "correction", "sinks", "scales", "a_log", "dt_bias",
-        "conv", "conv_bias", "skip", "router_scale", "expert_scale",
+        "conv", "conv_bias", "q_conv", "k_conv", "v_conv", "skip", "router_scale", "expert_scale",
     }  # fmt: skip
 
     def leaf(path: tuple[Any, ...], a: jax.Array) -> jax.Array:

@@ -64,6 +64,10 @@ class Sides:
 
         return transformers.AutoModelForCausalLM
 
+    def text_model(self, model):
+        """What computes logits of a text."""
+        return model
+
     def ours(self, directory):
         same = huggingface.read_config(directory) == self.config
         return self.base[0] if same else self.ours_anew(directory)
@@ -83,7 +87,8 @@ class Sides:
         if any(report.values()):
             raise ValueError(f"transformers draws weights at random: {report}")
         with torch.no_grad():
-            return model.eval()(torch.tensor(TOKENS, dtype=torch.long)).logits[0].numpy()
+            text = self.text_model(model.eval())
+            return text(torch.tensor(TOKENS, dtype=torch.long)).logits[0].numpy()
 
 
 @pytest.fixture(autouse=True)
@@ -202,6 +207,36 @@ def test_keys_of_mamba(tmp_path):
             hf_config.read(raw | {key: value})
     with pytest.raises(ValueError, match=r"layer_types=\(\): give 3"):
         hf_config.read(rest)
+
+
+@pytest.mark.broad
+def test_keys_of_released_kimi_linear(tmp_path):
+    """Layers and sizes of the delta rule in a dict of their own, numbered from 1."""
+    tiny.make(*tiny.VARIANTS["kimi-linear"], tmp_path / "base")
+    raw = json.loads((tmp_path / "base/config.json").read_text())
+    linear = ("layer_types", "linear_head_dim", "linear_num_heads", "linear_conv_kernel_dim")
+    rest = {key: value for key, value in raw.items() if key not in linear}
+    layers = {"full_attn_layers": [3, 6], "kda_layers": [1, 2, 4, 5]}
+    sizes = {"head_dim": 8, "num_heads": 4, "short_conv_kernel_size": 4}
+    dense = {k: v for k, v in rest.items() if k != "mlp_layer_types"}
+    changes = {
+        "a dict": rest | {"linear_attn_config": layers | sizes},
+        "dense layers": dense | {"linear_attn_config": layers | sizes, "first_k_dense_replace": 1},
+        "sizes alone": raw | {"linear_attn_config": sizes},
+    }
+    sides = Sides(tmp_path / "base")
+    assert compare(sides, changes, tmp_path / "base", "kimi", None) == len(changes)
+    wrong = {
+        "linear_attn_config": sizes | layers | {"kda_layers": [1, 2]},
+        "mla_use_nope": False,
+        "attention_bias": True,
+        "num_key_value_heads": 2,
+        "moe_layer_freq": 2,
+        "mlp_layer_types": ["sparse", "dense"] * 3,
+    }
+    for key, value in wrong.items():
+        with pytest.raises(ValueError, match=key):
+            hf_config.read(rest | {key: value})
 
 
 @pytest.mark.broad

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from jaxrl.models import decoder
-from jaxrl.models.config import DecoderConfig, Experts, SideBySide
-from jaxrl.models.mixers import delta_rule, pattern, state_space
+from jaxrl.models.config import DecoderConfig, Experts, Latent, SideBySide
+from jaxrl.models.mixers import channel_delta, delta_rule, pattern, state_space
 from tests.models.test_extend import FAMILIES
 
 B, H, K, V = 2, 3, 8, 6
@@ -40,47 +40,59 @@ def _one_by_one(inputs, state, segment):
     for t in range(q.shape[1]):
         state = np.where((segment[:, t] == before)[:, None, None, None], state, 0)
         before = segment[:, t]
-        state = state * np.exp(g[:, t])[..., None, None]
+        decay = np.exp(g[:, t])[..., None]
+        state = state * (decay if g.ndim == 4 else decay[..., None])
         change = (v[:, t] - np.einsum("bhk,bhkv->bhv", k[:, t], state)) * beta[:, t, :, None]
         state = state + k[:, t, :, :, None] * change[:, :, None]
         out[:, t] = np.einsum("bhk,bhkv->bhv", q[:, t], state)
     return out, state
 
 
-@pytest.mark.sample(3, broad=3)
+def _by_feature(inputs):
+    """Decays of a head, another for each feature of its keys."""
+    q, k, v, g, beta = inputs
+    factors = np.random.default_rng(7).uniform(0, 2, (*g.shape, K)).astype(np.float32)
+    return q, k, v, g[..., None] * factors, beta
+
+
+@pytest.mark.sample(3, broad=5)
 @pytest.mark.exact("the gated delta rule in chunks equals one token at a time to 2e-6")
+@pytest.mark.parametrize("rule", [delta_rule, channel_delta])
 @pytest.mark.parametrize("alike", [False, True])
 @pytest.mark.parametrize("total, chunk", [(1, 8), (5, 8), (64, 64), (150, 64), (47, 16)])
-def test_chunks_equal_single_tokens(total, chunk, alike):
+def test_chunks_equal_single_tokens(total, chunk, alike, rule):
     """Segments begin anywhere; the incoming state reaches the first alone."""
     inputs = _inputs(total, alike=alike)
+    inputs = _by_feature(inputs) if rule is channel_delta else inputs
     rng = np.random.default_rng(1)
     state = rng.standard_normal((B, H, K, V)).astype(np.float32)
     starts = rng.random((B, total)) < 0.05
     starts[0, 0] = total == 5  # also at once
     segment = np.cumsum(starts, axis=1).astype(np.int32)
     expected, last = _one_by_one(inputs, state, segment)
-    got, end = delta_rule.run(*inputs, state, segment, chunk=chunk)
+    got, end = rule.run(*inputs, state, segment, chunk=chunk)
     np.testing.assert_allclose(got, expected, atol=2e-6 * max(1, np.abs(expected).max()))
     np.testing.assert_allclose(end, last, atol=2e-6 * max(1, np.abs(last).max()))
 
 
 @pytest.mark.exact("gradients of the gated delta rule in chunks equal those of single tokens")
-def test_gradients():
+@pytest.mark.parametrize("rule", [delta_rule, pytest.param(channel_delta, marks=pytest.mark.broad)])
+def test_gradients(rule):
     total = 40
     inputs, state = _inputs(total), np.ones((B, H, K, V), np.float32)
+    inputs = _by_feature(inputs) if rule is channel_delta else inputs
     segment = np.broadcast_to(np.arange(total) // 17, (B, total)).astype(np.int32)
     weight = np.random.default_rng(2).standard_normal((B, total, H, V))
 
     def chunked(inputs):
-        return jnp.sum(delta_rule.run(*inputs, state, segment, chunk=16)[0] * weight)
+        return jnp.sum(rule.run(*inputs, state, segment, chunk=16)[0] * weight)
 
     def single(inputs):
         def one(carry, xs):
             state, before = carry
             *token, now = xs
             state = jnp.where((now == before)[:, None, None, None], state, 0)
-            y, state = delta_rule.step(*token, state)
+            y, state = rule.step(*token, state)
             return (state, now), y
 
         xs = (*(jnp.moveaxis(a, 1, 0) for a in inputs), segment.T)
@@ -146,7 +158,7 @@ def _params(family="hybrid"):
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("family", ["hybrid", "mamba", "beside"])
+@pytest.mark.parametrize("family", ["hybrid", "mamba", "beside", "channels"])
 def test_gradients_at_zeros_are_finite(family):
     params = {**_params(family), "embed": jnp.zeros_like(_params(family)["embed"])}
 
@@ -162,7 +174,9 @@ def test_gradients_at_zeros_are_finite(family):
 
 @pytest.mark.sample(1, broad=1)
 @pytest.mark.exact("tokens of padding change no bit of a recurrent state, wherever they stand")
-@pytest.mark.parametrize("family", ["hybrid", "convolution", "mamba", "parts", "beside"])
+@pytest.mark.parametrize(
+    "family", ["hybrid", "convolution", "mamba", "parts", "beside", "channels"]
+)
 def test_padding_changes_no_state(family):
     config, rng = FAMILIES[family], np.random.default_rng(3)
     tokens = rng.integers(0, 31, (2, 12)).astype(np.int32)
@@ -231,6 +245,7 @@ def test_routing_above_dense_layers():
         ({"parts": ("attention",) * 5}, "parts that are mixers"),
         ({"parts": ("mixer", "attention", "mixer", "experts", "mixer")}, "experts where parts are"),
         ({"beside": SideBySide()}, "mamba in all layers"),
+        ({"latent": Latent(4, None, 4, 4, 4)}, "by_channel in delta"),
         ({"recurrent_layers": (True, False)}, "2 entries for num_layers=5"),
     ],
 )

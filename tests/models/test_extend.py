@@ -85,6 +85,13 @@ FAMILIES = {
         recurrent_layers=(True, False, True, False, True),
         experts=Experts(4, 2, 8, dense_layers=2),
     ),
+    "channels": DecoderConfig(
+        *(V, 16, 24, 3, 4, 4, 8),
+        rope_layers=(False,) * 3,
+        latent=Latent(8, q_rank=None, nope_dim=4, rope_dim=4, v_dim=6),
+        delta=DeltaRule(2, 2, 8, 8, taps=4, projections="apart", by_channel=True),
+        recurrent_layers=(True, False, True),
+    ),
     "mamba": DecoderConfig(
         *(V, 16, 24, 5, 4, 2, 8),
         residual_scale=0.5,

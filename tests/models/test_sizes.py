@@ -53,6 +53,8 @@ _GRANITE_TINY = {
     "mamba_d_head": 64,
     "mamba_d_state": 128,
 }
+_FALCON = {"mamba_d_ssm": 1536, "mamba_n_heads": 24, "mamba_d_head": 64, "mamba_d_state": 128}
+_MAVERICK = {"num_local_experts": 128, "interleave_moe_layer_step": 2, "use_qk_norm": False}
 _NEMOTRON_NANO = {
     "hybrid_override_pattern": "MEMEM*" + "EMEMEM*" * 4 + "EMEMEMEM*" + "EMEMEMEME",
     "mamba_num_heads": 64,
@@ -77,6 +79,10 @@ PUBLISHED = [
         _GRANITE_TINY | _TIED,
         6_939_037_248,
     ),
+    (("falcon_h1", 32784, 1024, 2048, 36, 8, 2, 64), _FALCON, 521_411_104),  # Falcon-H1-0.5B
+    (("llama4_text", 202048, 5120, 8192, 48, 40, 8, 128), {}, 107_769_861_120),  # Scout
+    (("llama4_text", 202048, 5120, 8192, 48, 40, 8, 128), _MAVERICK, 400_711_848_960),
+    (("kimi_linear", 163840, 2304, 9216, 27, 32, 32, 72), {}, 49_133_081_120),  # 48B-A3B
     (  # Nemotron 3 Nano 30B-A3B
         ("nemotron_h", 131072, 2688, 1856, 52, 32, 2, 128),
         _NEMOTRON_NANO,

@@ -7,8 +7,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxrl.models.checkpoints import families
 from jaxrl.models.checkpoints.families import NEXT_LAYER, Family, Raw
-from jaxrl.models.config import DecoderConfig, Experts, Latent
+from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, Latent
 
 _LATENT = {
     "attention/q_down": "self_attn.q_a_proj.weight",
@@ -191,6 +192,108 @@ def _write_glm4_lite(c: DecoderConfig) -> dict[str, Any]:
     }
 
 
+_KINDS = ("full_attention", "linear_attention")
+
+_DELTA = {
+    "head_dim": "linear_head_dim",
+    "num_heads": "linear_num_heads",
+    "short_conv_kernel_size": "linear_conv_kernel_dim",
+}
+"""Keys of Kimi Linear's `linear_attn_config`, and what transformers calls them."""
+
+
+def _kimi_types(raw: Raw, numbers: Raw) -> list[str]:
+    """The kind of each layer, as config.json lists them in one of two ways, or by default."""
+    total = raw["num_hidden_layers"]
+    if types := raw.get("layer_types"):
+        return list(types)
+    if not {"full_attn_layers", "kda_layers"} <= numbers.keys():
+        return [_KINDS[i == 0 or i % 4 > 0] for i in range(total)]
+    full, linear = ({*numbers[key]} for key in ("full_attn_layers", "kda_layers"))
+    if full | linear != {*range(1, total + 1)} or full & linear:
+        raise ValueError(
+            f"linear_attn_config={dict(numbers)!r:.200}: full_attn_layers and kda_layers must name "
+            f"each layer from 1 to {total} once"
+        )
+    return [_KINDS[i + 1 in linear] for i in range(total)]
+
+
+def _read_kimi(raw: Raw) -> dict[str, Any]:
+    """The fields of Kimi Linear: latent attention without positions among delta rules.
+
+    Raises:
+      ValueError: layers of another kind, biases, or fewer heads of keys.
+    """
+    numbers, total = raw.get("linear_attn_config") or {}, raw["num_hidden_layers"]
+    if raw["num_key_value_heads"] != raw["num_attention_heads"]:
+        raise ValueError(
+            f"num_key_value_heads={raw['num_key_value_heads']}: heads of latent attention share "
+            f"keys; set it to num_attention_heads={raw['num_attention_heads']}"
+        )
+    types = _kimi_types(raw, numbers)
+    families.require_kinds(types, total, _KINDS)
+    recurrent = tuple(kind == _KINDS[1] for kind in types)
+    size, heads, taps = (numbers.get(short, raw[key]) for short, key in _DELTA.items())
+    dense = raw["first_k_dense_replace"]
+    if kinds := raw.get("mlp_layer_types"):
+        dense = _dense_at_the_bottom(kinds)
+    return {
+        **_read_latent(raw),
+        "rope_interleaved": False,
+        "rope_scaling": None,
+        "rope_layers": (False,) * total,
+        "recurrent_layers": recurrent if any(recurrent) else (),
+        "delta": DeltaRule(heads, heads, size, size, taps, "apart", by_channel=True),
+        "experts": _read_corrected_experts(raw, dense_layers=min(dense, total)),
+    }
+
+
+def _write_kimi(c: DecoderConfig) -> dict[str, Any]:
+    d, e, dense = c.delta, c.experts, c.dense_layers
+    kinds = c.recurrent_layers or (False,) * c.num_layers
+    return {
+        **_write_latent(c),
+        "model_max_length": c.max_positions,
+        "layer_types": [_KINDS[recurrent] for recurrent in kinds],
+        "mlp_layer_types": ["dense"] * dense + ["sparse"] * (c.num_layers - dense),
+        "linear_attn_config": {
+            "head_dim": d.value_dim,
+            "num_heads": d.value_heads,
+            "short_conv_kernel_size": d.taps,
+            "full_attn_layers": [i + 1 for i, recurrent in enumerate(kinds) if not recurrent],
+            "kda_layers": [i + 1 for i, recurrent in enumerate(kinds) if recurrent],
+        },
+        "first_k_dense_replace": dense,
+        "num_experts": e.num_experts,
+        "num_experts_per_token": e.per_token,
+        "num_shared_experts": e.shared_size // e.size,
+        "moe_intermediate_size": e.size,
+        "moe_renormalize": e.normalize,
+        "moe_router_activation_func": "sigmoid",
+        "routed_scaling_factor": e.scale,
+        "num_expert_group": e.groups,
+        "topk_group": e.groups_per_token,
+        "mla_use_nope": True,
+    }
+
+
+_MOE, _MLP = "block_sparse_moe", ("gate", "up", "down")
+
+_KIMI = {
+    **_LATENT,
+    "mixer_norm/weight": "input_layernorm.weight",
+    **{f"mixer/{name}": f"self_attn.{name}_proj.weight" for name in "qkvb"},
+    **{f"mixer/{name}_conv": f"self_attn.{name}_conv1d.weight" for name in "qkv"},
+    "mixer/decay_down": "self_attn.f_a_proj.weight",
+    "mixer/decay_up": "self_attn.f_b_proj.weight",
+    "mixer/z_down": "self_attn.g_a_proj.weight",
+    "mixer/z_up": "self_attn.g_b_proj.weight",
+    "mixer/a_log": "self_attn.A_log",
+    "mixer/dt_bias": "self_attn.dt_bias",
+    "mixer/norm/weight": "self_attn.o_norm.weight",
+    "mixer/out": "self_attn.o_proj.weight",
+}
+
 _DEFAULTS = {"n_group": 1, "topk_group": 1, "norm_topk_prob": True, "rms_norm_eps": 1e-5}
 
 _INDEXED = {
@@ -257,6 +360,60 @@ GROUPED: Mapping[str, Family] = {
         window="none",
         read=_read_glm4,
         write=_write_glm4,
+        ignored=_IGNORED,
+    ),
+    "kimi_linear": Family(
+        "KimiLinearForCausalLM",
+        defaults={
+            **_DEFAULTS,
+            "intermediate_size": 9216,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "max_position_embeddings": 1048576,
+            "kv_lora_rank": 512,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+            "linear_head_dim": 128,
+            "linear_num_heads": 32,
+            "linear_conv_kernel_dim": 4,
+            "first_k_dense_replace": 1,
+            "n_routed_experts": 256,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 1024,
+            "routed_scaling_factor": 2.446,
+        },
+        refused={
+            "hidden_act": "silu",
+            "mla_use_nope": True,
+            "moe_layer_freq": 1,
+            "moe_router_activation_func": "sigmoid",
+        },
+        window="none",
+        read=_read_kimi,
+        write=_write_kimi,
+        aliases={
+            "model_max_length": "max_position_embeddings",
+            "num_experts": "n_routed_experts",
+            "num_local_experts": "n_routed_experts",
+            "num_shared_experts": "n_shared_experts",
+            "num_experts_per_token": "num_experts_per_tok",
+            "moe_renormalize": "norm_topk_prob",
+            "num_expert_group": "n_group",
+        },
+        names=_KIMI,
+        spellings={  # as transformers writes dense layers
+            f"{_MOE}.{name}_proj.weight": f"mlp.{name}_proj.weight" for name in _MLP
+        },
+        routed={
+            "mlp/router": f"{_MOE}.gate.weight",
+            "mlp/correction": f"{_MOE}.gate.e_score_correction_bias",
+            "mlp/gate": f"{_MOE}.experts.{{expert}}.w1.weight",
+            "mlp/up": f"{_MOE}.experts.{{expert}}.w3.weight",
+            "mlp/down": f"{_MOE}.experts.{{expert}}.w2.weight",
+            **{f"mlp/shared/{name}": f"{_MOE}.shared_experts.{name}_proj.weight" for name in _MLP},
+        },
         ignored=_IGNORED,
     ),
     "glm4_moe_lite": Family(

@@ -25,10 +25,7 @@ FAMILIES: Mapping[str, Family] = {
 ALIASES: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
 """Names of a `model_type` that are another's architecture, and that other."""
 
-_RECURRENT = "its layers keep a recurrent state"
-
 LACKING: Mapping[str, str] = {
-    "kimi_linear": _RECURRENT,
     "gemma3n_text": "it has several residual streams and sparse activations",
 }
 """What models have that the decoder has not, by their `model_type`."""

@@ -26,6 +26,7 @@ from jaxrl.models.layers import (
 )
 from jaxrl.models.linear import project
 from jaxrl.models.mixers import delta_net, gated_convolution, mamba
+from jaxrl.models.mixers.channel_delta import ChannelDeltaNet
 from jaxrl.models.mixers.delta_net import DeltaNet
 from jaxrl.models.mixers.gated_convolution import GatedConvolution
 from jaxrl.models.mixers.mamba import Mamba
@@ -36,13 +37,13 @@ def _norm(config: DecoderConfig) -> Norm:
     return Norm(config, (config.hidden_size,), ("embed",))
 
 
-Mixer = DeltaNet | GatedConvolution | Mamba
+Mixer = ChannelDeltaNet | DeltaNet | GatedConvolution | Mamba
 
 
 def _mixer(config: DecoderConfig) -> tuple[type[Mixer], Callable[[DecoderConfig, int], State]]:
     """The mixer of a decoder's recurrent layers, and what makes its state."""
     if config.delta:
-        return DeltaNet, delta_net.empty
+        return ChannelDeltaNet if config.delta.by_channel else DeltaNet, delta_net.empty
     if config.mamba:
         return Mamba, mamba.empty
     return GatedConvolution, gated_convolution.empty

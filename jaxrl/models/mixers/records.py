@@ -34,9 +34,20 @@ class DeltaRule:
     """Factor on how far a token moves the state; 2 lets it turn a key's value round."""
     norm_eps: float | None = None
     """Of the norm of what is read; None: as in the others."""
+    by_channel: bool = False
+    """Each feature of a key decays at its own rate (Kimi Linear)."""
 
     def __post_init__(self) -> None:
         _check_mixer("value_heads", self.value_heads, "key_heads", self.key_heads, self.taps)
+        if self.by_channel and (self.key_heads, self.key_dim, self.projections) != (
+            self.value_heads,
+            self.value_dim,
+            "apart",
+        ):
+            raise ValueError(
+                f"by_channel=True: {self} needs as many key heads as value heads, of one size, and "
+                "projections='apart'"
+            )
 
     @property
     def channels(self) -> int:

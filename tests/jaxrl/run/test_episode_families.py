@@ -63,7 +63,7 @@ PAIRS = {
     "granite-hybrid": "hermes", "granite-hybrid-dense": "hermes", "nemotron-h": "hermes",
     "deepseek-v32": "deepseek", "glm-moe-dsa": "hermes", "olmo-hybrid": "hermes",
     "olmo-hybrid-rope": "hermes", "falcon-h1": "hermes", "falcon-h1-norm": "hermes",
-    "llama4": "llama", "llama4-interleaved": "llama",
+    "llama4": "llama", "llama4-interleaved": "llama", "kimi-linear": "deepseek",
 }  # fmt: skip
 """Every variant of every family, with the format of calls that its template has."""
 
@@ -73,6 +73,7 @@ ALIKE = frozenset({
     "deepseek-v2", "phi3", "lfm2", "lfm2-moe", "granite-hybrid", "granite-hybrid-dense",
     "nemotron-h", "gemma4", "gemma4-moe", "deepseek-v32", "glm-moe-dsa", "olmo-hybrid",
     "olmo-hybrid-rope", "falcon-h1", "falcon-h1-norm", "llama4", "llama4-interleaved",
+    "kimi-linear",
 })  # fmt: skip
 """Variants whose layers are of the kinds of another's, or that shorter tests of runs play: these
 tests of them are slow ones."""

@@ -67,6 +67,12 @@ MODELS = [
         latent=Latent(8, q_rank=6, nope_dim=8, rope_dim=4, v_dim=6),
         experts=Experts(4, 2, 8, shared_size=8, dense_layers=1, **_CORRECTED),
     ),
+    _of_family("beside", "falcon_h1"),
+    _of_family("chunks", "llama4_text"),  # no recurrent layers; its rows hold trees
+    _of_family(
+        "channels", "kimi_linear",
+        experts=Experts(4, 2, 8, shared_size=8, dense_layers=1, group_top=2, **_CORRECTED),
+    ),
 ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ LAYOUT = sampler.SamplerConfig(slots=4, prefill_rows=4, prefill_piece=16, chunk=
 
 
 FAMILY = pytest.mark.parametrize(
-    "family", broad_except(("hybrid",), ("hybrid", "convolution", "mamba", "beside"))
+    "family", broad_except(("hybrid",), ("hybrid", "convolution", "mamba", "beside", "channels"))
 )
 
 

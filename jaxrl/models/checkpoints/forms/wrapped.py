@@ -76,6 +76,7 @@ WRAPPERS: Mapping[str, Wrapper] = {
         refused=("final_logit_softcapping",),
     ),
     "gemma4": Wrapper("gemma4_text"),
+    "llama4": Wrapper("llama4_text", tied=False, prefix="language_model.model."),
     "mistral3": Wrapper("mistral", refused=("layer_types",)),
     "internvl": Wrapper("qwen2"),
     "idefics3": _IDEFICS,

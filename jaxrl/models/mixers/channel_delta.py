@@ -1,0 +1,200 @@
+"""Kimi Delta Attention: the gated delta rule where each feature of a key decays at its own rate.
+
+A head's state `S` [K, V] maps keys to values. For decays g [K] of a token:
+
+    S = exp(g) S;  S = S + k (beta (v - k S));  y = q S
+
+Formula: `out(norm(y) * sigmoid(z))` for what the tokens read, y
+
+Paper: Kimi Team 2025, "Kimi Linear: An Expressive, Efficient Attention Architecture"
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.layers import Layout, Norm, _matrix, _vector
+from jaxrl.models.linear import project
+from jaxrl.models.mixers import convolution
+from jaxrl.models.mixers.delta_net import _EPS, _FASTEST, _SLOWEST
+from jaxrl.models.mixers.delta_rule import (
+    decays,
+    in_chunks,
+    out_of_chunks,
+    segments_in_chunks,
+)
+from jaxrl.models.mixers.memory import Recurrent
+
+CHUNK = 16
+"""Tokens that are computed together; decays between them take their square, for each feature."""
+
+_einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+
+
+def step(
+    q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array, beta: jax.Array, state: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """One token of each row, in fp32.
+
+    Args:
+      q, k: [B, H, K].
+      v: [B, H, V].
+      g: [B, H, K], logarithms of the decays; at most 0.
+      beta: [B, H], how far to move, in [0, 1]. A token of g = beta = 0 leaves the state as it is.
+      state: [B, H, K, V].
+
+    Returns:
+      What the token reads, [B, H, V], and the state after it.
+    """
+    state = state * jnp.exp(g)[..., None]
+    change = (v - _einsum("bhk,bhkv->bhv", k, state)) * beta[..., None]
+    state = state + k[..., None] * change[:, :, None]
+    return _einsum("bhk,bhkv->bhv", q, state), state
+
+
+def run(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    g: jax.Array,
+    beta: jax.Array,
+    state: jax.Array,
+    segment: jax.Array,
+    *,
+    chunk: int = CHUNK,
+) -> tuple[jax.Array, jax.Array]:
+    """Rows of tokens in chunks, in fp32: what `step` gives token by token.
+
+    Decays are multiplied over each span of tokens, feature by feature, since a quotient of two
+    products from the start of the chunk would overflow. The backward pass makes them again.
+
+    Args:
+      q, k, g: [B, T, H, K], see `step`.
+      v: [B, T, H, V].
+      beta: [B, T, H].
+      state: [B, H, K, V], before the tokens of segment 0.
+      segment: [B, T] int32, not decreasing along a row; every segment but 0 starts from zeros.
+      chunk: static; how many tokens are computed together.
+
+    Returns:
+      What the tokens read, [B, T, H, V], and the state after the last one.
+    """
+    total = q.shape[1]
+    chunk = min(chunk, total)
+    q, k, v, g, beta = (in_chunks(a, chunk) for a in (q, k, v, g, beta))
+    segment, carried = segments_in_chunks(segment, chunk)
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def advance(state: jax.Array, xs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        q, k, v, g, beta, segment, carried = xs
+        from_start, between = decays(jnp.swapaxes(g, -1, -2), segment[:, None, None])
+        reach = jnp.where(carried[:, None, :, None], jnp.swapaxes(from_start, -1, -2), 0)
+        keys = k * beta[..., None]
+        system = jnp.tril(_einsum("bhck,bhdk,bhkcd->bhcd", keys, k, between), -1)
+        right = v * beta[..., None] - _einsum("bhck,bhkv->bhcv", keys * reach, state)
+        change = jax.scipy.linalg.solve_triangular(
+            system + jnp.eye(k.shape[2], dtype=system.dtype), right, lower=True, unit_diagonal=True
+        )
+        scores = _einsum("bhck,bhdk,bhkcd->bhcd", q, k, between)
+        y = _einsum("bhck,bhkv->bhcv", q * reach, state)
+        y = y + _einsum("bhcd,bhdv->bhcv", scores, change)
+        entries = k * jnp.swapaxes(between[..., -1, :], -1, -2)
+        state = state * reach[:, :, -1, :, None] + _einsum("bhck,bhcv->bhkv", entries, change)
+        return state, y
+
+    state, y = jax.lax.scan(advance, state, (q, k, v, g, beta, segment, carried))
+    return out_of_chunks(y, total), state
+
+
+class ChannelDeltaNet(nnx.Module):
+    """Parameters of a recurrent layer's mixer, and its passes."""
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
+        c, d, depth = config.delta, config.hidden_size, 2 * config.num_layers
+        n, h = c.value_heads, c.value_dim
+        wide, heads, narrow = n * h, ("heads", "head_dim"), ("latent",)
+        self.config = config
+        self.q, self.k, self.v = (_matrix(rngs, (d, wide), ("embed", "channels")) for _ in range(3))
+        self.q_conv, self.k_conv, self.v_conv = (
+            convolution.taps(rngs, wide, c.taps) for _ in range(3)
+        )
+        self.b = _matrix(rngs, (d, n), ("embed", "heads"))
+        self.decay_down = _matrix(rngs, (d, h), ("embed", *narrow))
+        self.decay_up = _matrix(rngs, (h, n, h), (*narrow, *heads))
+        self.z_down = _matrix(rngs, (d, h), ("embed", *narrow))
+        self.z_up = _matrix(rngs, (h, n, h), (*narrow, *heads))
+        rate = jax.random.uniform(rngs.params(), (1, 1, n, 1), minval=_SLOWEST, maxval=_FASTEST)
+        axes = ("single", "single", "heads", "single")
+        self.a_log = nnx.Param(jnp.log(rate), axes=axes, inputs=0, batch=0)
+        self.dt_bias = _vector(1.0, (wide,), ("channels",))
+        self.norm = Norm(config, (h,), ("head_dim",))
+        self.out = _matrix(rngs, (n, h, d), (*heads, "embed"), inputs=2, depth=depth)
+
+    def train(self, x: jax.Array, segment: jax.Array, layout: Layout) -> jax.Array:
+        """Rows [B, T, D] of segments [B, T], which do not see each other, to the same."""
+        mixed, g, beta = self._project(x)
+
+        def core(taps: jax.Array, *rows: jax.Array) -> jax.Array:
+            mixed, g, beta, segment = rows
+            q, k, v = self._split(convolution.over_rows(mixed, taps, segment), mixed.dtype)
+            state = jnp.zeros((q.shape[0], *q.shape[2:], v.shape[-1]), jnp.float32)
+            return run(q, k, v, g, beta, state, segment)[0]
+
+        return self._finish(layout.by_rows(core)(self._taps(), mixed, g, beta, segment), x)
+
+    def extend(
+        self, x: jax.Array, memory: Recurrent, real: jax.Array
+    ) -> tuple[jax.Array, Recurrent]:
+        """The next tokens [S, T, D] of sequences, to the same, and what is then remembered.
+
+        The tokens that are `real` [S, T] come first in their rows; the others change nothing.
+        """
+        mixed, g, beta = self._project(x)
+        count = jnp.sum(real, axis=1)
+        mixed, inputs = convolution.over_pieces(mixed, self._taps(), memory.inputs, count)
+        q, k, v = self._split(mixed, x.dtype)
+        g, beta = jnp.where(real[..., None, None], g, 0), jnp.where(real[..., None], beta, 0)
+        if x.shape[1] == 1:
+            y, state = step(*(a[:, 0] for a in (q, k, v, g, beta)), memory.state)
+            y = y[:, None]
+        else:
+            zeros = jnp.zeros(x.shape[:2], jnp.int32)
+            y, state = run(q, k, v, g, beta, memory.state, zeros)
+        return self._finish(y, x), Recurrent(state, inputs)
+
+    def _project(self, x: jax.Array) -> tuple[jax.Array, ...]:
+        """Of [B, T, D]: queries, keys and values [B, T, C], and in fp32 decays [B, T, H, K] and
+        strides [B, T, H]."""
+        matrices = (self.q, self.k, self.v)
+        mixed = jnp.concatenate([project(x, p.get_value()) for p in matrices], axis=-1)
+        a = project(project(x, self.decay_down.get_value()), self.decay_up.get_value())
+        bias = self.dt_bias[...].astype(jnp.float32).reshape(a.shape[-2:])
+        rate = jnp.exp(self.a_log[...].astype(jnp.float32))
+        g = -rate * jax.nn.softplus(a.astype(jnp.float32) + bias)
+        beta = jax.nn.sigmoid(project(x, self.b.get_value()).astype(jnp.float32))
+        return mixed, g, beta
+
+    def _taps(self) -> jax.Array:
+        taps = [p[...][:, 0] for p in (self.q_conv, self.k_conv, self.v_conv)]
+        return jnp.concatenate(taps).astype(jnp.float32)
+
+    def _split(self, mixed: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, ...]:
+        """Queries, keys and values [B, T, H, K], in fp32, from what was convolved."""
+        c = self.config.delta
+        mixed = jax.nn.silu(mixed).astype(dtype).astype(jnp.float32)
+        mixed = mixed.reshape(*mixed.shape[:2], 3, c.value_heads, c.value_dim)
+        q, k, v = (mixed[:, :, i] for i in range(3))
+        q, k = (a * jax.lax.rsqrt(jnp.sum(a * a, axis=-1, keepdims=True) + _EPS) for a in (q, k))
+        return q * c.key_dim**-0.5, k, v
+
+    def _finish(self, y: jax.Array, x: jax.Array) -> jax.Array:
+        """The mixer's output of what was read [B, T, H, V], gated by what came in [B, T, D]."""
+        z = project(project(x, self.z_down.get_value()), self.z_up.get_value())
+        y = self.norm(y.astype(x.dtype).astype(jnp.float32))
+        y = (y * jax.nn.sigmoid(z.astype(jnp.float32))).astype(x.dtype)
+        return project(y, self.out.get_value(), inputs=2)
