@@ -17,7 +17,6 @@ from jaxrl.models import attention, decoder
 from jaxrl.models.config import DecoderConfig, Kernel
 from jaxrl.models.decoder import Params
 
-
 _TABLE = ("inputs", "embed")
 
 

@@ -25,7 +25,7 @@ from jaxrl.models.lora import LoraConfig
 from jaxrl.models.mixers import pattern
 from jaxrl.random_streams import RunStream
 from jaxrl.record import account, storage
-from jaxrl.rollout import files, recurrent, tasks
+from jaxrl.rollout import files, tasks
 from jaxrl.sampling.logits import Guide, keep
 from jaxrl.training import trainable
 from jaxrl.types import Params
@@ -160,11 +160,10 @@ def describe_writer(
     """As `describe`, of a model that is to write text on the devices of this process.
 
     Raises:
-      ValueError: as `describe`, a reward model, or recurrent layers on several devices.
+      ValueError: as `describe`, or a reward model.
     """
     model, tokenizer = describe(config, trust=trust)
     require_text(model, config.model)
-    recurrent.check_devices(model)
     return model, tokenizer
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import jax
-
 from jaxrl.config import Config, stages
+from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
 
 
@@ -38,28 +37,10 @@ def check_reader(config: Config, model: DecoderConfig, name: str) -> None:
         _refuse(repr(name), _unreadable(config))
 
 
-def check_devices(model: DecoderConfig) -> None:
-    """Refuse several devices where layers are recurrent.
-
-    Raises:
-      ValueError: there are several.
-    """
-    if model.recurrent:
-        _refuse(model.family, _several_devices())
-
-
 def _refuse(name: str, settings: Iterable[tuple[str, str]]) -> None:
     """Refuse the first of the settings that a model of this name does not work with."""
     for setting, why in settings:
         raise ValueError(f"{setting}: {name} has recurrent layers, {why}")
-
-
-def _several_devices() -> Iterator[tuple[str, str]]:
-    if jax.device_count() > 1:
-        yield (
-            f"{jax.device_count()} devices",
-            "which are computed on one device alone; run on one",
-        )
 
 
 def _unreadable(config: Config) -> Iterator[tuple[str, str]]:
@@ -69,22 +50,18 @@ def _unreadable(config: Config) -> Iterator[tuple[str, str]]:
             "packing.share_prompts=True",
             "which read no trees of prompts; set it to false",
         )
-    yield from _several_devices()
+    for axis in mesh.axes_of("sequence", tuple(config.mesh.rules.items())):
+        if (size := getattr(config.mesh, axis)) > 1:
+            yield (
+                f"mesh.{axis}={size}",
+                "which go along whole rows, and this axis cuts them; set it to 1, and fsdp, data "
+                "or tensor to more",
+            )
 
 
 def _refused(config: Config) -> Iterator[tuple[str, str]]:
     """Settings, and why they are refused, with the remedy."""
     yield from _unreadable(config)
-    if config.lora.base != "plain":
-        yield (
-            f"lora.base={config.lora.base!r}",
-            "whose projections are not quantised; set it to 'plain'",
-        )
-    if config.sampling.weights != "trained":
-        yield (
-            f"sampling.weights={config.sampling.weights!r}",
-            "whose projections are not quantised; set it to 'trained'",
-        )
     if config.sampler.most_drafted:
         yield (
             f"sampler.drafts={config.sampler.drafts!r}",

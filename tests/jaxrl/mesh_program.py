@@ -2,7 +2,8 @@
 
     python -m tests.jaxrl.mesh_program '{"name": {"fsdp": 8}}' [FAMILY]
 
-FAMILY is a model of `tests.models.test_extend`. With the variables of `jaxrl.mesh.distributed`, it is one of several processes, and trains only.
+FAMILY is a model of `tests.models.test_extend`. With the variables of `jaxrl.mesh.distributed`, it
+is one of several processes, and trains only.
 
 Run in a process of its own: XLA_FLAGS fix the number of devices when JAX starts.
 """

@@ -9,6 +9,8 @@ import math
 import re
 
 import jax
+import jax.ad_checkpoint
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding
@@ -22,7 +24,7 @@ from jaxrl.launch.planning.command import PlanConfig
 from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder
-from jaxrl.models.config import DecoderConfig, Experts, LayerKinds
+from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, LayerKinds, Mamba2
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import placement
 from jaxrl.run.extension import context, extension_state, open_extensions
@@ -392,10 +394,17 @@ def test_warnings_name_what_does_not_divide():
     ]
 
 
-@pytest.mark.sample(2, broad=3)
+@pytest.mark.sample(2, broad=6)
 @pytest.mark.parametrize(
     ("name", "billions"),
     [
+        ("qwen3.5-27b", 26.90),
+        ("qwen3.5-35b-a3b", 34.66),
+        ("qwen3.5-397b-a17b", 396.35),
+        ("gpt-oss-20b", 20.91),
+        ("gpt-oss-120b", 116.83),
+        ("glm-4.5-air", 106.85),
+        ("nemotron-3-nano-30b-a3b", 31.58),
         ("llama-3-8b", 8.03),
         ("llama-3-405b", 405.85),
         ("qwen3-32b", 32.76),
@@ -410,6 +419,76 @@ def test_warnings_name_what_does_not_divide():
 def test_published_shapes_have_their_sizes(name, billions):
     leaves = jax.tree.leaves(decoder.abstract(command.describe(Config(model=name)))[0])
     assert sum(math.prod(leaf.shape) for leaf in leaves) / 1e9 == pytest.approx(billions, abs=0.01)
+
+
+@pytest.mark.broad
+@pytest.mark.parity
+@pytest.mark.exact("a published shape has as many parameters as transformers gives it")
+@pytest.mark.parametrize("name", [n for n in shapes.SHAPES if "llama" not in n])
+def test_published_shapes_have_the_parameters_that_transformers_gives_them(name):
+    torch, transformers = map(pytest.importorskip, ("torch", "transformers"))
+    raw = dict(shapes.SHAPES[name])
+    config = transformers.AutoConfig.for_model(raw.pop("model_type"), **raw)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    model.tie_weights()
+    # what corrects a router and the factor of a layer are no parameters there
+    further = ("e_score_correction_bias", "layer_scalar")
+    buffers = [b for n, b in model.named_buffers() if n.endswith(further)]
+    count = sum(tensor.numel() for tensor in [*model.parameters(), *buffers])
+    leaves = jax.tree.leaves(decoder.abstract(shapes.read(name))[0])
+    assert sum(math.prod(leaf.shape) for leaf in leaves) == count
+
+
+WIDE = DecoderConfig(64, 64, 160, 4, num_heads=8, num_kv_heads=2, head_dim=16)
+MAMBA = Mamba2(8, 16, groups=2, state=16, taps=4)
+RECURRENT = (True, True, True, False)
+SAVED = {
+    "attention": {},
+    "experts": {"experts": Experts(8, 2, 48, shared_size=64, dense_layers=1)},
+    "delta rule": {
+        "delta": DeltaRule(4, 8, 16, 16, taps=4, projections="joined"),
+        "recurrent_layers": RECURRENT,
+        "attention_gate": True,
+    },
+    "mamba": {"mamba": MAMBA, "recurrent_layers": RECURRENT},
+    "convolution": {"convolution": 3, "recurrent_layers": RECURRENT},
+    "parts": {
+        "mamba": MAMBA,
+        "recurrent_layers": (True, False, False, False),
+        "parts": ("mixer", "experts", "attention", "mlp"),
+        "experts": Experts(8, 2, 48, shared_size=64),
+        "activation": "relu",
+        "self_gated": True,
+    },
+    "kinds": {
+        "sliding_window": 40,
+        "local_layers": (True, True, False, True),
+        "kinds": LayerKinds(32, 1, sharing=1, sharing_mlp_size=320),
+    },
+}
+"""Fields of models whose layers keep different numbers for the backward pass."""
+
+
+@pytest.mark.sample(2, broad=3)
+@pytest.mark.parametrize("remat", ["none", "dots"])
+@pytest.mark.parametrize("name", SAVED)
+def test_what_a_layer_keeps_is_about_what_jax_keeps(name, remat, capsys):
+    """Within two fifths of the numbers of the forward pass that JAX saves for the backward."""
+    model, row = dataclasses.replace(WIDE, **SAVED[name]), 256
+    index = jnp.arange(row)[None]
+
+    def loss(params: decoder.Params) -> jax.Array:
+        rows = (index, jnp.full((1, row), row))
+        return jnp.sum(decoder.hidden(model, params, index % 64, *rows, remat=remat))
+
+    jax.ad_checkpoint.print_saved_residuals(loss, decoder.abstract(model)[0])
+    lines = capsys.readouterr().out.splitlines()
+    # zeros of a `where` are listed, and are constants
+    arrays = [re.match(r"f32\[([\d,]+)\]", x) for x in lines if not re.search("argument|_where", x)]
+    kept = sum(math.prod(map(int, shape[1].split(","))) for shape in arrays if shape)
+    estimate = roofline.saved(model, remat, row, 1, scores=True)
+    assert 0.6 < estimate / (kept / row) < 1.4
 
 
 def test_a_config_json_alone_is_enough_and_an_unknown_name_lists_the_known(tmp_path):

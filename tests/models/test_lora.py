@@ -14,6 +14,7 @@ from jaxrl.models import decoder, head, linear, lora, quantize
 from jaxrl.models.checkpoints import peft
 from jaxrl.models.config import DecoderConfig, Experts, Latent
 from jaxrl.models.lora import LoraConfig
+from tests.models.test_extend import FAMILIES
 
 SMALL = dict(vocab_size=17, hidden_size=32, intermediate_size=48, num_layers=2, num_heads=4)
 DENSE = DecoderConfig(**SMALL, num_kv_heads=2, head_dim=8)
@@ -24,6 +25,11 @@ MIXED = DecoderConfig(  # latent attention, a dense layer below experts
     latent=Latent(kv_rank=16, q_rank=None, nope_dim=8, rope_dim=4, v_dim=8),
     experts=Experts(num_experts=4, per_token=2, size=16, shared_size=16, dense_layers=1),
 )
+QUANTIZED = [
+    ("hybrid", "nf4"), ("mamba", "int8"), ("convolution", "nf4"), ("parts", "int8"),
+    ("kinds", "nf4"),
+]  # fmt: skip
+"""Models whose layers are of several kinds, and what their base is held in."""
 TOKENS = jax.random.randint(jax.random.key(7), (1, 9), 0, 17)
 POSITIONS = jnp.arange(9)[None]
 
@@ -41,7 +47,7 @@ def _trained(model, params, config):
     return jax.tree.map(lambda x: x + 0.1 * jax.random.normal(next(keys), x.shape), fresh)
 
 
-@pytest.mark.sample(1, broad=1)
+@pytest.mark.sample(1, broad=6)
 @pytest.mark.exact("adapters beside, merged into and sampled over their base agree to 1e-5")
 @pytest.mark.parametrize(
     ("model", "dora", "kind"),
@@ -50,8 +56,9 @@ def _trained(model, params, config):
         pytest.param(DENSE, True, "int8", marks=pytest.mark.broad),
         pytest.param(MIXED, False, "nf4", marks=pytest.mark.broad),
         pytest.param(MIXED, True, None, marks=pytest.mark.broad),
+        *(pytest.param(FAMILIES[f], False, k, marks=pytest.mark.broad) for f, k in QUANTIZED),
     ],
-    ids=["lora", "dora-int8", "experts-lora-nf4", "latent-dora"],
+    ids=["lora", "dora-int8", "experts-lora-nf4", "latent-dora", *map("-".join, QUANTIZED)],
 )
 def test_adapters_over_any_base(model, dora, kind):
     """Fresh adapters change nothing; trained ones equal their merge and reach the sampler."""

@@ -201,17 +201,20 @@ def _attention_or_mixer(
 
 
 def _mixer(config: DecoderConfig) -> tuple[float, float]:
-    """The same of a recurrent layer, whose chunks keep a matrix of each head and a state."""
+    """The same of a recurrent layer: a state a chunk, and matrices of a chunk's pairs of tokens.
+
+    How often each is kept was counted in what JAX saves.
+    """
     delta, mamba, d = config.delta, config.mamba, config.hidden_size
     if delta:
-        heads, size, channels = delta.value_heads, delta.value_dim, delta.channels
-        key, chunk = delta.key_dim, delta_rule.CHUNK
-        state = 3 * chunk + 2 * (key + size) + key * size / chunk
-        return channels + heads * (size + 2), 3 * channels + heads * (state + size)
+        key, value, chunk = delta.key_dim, delta.value_dim, delta_rule.CHUNK
+        dots = delta.channels + delta.value_heads * (value + 2)
+        pairs, state = 6 * chunk + 6 * (key + value), key * value / chunk
+        return dots, 5 * delta.channels + delta.value_heads * (pairs + state)
     if mamba:
-        state = 2 * state_space.CHUNK + mamba.state * mamba.head_dim / state_space.CHUNK
-        wide = 3 * mamba.channels + 2 * mamba.size
-        return mamba.size + mamba.channels + mamba.heads, wide + mamba.heads * state
+        pairs, state = 2 * state_space.CHUNK, mamba.state * mamba.head_dim / state_space.CHUNK
+        wide = 6 * mamba.channels + 5 * mamba.size
+        return mamba.size + mamba.channels + mamba.heads, wide + mamba.heads * (pairs + state)
     return 3 * d, (config.convolution + 1) * d
 
 

@@ -22,7 +22,7 @@ from jaxrl.mesh import layouts, mesh
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import attention, decoder
 from jaxrl.run import placement
-from tests.jaxrl import tiny
+from tests.jaxrl import mesh_program, tiny
 from tests.jaxrl.batches import MODEL, batch
 
 ROOT = Path(__file__).parents[3]
@@ -48,10 +48,10 @@ AXES = {
 }
 
 
-def run(meshes: dict[str, dict[str, int]]) -> dict[str, dict]:
+def run(meshes: dict[str, dict[str, int]], family: str = "") -> dict[str, dict]:
     """What `mesh_program` reports of each mesh."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.jaxrl.mesh_program", json.dumps(meshes)],
+        [sys.executable, "-m", "tests.jaxrl.mesh_program", json.dumps(meshes), family],
         cwd=ROOT,
         env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": UNOPTIMISED + tiny.xla_flags(8)},
         stdout=subprocess.PIPE,
@@ -109,10 +109,18 @@ def test_every_axis_alone_and_together():
     check(AXES)
 
 
-def check(meshes: dict[str, dict[str, int]]) -> None:
+@pytest.mark.exact("an update of layers of several kinds on a mesh equals that of one device")
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["hybrid", "mamba", "convolution", "parts", "kinds"])
+def test_layers_of_several_kinds(family):
+    """To 1e-4, as a recurrence sums more than attention does."""
+    check({"tensor, fsdp": MESHES["tensor, fsdp"]}, family, atol=1e-4)
+
+
+def check(meshes: dict[str, dict[str, int]], family: str = "", *, atol: float = 1e-5) -> None:
     """An update on each of the meshes is that of one device."""
-    for name, report in run(meshes).items():
-        assert report["difference"] < 1e-5, name
+    for name, report in run(meshes, family).items():
+        assert report["difference"] < atol, name
         assert report["same_tokens"], name
 
 
@@ -185,6 +193,42 @@ def sinks_on_meshes():
 @pytest.mark.broad
 def test_attention_sinks_lie_with_their_heads():
     program = "from tests.jaxrl.mesh import test_mesh; test_mesh.sinks_on_meshes()"
+    flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": UNOPTIMISED + tiny.xla_flags(8)}
+    subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=os.environ | flags, check=True, timeout=900
+    )
+
+
+def table_on_meshes() -> None:
+    """Rows of a table that is split, and its gradient; devices gather tokens and none of it."""
+    model = mesh_program.model_of("kinds", {})
+    table = decoder.init(model, jax.random.key(0))["inputs"]["embed"]
+    tokens = np.random.default_rng(0).integers(0, len(table), (16, 8)).astype(np.int32)
+    factors = jax.random.normal(jax.random.key(1), (*tokens.shape, table.shape[1]))
+
+    def loss(table: jax.Array, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+        rows = layouts.layout(model).look_up(table, tokens, jnp.bfloat16).astype(jnp.float32)
+        return jnp.sum(jnp.sin(rows) * factors), rows
+
+    change = jax.value_and_grad(loss, has_aux=True)
+    (_, rows), gradient = jax.jit(change)(table, tokens)
+    for sizes in ({"fsdp": 8}, {"fsdp": 2, "tensor": 2, "context": 2}):
+        with jax.set_mesh(mesh.make(MeshConfig(**sizes))):
+            where = mesh.param_shardings(model, jax.sharding.get_mesh())["inputs"]["embed"]
+            split = jax.device_put(table, where)
+            program = jax.jit(change, out_shardings=(None, where)).lower(split, tokens).compile()
+            (_, got), got_gradient = program(split, tokens)
+        np.testing.assert_array_equal(got, rows)
+        np.testing.assert_allclose(got_gradient, gradient, atol=1e-5)
+        sent = mesh_program.collectives(program.as_text())
+        gathered = max(size for kind, size in sent if kind == "all-gather")
+        assert gathered <= tokens.size < table.size // 8
+
+
+@pytest.mark.exact("rows of a table that devices share, and its gradient, are those of one device")
+@pytest.mark.broad
+def test_a_table_is_looked_up_where_it_lies():
+    program = "from tests.jaxrl.mesh import test_mesh; test_mesh.table_on_meshes()"
     flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": UNOPTIMISED + tiny.xla_flags(8)}
     subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=os.environ | flags, check=True, timeout=900

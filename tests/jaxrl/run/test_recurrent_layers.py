@@ -10,12 +10,11 @@ from typing import Any
 import jax
 import pytest
 
-from jaxrl.launch.inspect import evaluate, sample
 from jaxrl.models import decoder
 from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, Latent, LayerKinds
 from jaxrl.record import metrics
-from jaxrl.rollout import policy, recurrent
+from jaxrl.rollout import recurrent
 from jaxrl.run import assemble
 from tests.jaxrl import tiny
 from tests.models import byte_tokenizer
@@ -116,8 +115,8 @@ def test_kill_and_resume(model, tmp_path):
     "further, match",
     [
         ({"packing.share_prompts": True}, "share_prompts=True: qwen3_5_text has recurrent layers"),
-        ({"lora.rank": 2, "lora.base": "int8"}, "lora.base='int8'.*not quantised"),
-        ({"sampling.weights": "int8"}, "sampling.weights='int8'.*not quantised"),
+        ({"mesh.context": 2}, "mesh.context=2: .* go along whole rows"),
+        ({"mesh.tensor": 2, "mesh.rules": {"sequence": "tensor"}}, "mesh.tensor=2: .* whole rows"),
         ({"rollout.chunks.size": 3}, "chunks"),
         ({"sampler.drafts": "lookup"}, "sampler\\.drafts=.lookup"),
     ],
@@ -147,13 +146,27 @@ def test_readers_of_rows_are_asked_too(tmp_path):
     recurrent.check_reader(config, FAMILIES["latent"], "Ann")
 
 
+@pytest.mark.parametrize(
+    "further",
+    [
+        {"mesh.fsdp": 2, "mesh.tensor": 2},
+        {"mesh.context": 2, "mesh.rules": {"sequence": "-", "batch": "fsdp+context"}},
+        {"lora.rank": 2, "lora.base": "nf4"},
+        {"sampling.weights": "int8"},
+    ],
+)
+def test_what_recurrent_layers_can_have(tmp_path, further):
+    recurrent.check(tiny.config(tmp_path, **{"packing.share_prompts": False} | further), HYBRID)
+
+
 @pytest.mark.broad
-def test_several_devices_are_refused_wherever_a_model_is_opened(tmp_path, monkeypatch, capsys):
-    changes(tmp_path / "model")
-    name = str(tmp_path / "model")
-    monkeypatch.setattr(jax, "device_count", lambda: 2)
-    assert sample.main([name, "--prompt", "a"]) == 2
-    assert evaluate.main([name, "--task", "tests.digests:coin"]) == 2
-    assert capsys.readouterr().err.count("2 devices: qwen3_5_text has recurrent layers") == 2
-    with pytest.raises(ValueError, match="2 devices"):
-        policy.create(policy.config_of(name), None)
+@pytest.mark.exact("a run of recurrent layers on four devices equals that on one to 1e-4")
+def test_several_devices(tmp_path):
+    """Over an int8 base, with the weights split, and the same tokens sampled."""
+    settings = changes(tmp_path / "model", **{"lora.rank": 2, "lora.base": "int8"})
+    tiny.finish(tiny.start(tmp_path / "one", **settings))
+    meshed = settings | {"mesh.data": 2, "mesh.fsdp": 2}
+    tiny.finish(tiny.start(tmp_path / "four", devices=4, **meshed))
+    for row in metrics.read(tmp_path / "four"):
+        assert row["logp_gap_max"] < 1e-4 and row["grad_norm"] > 0
+    assert tiny.close(tmp_path / "one", tmp_path / "four", atol=1e-4)
