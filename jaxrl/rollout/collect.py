@@ -1,17 +1,18 @@
 """A step's experience: draws problems, drives their rollouts, and chooses the groups to train on.
 
-Which groups begin and which make a batch is decided by `jaxrl.rollout.schedule`. Three settings of
-`RolloutConfig` combine freely: `in_flight` (a step takes the groups that finish first, and the
-others continue in the next step, without a bound on the lag), `oversampling` (groups whose rewards
-are all equal are replaced, DAPO's dynamic sampling, in rounds) and `chunks`. Every finished group
-is reported to the source of its problem, so curricula learn from all of them.
+Which groups begin and which make a batch is decided by `jaxrl.rollout.schedule`. A step is sampled
+in turns with training, which is a schedule without a bound on the lag, or as
+`jaxrl.rollout.asynchronous` has it. In turns, three settings of `RolloutConfig` combine freely:
+`in_flight` (a step takes the groups that finish first, and the others continue in the next step),
+`oversampling` (groups whose rewards are all equal are replaced, DAPO's dynamic sampling, in rounds)
+and `chunks`. Every finished group is reported to the source of its problem, so curricula learn from
+all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,19 +23,19 @@ from jaxrl.data.scoring.pool import Pool
 from jaxrl.data.selection import curriculum, sampling_rounds
 from jaxrl.data.types import Problem, Task
 from jaxrl.random_streams import RunStream
+from jaxrl.record.jsonl import StepLog
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import drive, episodes, programs, tasks
-from jaxrl.rollout.drive import Chunk, Group, OpenGroups
+from jaxrl.rollout.drive import Chunk, Drive, Group, OpenGroups, Pending, RequestId
 from jaxrl.rollout.engine import Local, Open
 from jaxrl.rollout.experience import Collector, Experience
-from jaxrl.rollout.flight import Flight, trained
+from jaxrl.rollout.flight import Batch, Flight, Weights
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Context, Program
-from jaxrl.rollout.schedule import Admit, Limits, Trained
+from jaxrl.rollout.schedule import Limits
 from jaxrl.rollout.selection import Drawn, Source
 from jaxrl.sampling import constraints
 from jaxrl.sampling.constraints import Matchers
-from jaxrl.sampling.logits import Guide
 from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.sampling.slots import Features
 from jaxrl.sampling.work import Setup
@@ -42,16 +43,48 @@ from jaxrl.sampling.worlds import World
 from jaxrl.types import Params
 
 
-class Weights(NamedTuple):
-    """What a step samples with; constant during the step."""
+class Way(NamedTuple):
+    """How the steps of a flight are sampled."""
 
-    params: Params
-    """As the sampler reads them."""
-    guide: Guide
-    version: int
-    """Updates done, stamped on each token."""
-    step: int
-    """Steps done, the unit of the schedule."""
+    sample: Callable[[Weights, Timer], tuple[Batch, dict[str, float]]]
+    """A batch, and metrics of how it was sampled."""
+    halt: Callable[[], None]
+    """Ends what is sampled while the policy is trained; until then the flight may change."""
+
+
+def limits(config: Config) -> Limits:
+    """The limits of a run's schedule; in turns, the lag has no bound."""
+    prompts, settings = config.rollout.prompts, config.asynchronous
+    if settings.staleness is None:
+        return Limits(prompts, None, round(prompts * config.rollout.in_flight), "finished")
+    return Limits(prompts, settings.staleness, settings.in_flight, settings.order)
+
+
+def in_turns(flight: Flight, weights: Weights, timer: Timer, log: Callable[[Chunk], None]) -> Batch:
+    """A batch of groups that training waits for; nothing is sampled after it.
+
+    Args:
+      flight: changed in place.
+      weights: of the step.
+      timer: given the seconds of `sample` and `score`, see `drive.advance`.
+      log: called with each chunk of decoding.
+
+    Raises:
+      RuntimeError: nothing is left to sample, and no batch is complete.
+    """
+    with timer("sample"):
+        flight.start(weights)
+        flight.admit()
+        sampler = flight.drive if flight.batch is None else None
+    if sampler is not None:
+        enough = flight.limits.groups_per_step
+        drive.advance(sampler, enough=enough, version=weights.version, timer=timer, log=log)
+    flight.stop()
+    if flight.batch is None:
+        raise RuntimeError(
+            f"step {weights.step + 1}: nothing is being sampled and no batch is complete"
+        )
+    return flight.batch
 
 
 def open_rollouts(
@@ -64,11 +97,12 @@ def open_rollouts(
     *,
     room: int = 0,
     open_engine: Open = Local,
-    log: Callable[[int, Sequence[Chunk]], None] = lambda step, chunks: None,
+    record: StepLog | None = None,
+    open_way: Callable[[Flight], Way] | None = None,
 ) -> Collector[[Weights, Timer]]:
-    """The experience of a run or of a stage of it, from its start, in turns with training.
+    """The experience of a run or of a stage of it, from its start.
 
-    A step has `rollout.prompts` groups, sampled with its weights.
+    A step has `rollout.prompts` groups.
 
     Args:
       config: of the stage.
@@ -79,90 +113,92 @@ def open_rollouts(
       program: makes a group of one.
       room: tokens that the program adds to prompts, at most.
       open_engine: what decodes.
-      log: called with the steps done and what each chunk of decoding did, once a step.
+      record: given a row for each chunk of decoding; in turns, those of a step together.
+      open_way: how steps are sampled; None: in turns with training.
     """
     settings = config.rollout
     prompts, size = settings.prompts, settings.group_size
     ctx = context(settings, config.seed, policy, task)
-    own_key = key(config.seed)
-    in_flight = round(prompts * settings.in_flight)
-    flight = Flight(Limits(prompts, None, in_flight, "finished"), size)
-    adaptive, partial = settings.rounds == "adaptive", in_flight > prompts
+    own_key, bounds = key(config.seed), limits(config)
+    turns = open_way is None
+    adaptive, partial = settings.rounds == "adaptive", turns and bounds.in_flight > prompts
+    budget = curriculum.quota(prompts, oversampling=settings.oversampling)
     acceptance = sampling_rounds.Acceptance()
+    chunks: list[Chunk] = []
 
-    def batch(advance: Callable[[OpenGroups], None], params: Params) -> tuple[int, ...]:
-        """Numbers of the groups of a round: the first that are finished."""
-        numbers = trained(flight.tell(Trained()) if flight.state.held else flight.join(0))
-        numbers = numbers or trained(flight.finish())
-        for action in flight.between_chunks():
-            if isinstance(action, Admit):
-                while (missing := len(action.numbers) - len(flight.open.waiting)) > 0:
-                    count = prompts if partial else missing
-                    flight.open.waiting += source.draw(count, params, flight.drawn())
-                flight.admit(action.numbers)
-        while not numbers:
-            advance(flight.open)
-            numbers = trained(flight.finish())
-        return numbers
+    def open_drive(weights: Weights, pending: Mapping[RequestId, Pending | None]) -> Drive:
+        setup = sampler_setup(
+            policy._replace(guide=weights.guide), settings, config.sampler, own_key, room,
+            **turns_of(ctx), resumes=bool(config.asynchronous.staleness),
+        )  # fmt: skip
+        return Drive(program, ctx, open_engine(setup, weights.params), pool, pending)
+
+    flight = Flight(
+        bounds, size, source, open_drive, pool.over,
+        lambda row: None if record is None else record.add(row),
+        drawn_at_once=0 if turns and not partial else prompts,
+        together=config.asynchronous.staleness == 0 and settings.replies == "together",
+        spare=0 if turns else int(budget.budget - budget.wanted),
+    )  # fmt: skip
+
+    def sample_in_turns(weights: Weights, timer: Timer) -> tuple[Batch, dict[str, float]]:
+        return in_turns(flight, weights, timer, chunks.append), {}
+
+    way = Way(sample_in_turns, lambda: None) if open_way is None else open_way(flight)
 
     def step(weights: Weights, timer: Timer) -> tuple[Experience, dict[str, float]]:
         nonlocal acceptance
-        chunks: list[Chunk] = []
-        actor = policy._replace(guide=weights.guide)
-        setup = sampler_setup(actor, settings, config.sampler, own_key, room, **turns_of(ctx))
+        if record is not None:
+            with timer("record"):
+                record.begin(weights.step)
         kept_groups: list[Group] = []
         rest: list[Group] = []
         biases: list[float] = []
-        state = curriculum.quota(prompts, oversampling=settings.oversampling)
-        advance = functools.partial(
-            drive.advance, program=program, ctx=ctx, pool=pool,
-            version=weights.version, timer=timer, log=chunks.append,
-        )  # fmt: skip
+        state = budget if turns else curriculum.quota(prompts, oversampling=1.0)
         while True:
-            left = int(state.budget - state.sampled)
-            round_size = sampling_rounds.size(acceptance, state) if adaptive else min(prompts, left)
-            flight.limits = flight.limits._replace(
-                groups_per_step=round_size, in_flight=in_flight if partial else round_size
-            )
-
-            def decode(groups: OpenGroups, enough: int = round_size) -> None:
-                advance(groups, engine=open_engine(setup, weights.params), enough=enough)
-
-            numbers = batch(decode, weights.params)
-            biases.append(flight.length_bias(numbers) if partial else 0.0)
-            groups = flight.take(numbers)
-            rewards = np.array(
-                [[programs.reward(r) for r in g.finished_rows[:size]] for g in groups]
-            )
-            source.learn([g.drawn for g in groups], rewards)
-            state, keep, resample_count = curriculum.dynamic(state, rewards)
-            kept_groups += [g for g, k in zip(groups, keep, strict=True) if k]
-            rest += [g for g, k in zip(groups, keep, strict=True) if not k]
+            if turns:
+                left = int(state.budget - state.sampled)
+                count = sampling_rounds.size(acceptance, state) if adaptive else min(prompts, left)
+                flight.limits = bounds._replace(
+                    groups_per_step=count, in_flight=bounds.in_flight if partial else count
+                )
+            batch, metrics = way.sample(weights, timer)
+            biases.append(batch.length_bias)
+            state, keep, resample_count = curriculum.dynamic(state, batch.rewards)
+            kept_groups += [g for g, k in zip(batch.groups, keep, strict=True) if k]
+            rest += [g for g, k in zip(batch.groups, keep, strict=True) if not k]
             if adaptive:
-                acceptance = sampling_rounds.observe(acceptance, rewards, last=not resample_count)
+                acceptance = sampling_rounds.observe(
+                    acceptance, batch.rewards, last=not resample_count
+                )
             if not resample_count:
-                metrics = {"prompts_sampled": float(state.sampled)}
-                if adaptive:
-                    metrics["rounds"] = float(len(biases))
-                if partial:
-                    metrics["length_bias"] = float(np.mean(biases))
-                with timer("record"):
-                    log(weights.step, chunks)
-                return experience([*kept_groups, *rest][:prompts], size), metrics
+                break
+        metrics["prompts_sampled"] = float(state.sampled if turns else batch.admitted)
+        if adaptive:
+            metrics["rounds"] = float(len(biases))
+        if partial or config.asynchronous.order == "finished":
+            metrics["length_bias"] = float(np.mean(biases))
+        if record is not None and chunks:
+            with timer("record"):
+                rows = (
+                    {"step": weights.step, "chunk": n, **c._asdict()} for n, c in enumerate(chunks)
+                )
+                record.add(*rows)
+        chunks.clear()
+        return experience([*kept_groups, *rest][:prompts], size), metrics
 
     def get_state() -> dict[str, Any]:
-        acceptance_state = {"acceptance": acceptance.lowest} if adaptive else {}
-        return {"source": source.get_state(), **acceptance_state, **flight.get_state()}
+        way.halt()
+        return flight.get_state() | ({"acceptance": acceptance.lowest} if adaptive else {})
 
     def set_state(state: dict[str, Any]) -> None:
         nonlocal acceptance
         acceptance = sampling_rounds.Acceptance(state.get("acceptance", 1.0))
-        source.set_state(state["source"])
         flight.set_state(state)
 
     def abandon() -> None:
-        for row in flight.abandon():
-            pool.over(row)
+        way.halt()
+        flight.abandon()
 
     return Collector(step, get_state, set_state, abandon)
 
@@ -203,11 +239,12 @@ def collect(
     open_groups = OpenGroups(waiting=[Drawn(problem) for problem in problems], next_id=first_id)
     open_groups.admit(len(problems), rollout.group_size)
     setup = sampler_setup(policy, rollout, sampling, key, **turns_of(ctx))
+    with timer("sample"):
+        sampler = Drive(program, ctx, Local(setup, params), pool)
+        sampler.begin(open_groups.groups)
     drive.advance(
-        open_groups, program, ctx,
-        Local(setup, params), pool, enough=len(problems), version=version, timer=timer,
-        log=lambda done: None,
-    )  # fmt: skip
+        sampler, enough=len(problems), version=version, timer=timer, log=lambda done: None
+    )
     return experience(open_groups.groups, rollout.group_size)
 
 
