@@ -29,7 +29,7 @@ from jaxrl.rollout import drive, episodes, programs, tasks
 from jaxrl.rollout.drive import Chunk, Drive, Group, OpenGroups, Pending, RequestId
 from jaxrl.rollout.engine import Local, Open
 from jaxrl.rollout.experience import Collector, Experience
-from jaxrl.rollout.flight import Batch, Flight, Weights
+from jaxrl.rollout.flight import Batch, Flight, Row, Weights
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Context, Program
 from jaxrl.rollout.schedule import Limits
@@ -46,10 +46,14 @@ from jaxrl.types import Params
 class Way(NamedTuple):
     """How the steps of a flight are sampled."""
 
-    sample: Callable[[Weights, Timer], tuple[Batch, dict[str, float]]]
-    """A batch, and metrics of how it was sampled."""
-    halt: Callable[[], None]
-    """Ends what is sampled while the policy is trained; until then the flight may change."""
+    sample: Callable[[Weights, Timer], tuple[list[Group], dict[str, float]]]
+    """The groups of a step, those whose rewards differ first, and metrics of how they were
+    sampled."""
+    halt: Callable[[], None] = lambda: None
+    """Ends what is sampled while the policy is trained; until then the flight changes."""
+    get_state: Callable[[], dict[str, Any]] = dict
+    """What a checkpoint holds beside the state of the flight."""
+    set_state: Callable[[dict[str, Any]], None] = lambda saved: None
 
 
 def limits(config: Config) -> Limits:
@@ -58,33 +62,6 @@ def limits(config: Config) -> Limits:
     if settings.staleness is None:
         return Limits(prompts, None, round(prompts * config.rollout.in_flight), "finished")
     return Limits(prompts, settings.staleness, settings.in_flight, settings.order)
-
-
-def in_turns(flight: Flight, weights: Weights, timer: Timer, log: Callable[[Chunk], None]) -> Batch:
-    """A batch of groups that training waits for; nothing is sampled after it.
-
-    Args:
-      flight: changed in place.
-      weights: of the step.
-      timer: given the seconds of `sample` and `score`, see `drive.advance`.
-      log: called with each chunk of decoding.
-
-    Raises:
-      RuntimeError: nothing is left to sample, and no batch is complete.
-    """
-    with timer("sample"):
-        flight.start(weights)
-        flight.admit()
-        sampler = flight.drive if flight.batch is None else None
-    if sampler is not None:
-        enough = flight.limits.groups_per_step
-        drive.advance(sampler, enough=enough, version=weights.version, timer=timer, log=log)
-    flight.stop()
-    if flight.batch is None:
-        raise RuntimeError(
-            f"step {weights.step + 1}: nothing is being sampled and no batch is complete"
-        )
-    return flight.batch
 
 
 def open_rollouts(
@@ -97,8 +74,8 @@ def open_rollouts(
     *,
     room: int = 0,
     open_engine: Open = Local,
-    record: StepLog | None = None,
     open_way: Callable[[Flight], Way] | None = None,
+    log: Callable[[Row], None] = lambda row: None,
 ) -> Collector[[Weights, Timer]]:
     """The experience of a run or of a stage of it, from its start.
 
@@ -113,56 +90,76 @@ def open_rollouts(
       program: makes a group of one.
       room: tokens that the program adds to prompts, at most.
       open_engine: what decodes.
-      record: given a row for each chunk of decoding; in turns, those of a step together.
-      open_way: how steps are sampled; None: in turns with training.
+      open_way: how steps are sampled; None: by `in_turns`, without a record.
+      log: see `Flight`.
     """
-    settings = config.rollout
-    prompts, size = settings.prompts, settings.group_size
+    settings, own_key = config.rollout, key(config.seed)
     ctx = context(settings, config.seed, policy, task)
-    own_key, bounds = key(config.seed), limits(config)
-    turns = open_way is None
-    adaptive, partial = settings.rounds == "adaptive", turns and bounds.in_flight > prompts
-    budget = curriculum.quota(prompts, oversampling=settings.oversampling)
-    acceptance = sampling_rounds.Acceptance()
-    chunks: list[Chunk] = []
+    staleness, bounds = config.asynchronous.staleness, limits(config)
+    quota = curriculum.quota(settings.prompts, oversampling=settings.oversampling)
+    together = staleness is None and bounds.in_flight <= settings.prompts  # groups start together
 
     def open_drive(weights: Weights, pending: Mapping[RequestId, Pending | None]) -> Drive:
         setup = sampler_setup(
             policy._replace(guide=weights.guide), settings, config.sampler, own_key, room,
-            **turns_of(ctx), resumes=bool(config.asynchronous.staleness),
+            **turns_of(ctx), resumes=bool(staleness),
         )  # fmt: skip
         return Drive(program, ctx, open_engine(setup, weights.params), pool, pending)
 
     flight = Flight(
-        bounds, size, source, open_drive, pool.over,
-        lambda row: None if record is None else record.add(row),
-        drawn_at_once=0 if turns and not partial else prompts,
-        together=config.asynchronous.staleness == 0 and settings.replies == "together",
-        spare=0 if turns else int(budget.budget - budget.wanted),
+        bounds, settings.group_size, source, open_drive, pool.over, log,
+        drawn_at_once=0 if together else settings.prompts,
+        together=staleness == 0 and settings.replies == "together",
+        spare=0 if staleness is None else int(quota.budget - quota.wanted),
     )  # fmt: skip
-
-    def sample_in_turns(weights: Weights, timer: Timer) -> tuple[Batch, dict[str, float]]:
-        return in_turns(flight, weights, timer, chunks.append), {}
-
-    way = Way(sample_in_turns, lambda: None) if open_way is None else open_way(flight)
+    way = in_turns(config, None, flight) if open_way is None else open_way(flight)
 
     def step(weights: Weights, timer: Timer) -> tuple[Experience, dict[str, float]]:
+        groups, metrics = way.sample(weights, timer)
+        return experience(groups, settings.group_size), metrics
+
+    def get_state() -> dict[str, Any]:
+        way.halt()
+        return flight.get_state() | way.get_state()
+
+    def set_state(saved: dict[str, Any]) -> None:
+        flight.set_state(saved)
+        way.set_state(saved)
+
+    def abandon() -> None:
+        way.halt()
+        flight.abandon()
+
+    return Collector(step, get_state, set_state, abandon)
+
+
+def in_turns(config: Config, record: StepLog | None, flight: Flight) -> Way:
+    """Sampling and training in turns; groups of equal rewards are replaced in rounds.
+
+    Args:
+      config: of the stage.
+      record: given a row for each chunk of decoding, those of a step together.
+      flight: of the stage.
+    """
+    settings, bounds = config.rollout, flight.limits
+    prompts, adaptive = settings.prompts, settings.rounds == "adaptive"
+    partial = bounds.in_flight > prompts
+    acceptance = sampling_rounds.Acceptance()
+
+    def sample(weights: Weights, timer: Timer) -> tuple[list[Group], dict[str, float]]:
         nonlocal acceptance
-        if record is not None:
-            with timer("record"):
-                record.begin(weights.step)
+        chunks: list[Chunk] = []
         kept_groups: list[Group] = []
         rest: list[Group] = []
         biases: list[float] = []
-        state = budget if turns else curriculum.quota(prompts, oversampling=1.0)
+        state = curriculum.quota(prompts, oversampling=settings.oversampling)
         while True:
-            if turns:
-                left = int(state.budget - state.sampled)
-                count = sampling_rounds.size(acceptance, state) if adaptive else min(prompts, left)
-                flight.limits = bounds._replace(
-                    groups_per_step=count, in_flight=bounds.in_flight if partial else count
-                )
-            batch, metrics = way.sample(weights, timer)
+            left = int(state.budget - state.sampled)
+            count = sampling_rounds.size(acceptance, state) if adaptive else min(prompts, left)
+            flight.limits = bounds._replace(
+                groups_per_step=count, in_flight=bounds.in_flight if partial else count
+            )
+            batch = _one_round(flight, weights, timer, chunks.append)
             biases.append(batch.length_bias)
             state, keep, resample_count = curriculum.dynamic(state, batch.rewards)
             kept_groups += [g for g, k in zip(batch.groups, keep, strict=True) if k]
@@ -173,34 +170,49 @@ def open_rollouts(
                 )
             if not resample_count:
                 break
-        metrics["prompts_sampled"] = float(state.sampled if turns else batch.admitted)
+        metrics = {"prompts_sampled": float(state.sampled)}
         if adaptive:
             metrics["rounds"] = float(len(biases))
-        if partial or config.asynchronous.order == "finished":
+        if partial:
             metrics["length_bias"] = float(np.mean(biases))
-        if record is not None and chunks:
+        if record is not None:
             with timer("record"):
-                rows = (
-                    {"step": weights.step, "chunk": n, **c._asdict()} for n, c in enumerate(chunks)
-                )
-                record.add(*rows)
-        chunks.clear()
-        return experience([*kept_groups, *rest][:prompts], size), metrics
+                record.begin(weights.step)
+                counts = (chunk._asdict() for chunk in chunks)
+                record.add(*({"step": weights.step, "chunk": n, **c} for n, c in enumerate(counts)))
+        return [*kept_groups, *rest][:prompts], metrics
 
     def get_state() -> dict[str, Any]:
-        way.halt()
-        return flight.get_state() | ({"acceptance": acceptance.lowest} if adaptive else {})
+        return {"acceptance": acceptance.lowest} if adaptive else {}
 
-    def set_state(state: dict[str, Any]) -> None:
+    def set_state(saved: dict[str, Any]) -> None:
         nonlocal acceptance
-        acceptance = sampling_rounds.Acceptance(state.get("acceptance", 1.0))
-        flight.set_state(state)
+        acceptance = sampling_rounds.Acceptance(saved.get("acceptance", 1.0))
 
-    def abandon() -> None:
-        way.halt()
-        flight.abandon()
+    return Way(sample, get_state=get_state, set_state=set_state)
 
-    return Collector(step, get_state, set_state, abandon)
+
+def _one_round(
+    flight: Flight, weights: Weights, timer: Timer, log: Callable[[Chunk], None]
+) -> Batch:
+    """A batch that training waits for; nothing is sampled after it.
+
+    Args:
+      flight: changed in place.
+      weights: of the step.
+      timer: given the seconds of `sample` and `score`, see `drive.advance`.
+      log: called with each chunk of decoding.
+    """
+    with timer("sample"):
+        flight.start(weights)
+        flight.admit()
+        sampler = flight.drive if flight.batch is None else None
+    if sampler is not None:
+        enough = flight.limits.groups_per_step
+        drive.advance(sampler, enough=enough, version=weights.version, timer=timer, log=log)
+    flight.stop()
+    assert flight.batch is not None  # `drive.advance` ends when enough groups are complete
+    return flight.batch
 
 
 def collect(

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl.data.environments import Opening, Reply
 from jaxrl.data.selection import curriculum
-from jaxrl.data.types import Problem, Score
+from jaxrl.record.values import from_state, to_state
 from jaxrl.rollout import programs, schedule
 from jaxrl.rollout.drive import Chunk, Drive, Group, OpenGroups, Pending, RequestId
 from jaxrl.rollout.schedule import (
@@ -34,24 +33,10 @@ from jaxrl.rollout.schedule import (
 )
 from jaxrl.rollout.selection import Drawn, Source
 from jaxrl.sampling.logits import Guide
-from jaxrl.types import Completion, OutputConstraint, Params, Prefix, Request
+from jaxrl.types import Completion, Params
 
 WORKER = "sampler"
 """The only worker of a run; it has all sampling devices."""
-
-_PLAIN = frozenset({type(None), bool, int, float, str, np.ndarray})
-_SCALARS = (bool, int, float, str, np.ndarray)
-_RECORDS = {
-    kind: tuple(kind.__annotations__)
-    for kind in (Problem, Request, OutputConstraint, Prefix, Completion, Score, Opening, Reply)
-}
-"""Types and the names of their fields."""
-_COLLECTIONS: dict[str, Callable[[list[Any]], Any]] = {
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "dict": lambda items: {key: value for key, value in items},
-}
 
 
 class Weights(NamedTuple):
@@ -88,8 +73,8 @@ OpenDrive = Callable[[Weights, Mapping[RequestId, Pending | None]], Drive]
 class Flight:
     """The groups in progress, the schedule's state of them, and the sampler of the current step.
 
-    A step is `start`, then any number of `admit`, `receive` and `chunk`, then `stop`. Which of them
-    happen when is decided by `collect.in_turns` and by `jaxrl.rollout.asynchronous`.
+    A step is `start`, then any number of `between` and `chunk`, then `stop`. In turns with
+    training (`collect.in_turns`), it is `start`, `admit`, what `drive.advance` does, and `stop`.
     """
 
     def __init__(
@@ -395,68 +380,3 @@ def _plain(sample: Drawn) -> dict[str, Any]:
 
 def _drawn(saved: dict[str, Any]) -> Drawn:
     return Drawn(from_state(saved["problem"]), saved["ticket"])
-
-
-def to_state(value: Any) -> Any:
-    """Nested values as JSON values and arrays, which `from_state` reads back.
-
-    Plain Python values, arrays, and the records of `_RECORDS` may be nested in any way.
-
-    Raises:
-      ValueError: a problem whose answer or metadata is neither of plain Python values nor arrays.
-    """
-    kind = type(value)
-    if kind in _PLAIN or isinstance(value, _SCALARS):
-        return value
-    if isinstance(value, np.generic):
-        return {"scalar": np.asarray(value)}
-    if isinstance(value, bytes):
-        return {"bytes": np.frombuffer(value, np.uint8)}
-    if kind in _RECORDS:
-        fields = {name: to_state(getattr(value, name)) for name in _RECORDS[kind]}
-        return {"record": kind.__name__, "fields": fields}
-    if isinstance(value, list):
-        return _entries(value)
-    if isinstance(value, Mapping):
-        return {"dict": [[to_state(k), to_state(v)] for k, v in value.items()]}
-    if kind.__name__ in _COLLECTIONS:
-        return {kind.__name__: _entries(value)}
-    raise ValueError(
-        f"a problem holds {value!r:.100}, a {kind.__name__}, which a checkpoint cannot keep "
-        "while the problem is unfinished; use plain values or arrays in Problem.answer and "
-        "Problem.metadata, or rollout.in_flight=1"
-    )
-
-
-def _entries(values: Collection[Any]) -> list[Any]:
-    """Each of a collection. A prompt's tokens are copied at once: this is done at every step."""
-    if _PLAIN.issuperset(map(type, values)):
-        return list(values)
-    return [to_state(entry) for entry in values]
-
-
-def from_state(state: Any) -> Any:
-    """What `to_state` was given.
-
-    Raises:
-      ValueError: anything else.
-    """
-    if isinstance(state, list):
-        return [from_state(entry) for entry in state]
-    if not isinstance(state, dict):
-        return state
-    if "record" in state:
-        kinds = {kind.__name__: kind for kind in _RECORDS}
-        if state["record"] not in kinds:
-            raise ValueError(
-                f"a checkpoint holds a {state['record']!r}, which is no record of ours"
-            )
-        return kinds[state["record"]](**{k: from_state(v) for k, v in state["fields"].items()})
-    ((kind, value),) = state.items()
-    if kind == "scalar":
-        return value[()]
-    if kind == "bytes":
-        return value.tobytes()
-    if kind not in _COLLECTIONS:
-        raise ValueError(f"a checkpoint holds a {kind!r}, which is no collection of ours")
-    return _COLLECTIONS[kind](from_state(value))

@@ -8,13 +8,16 @@ from time import perf_counter
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl.config import AsynchronousConfig, Config
+from jaxrl.data.selection import curriculum
 from jaxrl.record import jsonl, storage
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import asynchronous, collect, schedule
 from jaxrl.rollout.asynchronous import Live
 from jaxrl.rollout.collect import Way
+from jaxrl.rollout.drive import Group
 from jaxrl.rollout.flight import Batch, Flight, Row, Weights
 from jaxrl.run.context import RunContext
 
@@ -72,12 +75,15 @@ def _way(settings: AsynchronousConfig) -> tuple[str, str]:
     return way, value
 
 
-def open_way(run: RunContext, config: Config, flight: Flight) -> Way:
-    """How an asynchronous run, or a stage of it, samples its steps.
+def sampled_meanwhile(
+    run: RunContext, config: Config, record: jsonl.StepLog, flight: Flight
+) -> Way:
+    """Sampling while the policy is trained.
 
     Args:
       run: the run.
       config: of the stage.
+      record: that the flight logs to.
       flight: of the stage.
     """
     sample, halt = _sampler(run, config, flight)
@@ -86,7 +92,7 @@ def open_way(run: RunContext, config: Config, flight: Flight) -> Way:
     copied = shared and _way(config.asynchronous)[0] == "live"
     ended = busy = 0.0
 
-    def timed(weights: Weights, timer: Timer) -> tuple[Batch, dict[str, float]]:
+    def timed(weights: Weights, timer: Timer) -> tuple[list[Group], dict[str, float]]:
         nonlocal ended, busy
         entered = perf_counter()
         if copied:  # the update donates its parameters, and some of these may be the same
@@ -96,16 +102,21 @@ def open_way(run: RunContext, config: Config, flight: Flight) -> Way:
                 params, guide_params, args = jax.tree.map(jnp.copy, arrays)
                 guide = guide._replace(params=guide_params, args=args)
                 weights = weights._replace(params=params, guide=guide)
+        record.begin(weights.step)
         with timer("sample"):
             batch = sample(weights)
         end_time = perf_counter()
         seconds = end_time - (ended or entered)
-        idle = {
+        metrics = {
+            "prompts_sampled": float(batch.admitted),
             "idle/train": (end_time - entered) / seconds,
             "idle/sample": max(0.0, 1.0 - (flight.busy_s - busy) / seconds),
         }
+        if config.asynchronous.order == "finished":
+            metrics["length_bias"] = batch.length_bias
         ended, busy = end_time, flight.busy_s
-        return batch, idle
+        order = np.argsort(~curriculum.informative(batch.rewards), kind="stable")
+        return [batch.groups[i] for i in order], metrics
 
     return Way(timed, halt)
 

@@ -99,8 +99,8 @@ def open_collector(
     model = dataclasses.replace(run.policy.model, dtype=dtype)
     run = run._replace(policy=run.policy._replace(model=model))
     task = tasks.of_config(config)
-    for note in task.notes:
-        run.callbacks.note(note)
+    for line in task.notes:
+        run.callbacks.note(line)
     rollout: Program = episodes.group
     for extension in run.extensions.values():
         rollout = extension.program(rollout)
@@ -110,13 +110,16 @@ def open_collector(
     with jax.set_mesh(run.sampling_mesh):
         source = selection.recorded(selection.open_source(config, task, run.policy), recorder)
         room = sum(n(config) for n in providers(run.extensions, "extra_prompt_tokens").values())
-        turns = config.asynchronous.staleness is None
-        path = run.directory / (CHUNKS if turns else asynchronous.FILE)
+        note = run.callbacks.note
+        if config.asynchronous.staleness is None:
+            record = jsonl.StepLog(run.directory / CHUNKS, note, sync=False)
+            way = functools.partial(collect.in_turns, config, record)
+        else:
+            record = jsonl.StepLog(run.directory / asynchronous.FILE, note)
+            way = functools.partial(asynchronous.sampled_meanwhile, run, config, record)
         collector = collect.open_rollouts(
             config, run.policy, task, run.pools[start], source, rollout,
-            room=room, open_engine=open_engine,
-            open_way=None if turns else functools.partial(asynchronous.open_way, run, config),
-            record=jsonl.StepLog(path, run.callbacks.note, sync=not turns),
+            room=room, open_engine=open_engine, open_way=way, log=record.add,
         )  # fmt: skip
     samples = provider(run.extensions, "sampling_params")
 

@@ -25,7 +25,7 @@ from jaxrl.data.sources import extract, generate
 from jaxrl.data.text import dialogue, tokenizers
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.models import decoder
-from jaxrl.record import checkpoint
+from jaxrl.record import checkpoint, values
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import collect, drive, engine, episodes, experience, flight, policy, programs
 from jaxrl.rollout.drive import Drive, OpenGroups
@@ -146,7 +146,7 @@ def plain_row(row):
 
 def plain(groups):
     return json.dumps(
-        flight.to_state([[tuple(r) for r in g] for g in groups]), default=np.ndarray.tolist
+        values.to_state([[tuple(r) for r in g] for g in groups]), default=np.ndarray.tolist
     )
 
 
