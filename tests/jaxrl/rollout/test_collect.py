@@ -1,6 +1,7 @@
 """Which groups make a step: dynamic sampling, and groups that a step does not wait for."""
 
 import dataclasses
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -200,3 +201,25 @@ def test_what_was_sampled_for_later_steps_is_given_up_and_its_episodes_closed(st
     assert over == [6, 7, 8, 9] and not made.get_state()["open_groups"]["groups"]
     got, _ = run()
     assert [p.id for p in got.problems] == ["3", "4", "5"]
+
+
+def test_the_sampler_of_a_step_is_gone_before_the_update(step, monkeypatch):
+    """Its KV caches would lie beside the arrays of the update."""
+    run, _, _ = step([(0, 1)] * 9, in_flight=4 / 3)
+    samplers = []
+
+    def opened(*parts):
+        sampler = Idle(*parts)
+        samplers.append(weakref.ref(sampler))
+        return sampler
+
+    monkeypatch.setattr(collect, "Drive", opened)
+    run()
+    assert [sampler() for sampler in samplers] == [None]
+
+
+def test_a_checkpoint_names_the_weights_that_began_a_group(step):
+    _, _, made = step([(0, 1)] * 9, in_flight=4 / 3)
+    for steps in (7, 8):
+        made.step(Weights({}, Guide(keep), 2 * steps, steps), Timer())
+        assert made.get_state()["schedule"]["groups"] == [[3 * (steps - 6), steps, None]]
