@@ -1,17 +1,18 @@
 """A step's experience: draws problems, drives their rollouts, and chooses the groups to train on.
 
-Which groups begin and which make a batch is decided by `jaxrl.rollout.schedule`. Three settings of
-`RolloutConfig` combine freely: `in_flight` (a step takes the groups that finish first, and the
-others continue in the next step, without a bound on the lag), `oversampling` (groups whose rewards
-are all equal are replaced, DAPO's dynamic sampling, in rounds) and `chunks`. Every finished group
-is reported to the source of its problem, so curricula learn from all of them.
+Which groups begin and which make a batch is decided by `jaxrl.rollout.schedule`. A step is sampled
+in turns with training, which is a schedule without a bound on the lag, or as
+`jaxrl.rollout.asynchronous` has it. In turns, three settings of `RolloutConfig` combine freely:
+`in_flight` (a step takes the groups that finish first, and the others continue in the next step),
+`oversampling` (groups whose rewards are all equal are replaced, DAPO's dynamic sampling, in rounds)
+and `chunks`. Every finished group is reported to the source of its problem, so curricula learn from
+all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,19 +23,19 @@ from jaxrl.data.scoring.pool import Pool
 from jaxrl.data.selection import curriculum, sampling_rounds
 from jaxrl.data.types import Problem, Task
 from jaxrl.random_streams import RunStream
+from jaxrl.record.jsonl import StepLog
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import drive, episodes, programs, tasks
-from jaxrl.rollout.drive import Chunk, Group, OpenGroups
+from jaxrl.rollout.drive import Chunk, Drive, Group, OpenGroups, Pending, RequestId
 from jaxrl.rollout.engine import Local, Open
 from jaxrl.rollout.experience import Collector, Experience
-from jaxrl.rollout.flight import Flight, trained
+from jaxrl.rollout.flight import Batch, Flight, Row, Weights
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Context, Program
-from jaxrl.rollout.schedule import Admit, Limits, Trained
+from jaxrl.rollout.schedule import Limits
 from jaxrl.rollout.selection import Drawn, Source
 from jaxrl.sampling import constraints
 from jaxrl.sampling.constraints import Matchers
-from jaxrl.sampling.logits import Guide
 from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.sampling.slots import Features
 from jaxrl.sampling.work import Setup
@@ -42,16 +43,25 @@ from jaxrl.sampling.worlds import World
 from jaxrl.types import Params
 
 
-class Weights(NamedTuple):
-    """What a step samples with; constant during the step."""
+class Way(NamedTuple):
+    """How the steps of a flight are sampled."""
 
-    params: Params
-    """As the sampler reads them."""
-    guide: Guide
-    version: int
-    """Updates done, stamped on each token."""
-    step: int
-    """Steps done, the unit of the schedule."""
+    sample: Callable[[Weights, Timer], tuple[list[Group], dict[str, float]]]
+    """The groups of a step, those whose rewards differ first, and metrics of how they were
+    sampled."""
+    halt: Callable[[], None] = lambda: None
+    """Ends what is sampled while the policy is trained; until then the flight changes."""
+    get_state: Callable[[], dict[str, Any]] = dict
+    """What a checkpoint holds beside the state of the flight."""
+    set_state: Callable[[dict[str, Any]], None] = lambda saved: None
+
+
+def limits(config: Config) -> Limits:
+    """The limits of a run's schedule; in turns, the lag has no bound."""
+    prompts, settings = config.rollout.prompts, config.asynchronous
+    if settings.staleness is None:
+        return Limits(prompts, None, round(prompts * config.rollout.in_flight), "finished")
+    return Limits(prompts, settings.staleness, settings.in_flight, settings.order)
 
 
 def open_rollouts(
@@ -64,11 +74,12 @@ def open_rollouts(
     *,
     room: int = 0,
     open_engine: Open = Local,
-    log: Callable[[int, Sequence[Chunk]], None] = lambda step, chunks: None,
+    open_way: Callable[[Flight], Way] | None = None,
+    log: Callable[[Row], None] = lambda row: None,
 ) -> Collector[[Weights, Timer]]:
-    """The experience of a run or of a stage of it, from its start, in turns with training.
+    """The experience of a run or of a stage of it, from its start.
 
-    A step has `rollout.prompts` groups, sampled with its weights.
+    A step has `rollout.prompts` groups.
 
     Args:
       config: of the stage.
@@ -79,94 +90,131 @@ def open_rollouts(
       program: makes a group of one.
       room: tokens that the program adds to prompts, at most.
       open_engine: what decodes.
-      log: called with the steps done and what each chunk of decoding did, once a step.
+      open_way: how steps are sampled; None: by `in_turns`, without a record.
+      log: see `Flight`.
     """
-    settings = config.rollout
-    prompts, size = settings.prompts, settings.group_size
+    settings, own_key = config.rollout, key(config.seed)
     ctx = context(settings, config.seed, policy, task)
-    own_key = key(config.seed)
-    in_flight = round(prompts * settings.in_flight)
-    flight = Flight(Limits(prompts, None, in_flight, "finished"), size)
-    adaptive, partial = settings.rounds == "adaptive", in_flight > prompts
-    acceptance = sampling_rounds.Acceptance()
+    staleness, bounds = config.asynchronous.staleness, limits(config)
+    quota = curriculum.quota(settings.prompts, oversampling=settings.oversampling)
+    together = staleness is None and bounds.in_flight <= settings.prompts  # groups start together
 
-    def batch(advance: Callable[[OpenGroups], None], params: Params) -> tuple[int, ...]:
-        """Numbers of the groups of a round: the first that are finished."""
-        numbers = trained(flight.tell(Trained()) if flight.state.held else flight.join(0))
-        numbers = numbers or trained(flight.finish())
-        for action in flight.between_chunks():
-            if isinstance(action, Admit):
-                while (missing := len(action.numbers) - len(flight.open.waiting)) > 0:
-                    count = prompts if partial else missing
-                    flight.open.waiting += source.draw(count, params, flight.drawn())
-                flight.admit(action.numbers)
-        while not numbers:
-            advance(flight.open)
-            numbers = trained(flight.finish())
-        return numbers
+    def open_drive(weights: Weights, pending: Mapping[RequestId, Pending | None]) -> Drive:
+        setup = sampler_setup(
+            policy._replace(guide=weights.guide), settings, config.sampler, own_key, room,
+            **turns_of(ctx), resumes=bool(staleness),
+        )  # fmt: skip
+        return Drive(program, ctx, open_engine(setup, weights.params), pool, pending)
+
+    flight = Flight(
+        bounds, settings.group_size, source, open_drive, pool.over, log,
+        drawn_at_once=0 if together else settings.prompts,
+        together=staleness == 0 and settings.replies == "together",
+        spare=0 if staleness is None else int(quota.budget - quota.wanted),
+    )  # fmt: skip
+    way = in_turns(config, None, flight) if open_way is None else open_way(flight)
 
     def step(weights: Weights, timer: Timer) -> tuple[Experience, dict[str, float]]:
+        groups, metrics = way.sample(weights, timer)
+        return experience(groups, settings.group_size), metrics
+
+    def get_state() -> dict[str, Any]:
+        way.halt()
+        return flight.get_state() | way.get_state()
+
+    def set_state(saved: dict[str, Any]) -> None:
+        flight.set_state(saved)
+        way.set_state(saved)
+
+    def abandon() -> None:
+        way.halt()
+        flight.abandon()
+
+    return Collector(step, get_state, set_state, abandon)
+
+
+def in_turns(config: Config, record: StepLog | None, flight: Flight) -> Way:
+    """Sampling and training in turns; groups of equal rewards are replaced in rounds.
+
+    Args:
+      config: of the stage.
+      record: given a row for each chunk of decoding, those of a step together.
+      flight: of the stage.
+    """
+    settings, bounds = config.rollout, flight.limits
+    prompts, adaptive = settings.prompts, settings.rounds == "adaptive"
+    partial = bounds.in_flight > prompts
+    acceptance = sampling_rounds.Acceptance()
+
+    def sample(weights: Weights, timer: Timer) -> tuple[list[Group], dict[str, float]]:
         nonlocal acceptance
         chunks: list[Chunk] = []
-        actor = policy._replace(guide=weights.guide)
-        setup = sampler_setup(actor, settings, config.sampler, own_key, room, **turns_of(ctx))
         kept_groups: list[Group] = []
         rest: list[Group] = []
         biases: list[float] = []
         state = curriculum.quota(prompts, oversampling=settings.oversampling)
-        advance = functools.partial(
-            drive.advance, program=program, ctx=ctx, pool=pool,
-            version=weights.version, timer=timer, log=chunks.append,
-        )  # fmt: skip
         while True:
             left = int(state.budget - state.sampled)
-            round_size = sampling_rounds.size(acceptance, state) if adaptive else min(prompts, left)
-            flight.limits = flight.limits._replace(
-                groups_per_step=round_size, in_flight=in_flight if partial else round_size
+            count = sampling_rounds.size(acceptance, state) if adaptive else min(prompts, left)
+            flight.limits = bounds._replace(
+                groups_per_step=count, in_flight=bounds.in_flight if partial else count
             )
-
-            def decode(groups: OpenGroups, enough: int = round_size) -> None:
-                advance(groups, engine=open_engine(setup, weights.params), enough=enough)
-
-            numbers = batch(decode, weights.params)
-            biases.append(flight.length_bias(numbers) if partial else 0.0)
-            groups = flight.take(numbers)
-            rewards = np.array(
-                [[programs.reward(r) for r in g.finished_rows[:size]] for g in groups]
-            )
-            source.learn([g.drawn for g in groups], rewards)
-            state, keep, resample_count = curriculum.dynamic(state, rewards)
-            kept_groups += [g for g, k in zip(groups, keep, strict=True) if k]
-            rest += [g for g, k in zip(groups, keep, strict=True) if not k]
+            batch = _one_round(flight, weights, timer, chunks.append)
+            biases.append(batch.length_bias)
+            state, keep, resample_count = curriculum.dynamic(state, batch.rewards)
+            kept_groups += [g for g, k in zip(batch.groups, keep, strict=True) if k]
+            rest += [g for g, k in zip(batch.groups, keep, strict=True) if not k]
             if adaptive:
-                acceptance = sampling_rounds.observe(acceptance, rewards, last=not resample_count)
+                acceptance = sampling_rounds.observe(
+                    acceptance, batch.rewards, last=not resample_count
+                )
             if not resample_count:
-                metrics = {"prompts_sampled": float(state.sampled)}
-                if adaptive:
-                    metrics["rounds"] = float(len(biases))
-                if partial:
-                    metrics["length_bias"] = float(np.mean(biases))
-                if config.sampler.most_drafted:
-                    metrics |= draft_metrics(chunks)
-                with timer("record"):
-                    log(weights.step, chunks)
-                return experience([*kept_groups, *rest][:prompts], size), metrics
+                break
+        metrics = {"prompts_sampled": float(state.sampled)}
+        if adaptive:
+            metrics["rounds"] = float(len(biases))
+        if partial:
+            metrics["length_bias"] = float(np.mean(biases))
+        if config.sampler.most_drafted:
+            metrics |= draft_metrics(chunks)
+        if record is not None:
+            with timer("record"):
+                record.begin(weights.step)
+                counts = (chunk._asdict() for chunk in chunks)
+                record.add(*({"step": weights.step, "chunk": n, **c} for n, c in enumerate(counts)))
+        return [*kept_groups, *rest][:prompts], metrics
 
     def get_state() -> dict[str, Any]:
-        acceptance_state = {"acceptance": acceptance.lowest} if adaptive else {}
-        return {"source": source.get_state(), **acceptance_state, **flight.get_state()}
+        return {"acceptance": acceptance.lowest} if adaptive else {}
 
-    def set_state(state: dict[str, Any]) -> None:
+    def set_state(saved: dict[str, Any]) -> None:
         nonlocal acceptance
-        acceptance = sampling_rounds.Acceptance(state.get("acceptance", 1.0))
-        source.set_state(state["source"])
-        flight.set_state(state)
+        acceptance = sampling_rounds.Acceptance(saved.get("acceptance", 1.0))
 
-    def abandon() -> None:
-        for row in flight.abandon():
-            pool.over(row)
+    return Way(sample, get_state=get_state, set_state=set_state)
 
-    return Collector(step, get_state, set_state, abandon)
+
+def _one_round(
+    flight: Flight, weights: Weights, timer: Timer, log: Callable[[Chunk], None]
+) -> Batch:
+    """A batch that training waits for; nothing is sampled after it.
+
+    Args:
+      flight: changed in place.
+      weights: of the step.
+      timer: given the seconds of `sample` and `score`, see `drive.advance`.
+      log: called with each chunk of decoding.
+    """
+    with timer("sample"):
+        flight.start(weights)
+        flight.admit()
+        sampler = flight.drive if flight.batch is None else None
+    if sampler is not None:
+        enough = flight.limits.groups_per_step
+        drive.advance(sampler, enough=enough, version=weights.version, timer=timer, log=log)
+    flight.stop()
+    assert flight.batch is not None  # `drive.advance` ends when enough groups are complete
+    return flight.batch
 
 
 def draft_metrics(chunks: Sequence[Chunk]) -> dict[str, float]:
@@ -220,11 +268,12 @@ def collect(
     open_groups = OpenGroups(waiting=[Drawn(problem) for problem in problems], next_id=first_id)
     open_groups.admit(len(problems), rollout.group_size)
     setup = sampler_setup(policy, rollout, sampling, key, **turns_of(ctx))
+    with timer("sample"):
+        sampler = Drive(program, ctx, Local(setup, params), pool)
+        sampler.begin(open_groups.groups)
     drive.advance(
-        open_groups, program, ctx,
-        Local(setup, params), pool, enough=len(problems), version=version, timer=timer,
-        log=lambda done: None,
-    )  # fmt: skip
+        sampler, enough=len(problems), version=version, timer=timer, log=lambda done: None
+    )
     return experience(open_groups.groups, rollout.group_size)
 
 

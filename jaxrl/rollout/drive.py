@@ -73,11 +73,6 @@ class OpenGroups:
     """Problems that have been drawn but not started."""
     next_id: int = 0
     """Id of the next group's first row."""
-    pending: dict[RequestId, Pending | None] = dataclasses.field(
-        default_factory=dict, compare=False
-    )
-    """Answers that were pending when the last step ended. The next one waits for them: an
-    environment that was asked again would take a second step. Not saved, as a restart asks anew."""
 
     def admit(self, count: int, size: int) -> None:
         """Start groups of `size` rows for the next `count` of the waiting problems."""
@@ -89,7 +84,7 @@ class OpenGroups:
     def abandon(self) -> None:
         """Discard what has been sampled; these problems are the next to be started."""
         self.waiting = [group.drawn for group in self.groups] + self.waiting
-        self.groups, self.pending = [], {}
+        self.groups = []
 
 
 class Chunk(NamedTuple):
@@ -148,12 +143,18 @@ class Drive:
         pool: Pool,
         pending: Mapping[RequestId, Pending | None] = MappingProxyType({}),
     ) -> None:
-        """Args: see `advance`. `pending` is that of an earlier drive.
+        """Nothing has begun.
 
-        A request whose id is in it is not submitted again.
+        Args:
+          program: of all groups.
+          ctx: given to the program.
+          engine: decodes, under weights that stay the same.
+          pool: scores completions and asks environments; each process does its share for all.
+          pending: that of an earlier drive. A request whose id is in it is not submitted again: an
+            environment that was asked again would take a second step.
         """
         self._program, self._ctx, self._pool, self._carried_over = program, ctx, pool, pending
-        self.engine = engine
+        self.engine, self.early = engine, ctx.rollout.replies == "arrival"
         self.pending: dict[int, tuple[RequestId, Pending | None]] = {}
         """Pending answers, by number in the order of their requests; None: another process
         has it."""
@@ -207,6 +208,10 @@ class Drive:
         busy = {node.group.first_id for node, _ in self._sampling.values()}
         return sum(group.first_id not in busy for group in self._groups)
 
+    def count_finished_groups(self) -> int:
+        """Number of groups whose programs have returned."""
+        return sum(group.rows is not None for group in self._groups)
+
     def answers(self, numbers: Collection[int] | None = None) -> dict[int, Answer]:
         """Wait for answers and return them by number, on every process. None: all pending ones."""
         if numbers is not None and not numbers:
@@ -245,11 +250,6 @@ class Drive:
             del self.pending[n]
         self._want([(query.node, _log(query.node, answer)) for query, answer in answered_queries])
 
-    def close_episodes(self, rows: Sequence[int]) -> None:
-        """Close the episodes of rows that are not continued."""
-        for row in rows:
-            self._pool.over(row)
-
     def save_partial(self) -> None:
         """Store the sequences in progress in their groups. Nothing is sampled after it."""
         for completion in self.engine.unfinished():
@@ -261,8 +261,8 @@ class Drive:
         queries = [query for node, value in nodes_and_values for query in _resume(node, value)]
         if self._ctx.dialogue is not None:
             finished = {g.first_id: g for node, _ in nodes_and_values if (g := node.group).rows}
-            rows = (row for group in finished.values() for row in group.finished_rows)
-            self.close_episodes([row.completion.request.id for row in rows])
+            for row in (row for group in finished.values() for row in group.finished_rows):
+                self._pool.over(row.completion.request.id)
         submitted = []
         for query in queries:
             if isinstance(query.wanted, Grade | Act):
@@ -355,18 +355,9 @@ def _resume(node: _Node, value: Any) -> list[_PendingRequest]:
 
 
 def advance(
-    open_groups: OpenGroups,
-    program: Program,
-    ctx: Context,
-    engine: Engine,
-    pool: Pool,
-    *,
-    enough: int,
-    version: int,
-    timer: Timer,
-    log: Callable[[Chunk], None],
+    drive: Drive, *, enough: int, version: int, timer: Timer, log: Callable[[Chunk], None]
 ) -> None:
-    """Sample and score until `enough` open groups are complete; the others are paused.
+    """Sample and score until `enough` groups of a drive are complete.
 
     Completions take effect in the sampler's order. Scores and replies of environments take effect,
     by `RolloutConfig.replies`:
@@ -378,41 +369,29 @@ def advance(
     - `arrival`: as they come, so that slow environments work while others' turns are sampled.
 
     Args:
-      open_groups: changed in place.
-      program: of all its groups.
-      ctx: given to the program.
-      engine: decodes, under the weights of `version`.
-      pool: scores completions and asks environments; each process does its share for all.
-      enough: groups to wait for, at most those that are open.
-      version: version of the engine's weights.
+      drive: with groups that have begun.
+      enough: groups to wait for, at most those of the drive.
+      version: of the engine's weights.
       timer: given the seconds of `sample`, and of `score`: the time spent waiting for the pool.
       log: called with each chunk of decoding.
 
     Raises:
       ValueError: `rollout.replies` is "arrival" in a run of several processes.
     """
-    early = ctx.rollout.replies == "arrival"
+    early = drive.early
+    count_ended_groups = drive.count_finished_groups if early else drive.count_idle_groups
     if early and is_distributed():
         raise ValueError(
             "rollout.replies='arrival' needs one process, as processes must agree on an order; "
             "use together"
         )
-    drive = Drive(program, ctx, engine, pool, open_groups.pending)
-
-    def count_finished() -> int:
-        return sum(group.rows is not None for group in open_groups.groups)
-
-    with timer("sample"):
-        drive.begin(open_groups.groups)
     while True:
         with timer("sample"):
-            while (
-                drive.work and (count_finished() if early else drive.count_idle_groups()) < enough
-            ):
+            while drive.work and count_ended_groups() < enough:
                 numbers = list[int]()
                 if early:
                     numbers = drive.ready()
-                elif engine.crowded:
+                elif drive.engine.crowded:
                     numbers = drive.immediate()
                 if answers := drive.answers(numbers):
                     drive.receive(answers)
@@ -423,7 +402,5 @@ def advance(
             answers = drive.answers(drive.ready() if early else None)
         with timer("sample"):
             drive.receive(answers)
-        if count_finished() >= enough or not (drive.work or drive.pending):
-            break
-    drive.save_partial()
-    open_groups.pending = dict(drive.pending.values())
+        if drive.count_finished_groups() >= enough or not (drive.work or drive.pending):
+            return

@@ -1,41 +1,28 @@
-"""The rollouts of an asynchronous run, and the schedule that it keeps, `RUN/schedule.jsonl`."""
+"""How an asynchronous run samples, and the schedule that it keeps, `RUN/schedule.jsonl`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl.config import AsynchronousConfig, Config
-from jaxrl.data.scoring.pool import Pool
 from jaxrl.data.selection import curriculum
-from jaxrl.data.types import Task
 from jaxrl.record import jsonl, storage
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import asynchronous, collect, schedule
-from jaxrl.rollout.asynchronous import Batch, Live, Row, Sampling
-from jaxrl.rollout.collect import Weights
-from jaxrl.rollout.drive import Drive, Pending, RequestId
-from jaxrl.rollout.engine import Open
-from jaxrl.rollout.experience import Collector, Experience
-from jaxrl.rollout.programs import Program
-from jaxrl.rollout.selection import Source
+from jaxrl.rollout.asynchronous import Live
+from jaxrl.rollout.collect import Way
+from jaxrl.rollout.drive import Group
+from jaxrl.rollout.flight import Batch, Flight, Row, Weights
 from jaxrl.run.context import RunContext
 
 FILE = "schedule.jsonl"
 _WAYS = "live, lockstep:K with K of 0 or more, or recorded:RUN"
-
-
-def limits(config: Config) -> schedule.Limits:
-    """The limits of a run's schedule."""
-    settings = config.asynchronous
-    return schedule.Limits(
-        config.rollout.prompts, settings.staleness, settings.in_flight, settings.order
-    )
 
 
 def check(config: Config) -> None:
@@ -53,7 +40,7 @@ def check(config: Config) -> None:
             )
         return
     try:
-        schedule.check(limits(config))
+        schedule.check(collect.limits(config))
     except ValueError as error:
         raise ValueError(f"asynchronous.{error}") from error
     way, value = _way(settings)
@@ -88,48 +75,24 @@ def _way(settings: AsynchronousConfig) -> tuple[str, str]:
     return way, value
 
 
-def open_rollouts(
-    run: RunContext,
-    config: Config,
-    task: Task,
-    pool: Pool,
-    source: Source,
-    program: Program,
-    *,
-    room: int,
-    open_engine: Open,
-) -> Collector[[Weights, Timer]]:
-    """The experience of an asynchronous run, or of a stage of it.
+def sampled_meanwhile(
+    run: RunContext, config: Config, record: jsonl.StepLog, flight: Flight
+) -> Way:
+    """Sampling while the policy is trained.
 
     Args:
       run: the run.
-      config, task, pool, source, program, room, open_engine: see `collect.open_rollouts`.
+      config: of the stage.
+      record: that the flight logs to.
+      flight: of the stage.
     """
-    ctx = collect.context(config.rollout, config.seed, run.policy, task)
-
-    def drive(weights: Weights, pending_answers: Mapping[RequestId, Pending | None]) -> Drive:
-        setup = collect.sampler_setup(
-            run.policy._replace(guide=weights.guide), config.rollout, config.sampler,
-            collect.key(config.seed), room, **collect.turns_of(ctx),
-            resumes=config.asynchronous.staleness != 0,
-        )  # fmt: skip
-        engine = open_engine(setup, weights.params)
-        return Drive(program, ctx, engine, pool, pending_answers)
-
-    record = jsonl.StepLog(run.directory / FILE, run.callbacks.note)
-    together = config.asynchronous.staleness == 0 and config.rollout.replies == "together"
-    quota = curriculum.quota(config.rollout.prompts, oversampling=config.rollout.oversampling)
-    sampling = Sampling(
-        limits(config), config.rollout.group_size, source, drive, record.add, together=together,
-        spare=int(quota.budget - quota.wanted),
-    )  # fmt: skip
-    sample, halt = _sampler(run, config, sampling)
+    sample, halt = _sampler(run, config, flight)
     run.closing.callback(halt)
     shared = not config.sampling.devices and not config.generators
     copied = shared and _way(config.asynchronous)[0] == "live"
     ended = busy = 0.0
 
-    def step(weights: Weights, timer: Timer) -> tuple[Experience, dict[str, float]]:
+    def timed(weights: Weights, timer: Timer) -> tuple[list[Group], dict[str, float]]:
         nonlocal ended, busy
         entered = perf_counter()
         if copied:  # the update donates its parameters, and some of these may be the same
@@ -147,39 +110,32 @@ def open_rollouts(
         metrics = {
             "prompts_sampled": float(batch.admitted),
             "idle/train": (end_time - entered) / seconds,
-            "idle/sample": max(0.0, 1.0 - (sampling.busy_s - busy) / seconds),
+            "idle/sample": max(0.0, 1.0 - (flight.busy_s - busy) / seconds),
         }
         if config.asynchronous.order == "finished":
             metrics["length_bias"] = batch.length_bias
-        ended, busy = end_time, sampling.busy_s
-        return collect.experience(batch.groups, config.rollout.group_size), metrics
+        ended, busy = end_time, flight.busy_s
+        order = np.argsort(~curriculum.informative(batch.rewards), kind="stable")
+        return [batch.groups[i] for i in order], metrics
 
-    def get_state() -> dict[str, Any]:
-        halt()
-        return sampling.get_state()
-
-    def abandon() -> None:
-        halt()
-        sampling.abandon()
-
-    return Collector(step, get_state, sampling.set_state, abandon)
+    return Way(timed, halt)
 
 
 def _sampler(
-    run: RunContext, config: Config, sampling: Sampling
+    run: RunContext, config: Config, flight: Flight
 ) -> tuple[Callable[[Weights], Batch], Callable[[], None]]:
     """A function that samples a step, and one that stops sampling after the step's update."""
     way, value = _way(config.asynchronous)
     if way == "lockstep":
         chunks = int(value)
-        return lambda weights: asynchronous.lockstep(sampling, weights, chunks), lambda: None
+        return lambda weights: asynchronous.lockstep(flight, weights, chunks), lambda: None
     if way == "recorded":
         rows = _by_step(storage.locate(value) / FILE)
         return (
-            lambda weights: asynchronous.recorded(sampling, weights, rows.get(weights.step, [])),
+            lambda weights: asynchronous.recorded(flight, weights, rows.get(weights.step, [])),
             lambda: None,
         )
-    live = Live(sampling, run.sampling_mesh, config.guard.stall_seconds)
+    live = Live(flight, run.sampling_mesh, config.guard.stall_seconds)
     return live.step, live.halt
 
 

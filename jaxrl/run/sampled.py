@@ -6,9 +6,9 @@ Each chunk of decoding is a row of `chunks.jsonl`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -21,9 +21,8 @@ from jaxrl.record import jsonl
 from jaxrl.record.metrics import Timer
 from jaxrl.record.rundir import best_effort
 from jaxrl.rollout import collect, episodes, history, policy, programs, selection, tasks
-from jaxrl.rollout.collect import Weights
-from jaxrl.rollout.drive import Chunk
 from jaxrl.rollout.experience import Collector, Experience
+from jaxrl.rollout.flight import Weights
 from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Program
@@ -100,8 +99,8 @@ def open_collector(
     model = dataclasses.replace(run.policy.model, dtype=dtype)
     run = run._replace(policy=run.policy._replace(model=model))
     task = tasks.of_config(config)
-    for note in task.notes:
-        run.callbacks.note(note)
+    for line in task.notes:
+        run.callbacks.note(line)
     rollout: Program = episodes.group
     for extension in run.extensions.values():
         rollout = extension.program(rollout)
@@ -111,16 +110,17 @@ def open_collector(
     with jax.set_mesh(run.sampling_mesh):
         source = selection.recorded(selection.open_source(config, task, run.policy), recorder)
         room = sum(n(config) for n in providers(run.extensions, "extra_prompt_tokens").values())
-        parts = (task, run.pools[start], source, rollout)
+        note = run.callbacks.note
         if config.asynchronous.staleness is None:
-            log = ChunkLog(run.directory, run.callbacks.note).write
-            collector = collect.open_rollouts(
-                config, run.policy, *parts, room=room, open_engine=open_engine, log=log
-            )
+            record = jsonl.StepLog(run.directory / CHUNKS, note, sync=False)
+            way = functools.partial(collect.in_turns, config, record)
         else:
-            collector = asynchronous.open_rollouts(
-                run, config, *parts, room=room, open_engine=open_engine
-            )
+            record = jsonl.StepLog(run.directory / asynchronous.FILE, note)
+            way = functools.partial(asynchronous.sampled_meanwhile, run, config, record)
+        collector = collect.open_rollouts(
+            config, run.policy, task, run.pools[start], source, rollout,
+            room=room, open_engine=open_engine, open_way=way, log=record.add,
+        )  # fmt: skip
     samples = provider(run.extensions, "sampling_params")
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
@@ -137,20 +137,6 @@ def open_collector(
             collector.set_state(saved)
 
     return Collector(step, collector.get_state, set_state, collector.abandon)
-
-
-class ChunkLog:
-    """The chunks of a synchronous run."""
-
-    def __init__(self, directory: Path, note: Callable[[str], None]) -> None:
-        """Args: the run's directory, and a function that is called with failures to write."""
-        self._log = jsonl.StepLog(directory / CHUNKS, note, sync=False)
-
-    def write(self, step: int, chunks: Iterable[Chunk]) -> None:
-        """Append the chunks of the step that follows `step` steps, all at once."""
-        self._log.begin(step)
-        rows = ({"step": step, "chunk": n, **c._asdict()} for n, c in enumerate(chunks))
-        self._log.add(*rows)
 
 
 def has_turns(config: Config, extensions: Mapping[str, Extension]) -> bool:

@@ -121,10 +121,9 @@ def driven(
         groups = OpenGroups(waiting=[Drawn(problem) for problem in problems])
         groups.admit(count, rollout.group_size)
         with scoring.Pool(task, 0, 60.0, None, None) as pool:
-            drive.advance(
-                groups, episodes.group, ctx, local(setup, params), pool, enough=count, version=0,
-                timer=Timer(), log=lambda done: None,
-            )  # fmt: skip
+            sampler = drive.Drive(episodes.group, ctx, local(setup, params), pool)
+            sampler.begin(groups.groups)
+            drive.advance(sampler, enough=count, version=0, timer=Timer(), log=lambda done: None)
         return sum(len(group.rows) for group in groups.groups)
 
     return run

@@ -115,10 +115,11 @@ def play(actor: Policy, config: SampleConfig, played: Config) -> list[Row]:
     )  # fmt: skip
     params = policy.sampling_params(actor.params, "float32")
     with _pool(config, task, played) as pool:
+        sampler = drive.Drive(episodes.group, ctx, Local(setup, params), pool)
+        sampler.begin(open_groups.groups)
         drive.advance(
-            open_groups, episodes.group, ctx, Local(setup, params), pool,
-            enough=len(problems), version=0, timer=Timer(), log=lambda done: None,
-        )  # fmt: skip
+            sampler, enough=len(problems), version=0, timer=Timer(), log=lambda done: None
+        )
     return [row for group in open_groups.groups for row in group.rows]
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import orbax.checkpoint as ocp
@@ -281,12 +282,12 @@ ROLLOUTS = (
 
 @pytest.mark.parametrize("rollouts", ROLLOUTS, ids=str)
 def test_a_position_that_nothing_can_continue_from_is_damaged(rollouts, tmp_path):
-    flying = flight.Flight(None, 4)
+    flying = flight.Flight(None, 4, SimpleNamespace(set_state=id), None, None)
     with (
         pytest.raises(ValueError, match=r"damaged, or of another version|no record of ours"),
         checkpoint.telling_damage(tmp_path),
     ):
-        flying.set_state(rollouts)
+        flying.set_state({"source": {}} | rollouts)
 
 
 ARRAYS = ("f4,(2", ",", "f4,(1+1)f4", "O", "|O", "f4,f4", "(9,9)f4", "V" * 99, ["f4"], 5, None, "")

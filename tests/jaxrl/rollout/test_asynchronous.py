@@ -11,8 +11,9 @@ import pytest
 
 from jaxrl.data.types import Problem, Score
 from jaxrl.rollout import asynchronous
-from jaxrl.rollout.asynchronous import Live, Sampling, Weights
+from jaxrl.rollout.asynchronous import Live
 from jaxrl.rollout.drive import Chunk
+from jaxrl.rollout.flight import Flight, Weights
 from jaxrl.rollout.programs import Row
 from jaxrl.rollout.schedule import Limits
 from jaxrl.rollout.selection import Drawn, Source
@@ -81,9 +82,6 @@ class Counting:
             versions = [int(part.tokens[0]) for part in group.partial.values()]
             group.rows = [Row(completion(first_id, versions), "", score)]
 
-    def close_episodes(self, rows):
-        self.world.over += rows
-
     def save_partial(self):
         self.groups = []
 
@@ -102,12 +100,14 @@ class World:
             dict,
             lambda state: None,
         )
-        self.sampling = Sampling(
+        self.flight = Flight(
             limits,
             1,
             source,
             lambda weights, known: Counting(self, known),
+            self.over.append,
             self.rows.append,
+            drawn_at_once=limits.groups_per_step,
             together=limits.staleness == 0,
             spare=spare,
         )
@@ -123,7 +123,7 @@ class World:
         return future
 
     def step(self, way, step, *more):
-        return taken(way(self.sampling, Weights({}, None, step, step), *more))
+        return taken(way(self.flight, Weights({}, None, step, step), *more))
 
 
 def taken(batch):
@@ -158,7 +158,7 @@ def test_groups_that_teach_nothing_are_replaced_within_the_budget(staleness, ord
         assert len(batch) == 2
         for _, versions in batch:
             assert step - min(versions) <= staleness
-        saved = world.sampling.get_state()
+        saved = world.flight.get_state()
         assert 0 <= saved["dropped"] <= 3
     drops = [n for row in world.rows for n in row.get("drop", [])]
     trained = [n for row in world.rows for n in row.get("train", [])]
@@ -180,20 +180,20 @@ def test_no_answer_is_asked_for_twice_across_steps():
 def test_a_record_repeats_a_live_run_whatever_its_timing(staleness, order):
     limits, draw = Limits(2, staleness, order=order), random.Random(staleness)
     world = World(limits, lambda: draw.choice([0.0, 0.002, 0.01]))
-    live, made, flights = Live(world.sampling, MESH, 10.0), [], []
+    live, made, flights = Live(world.flight, MESH, 10.0), [], []
     for step in range(5):
         made.append(taken(live.step(Weights({}, None, step, step))))
         if draw.random() < 0.5:
             threading.Event().wait(0.004)  # an update that takes a while
         live.halt()
-        flights.append(world.sampling.get_state()["schedule"])
+        flights.append(world.flight.get_state()["schedule"])
     for step, batch in enumerate(made):
         assert all(step - min(versions) <= staleness for _, versions in batch)
     again = World(limits)
     for step, batch in enumerate(made):
         rows = [row for row in world.rows if row["step"] == step]
         assert again.step(asynchronous.recorded, step, rows) == batch
-        assert again.sampling.get_state()["schedule"] == flights[step]
+        assert again.flight.get_state()["schedule"] == flights[step]
     assert unclocked(again.rows) == unclocked(world.rows)
     assert again.learned == world.learned
 
@@ -206,8 +206,8 @@ def test_a_step_that_was_not_recorded_is_refused():
 def test_what_was_sampled_for_later_is_given_up_and_its_problems_come_first():
     world = World(Limits(2, 2))
     world.step(asynchronous.lockstep, 0, 1)
-    in_progress = [group for group, *_ in world.sampling.get_state()["schedule"]["groups"]]
+    in_progress = [group for group, *_ in world.flight.get_state()["schedule"]["groups"]]
     assert in_progress == [2, 3, 4, 5]
-    world.sampling.abandon()
+    world.flight.abandon()
     assert world.over == [2, 3, 4, 5]
     assert [number for number, _ in world.step(asynchronous.lockstep, 0, 1)] == ["2", "3"]

@@ -1,6 +1,7 @@
 """Which groups make a step: dynamic sampling, and groups that a step does not wait for."""
 
 import dataclasses
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,7 @@ from jaxrl.data import tasks
 from jaxrl.data.types import Problem, Score
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import collect, drive
+from jaxrl.rollout.flight import Weights
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Row
 from jaxrl.rollout.selection import Drawn, Source
@@ -36,18 +38,34 @@ class Sampled(str):
         return range(int(self.split("/")[0]))
 
 
+class Idle:
+    """In place of a `Drive`: its groups begin, and nothing is sampled."""
+
+    def __init__(self, program, ctx, engine, pool, pending):
+        self.groups, self.pending = [], {}
+
+    def begin(self, groups):
+        self.groups += groups
+
+    def save_partial(self):
+        pass
+
+
+POOL = SimpleNamespace(over=lambda row: None)
+
+
 @pytest.fixture
 def step(monkeypatch):
     """`(rewards, oversampling, in flight) -> rollouts`, whose groups end in order at once."""
 
-    def make(values, oversampling=1.0, in_flight=1.0, last=None, rounds="fixed", pool=None):
+    def make(values, oversampling=1.0, in_flight=1.0, last=None, rounds="fixed", pool=POOL):
         learned, count = [], iter(range(len(values)))
 
         def draw(wanted, params, in_flight):
             return [Drawn(Problem(str(i), "", ""), i) for _ in range(wanted) for i in [next(count)]]
 
-        def advance(open_groups, *, enough, **more):
-            left = [g for g in open_groups.groups if g.rows is None]
+        def advance(driven, *, enough, **more):
+            left = [g for g in driven.groups if g.rows is None]
             for group in last(left, enough) if last else left[:enough]:
                 scores = [
                     Score(v) if v is not None else Score(None, error="timeout: x")
@@ -56,6 +74,7 @@ def step(monkeypatch):
                 names = [Sampled(f"{group.drawn.problem.id}/{i}") for i in range(2)]
                 group.rows = [Row(n, n, s) for n, s in zip(names, scores, strict=True)]
 
+        monkeypatch.setattr(collect, "Drive", Idle)
         monkeypatch.setattr(drive, "advance", advance)
         source = Source(
             draw,
@@ -68,8 +87,11 @@ def step(monkeypatch):
         )
         config = dataclasses.replace(Config(), rollout=rollout)
         policy = Policy(MODEL, {}, Tokens())
-        made = collect.open_rollouts(config, policy, tasks.get("arithmetic"), pool, source, None)
-        return lambda: made.step(collect.Weights({}, Guide(keep), 0, 0), Timer()), learned, made
+        made = collect.open_rollouts(
+            config, policy, tasks.get("arithmetic"), pool, source, None,
+            open_engine=lambda setup, params: None,
+        )  # fmt: skip
+        return lambda: made.step(Weights({}, Guide(keep), 0, 0), Timer()), learned, made
 
     return make
 
@@ -179,3 +201,25 @@ def test_what_was_sampled_for_later_steps_is_given_up_and_its_episodes_closed(st
     assert over == [6, 7, 8, 9] and not made.get_state()["open_groups"]["groups"]
     got, _ = run()
     assert [p.id for p in got.problems] == ["3", "4", "5"]
+
+
+def test_the_sampler_of_a_step_is_gone_before_the_update(step, monkeypatch):
+    """Its KV caches would lie beside the arrays of the update."""
+    run, _, _ = step([(0, 1)] * 9, in_flight=4 / 3)
+    samplers = []
+
+    def opened(*parts):
+        sampler = Idle(*parts)
+        samplers.append(weakref.ref(sampler))
+        return sampler
+
+    monkeypatch.setattr(collect, "Drive", opened)
+    run()
+    assert [sampler() for sampler in samplers] == [None]
+
+
+def test_a_checkpoint_names_the_weights_that_began_a_group(step):
+    _, _, made = step([(0, 1)] * 9, in_flight=4 / 3)
+    for steps in (7, 8):
+        made.step(Weights({}, Guide(keep), 2 * steps, steps), Timer())
+        assert made.get_state()["schedule"]["groups"] == [[3 * (steps - 6), steps, None]]

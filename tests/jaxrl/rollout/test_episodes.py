@@ -25,12 +25,12 @@ from jaxrl.data.sources import extract, generate
 from jaxrl.data.text import dialogue, tokenizers
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.models import decoder
-from jaxrl.record import checkpoint
+from jaxrl.record import checkpoint, values
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import collect, drive, engine, episodes, experience, flight, policy, programs
 from jaxrl.rollout.drive import Drive, OpenGroups
 from jaxrl.rollout.experience import Experience
-from jaxrl.rollout.flight import Flight
+from jaxrl.rollout.flight import Flight, Weights
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import EMPTY, Act, Context, Grade, join
 from jaxrl.rollout.schedule import Limits
@@ -112,14 +112,20 @@ def play(monkeypatch):
         order = random.Random(seed)
         open_groups = OpenGroups([], [Drawn(task.problem("train", 0, i)) for i in range(8)])
         open_groups.admit(8, SIZE)
-        found = {}
+        found, pending = {}, {}
         while open_groups.groups:
             pool = one or wrap(scoring.Pool(task, 0, 1.0, None, None))  # it remembers no episode
-            drive.advance(
-                open_groups, episodes.group, Context(played, 0, TOKENIZER, task, talk),
-                engine.Local(setup, None), pool, version=0, timer=Timer(),
-                enough=min(enough, len(open_groups.groups)), log=lambda done: None,
+            sampler = Drive(
+                episodes.group, Context(played, 0, TOKENIZER, task, talk),
+                engine.Local(setup, None), pool, pending,
             )  # fmt: skip
+            sampler.begin(open_groups.groups)
+            drive.advance(
+                sampler, version=0, timer=Timer(), enough=min(enough, len(open_groups.groups)),
+                log=lambda done: None,
+            )  # fmt: skip
+            sampler.save_partial()
+            pending = dict(sampler.pending.values()) if one else {}
             whole = [group for group in open_groups.groups if group.rows is not None][:enough]
             found |= {group.first_id: group.rows for group in whole}
             open_groups.groups = [g for g in open_groups.groups if g.first_id not in found]
@@ -140,7 +146,7 @@ def plain_row(row):
 
 def plain(groups):
     return json.dumps(
-        flight.to_state([[tuple(r) for r in g] for g in groups]), default=np.ndarray.tolist
+        values.to_state([[tuple(r) for r in g] for g in groups]), default=np.ndarray.tolist
     )
 
 
@@ -682,10 +688,9 @@ def sampled(slots, workers=0):
     groups.admit(3, 4)
     chunks = []
     with scoring.open_pool("keydoor", {"turns": 5}, workers=workers) as pool:
-        drive.advance(
-            groups, episodes.group, ctx, engine.Local(setup, decoder.unstack(params)), pool,
-            enough=3, version=0, timer=Timer(), log=chunks.append,
-        )  # fmt: skip
+        sampler = Drive(episodes.group, ctx, engine.Local(setup, decoder.unstack(params)), pool)
+        sampler.begin(groups.groups)
+        drive.advance(sampler, enough=3, version=0, timer=Timer(), log=chunks.append)
     return [row for group in groups.groups for row in group.rows], chunks
 
 
@@ -771,18 +776,21 @@ def test_episodes_that_are_abandoned_are_closed_once(waits, answered):
     )
     rollout = RolloutConfig(2, 2, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)
     talk = dialogue.of_model(TOKENIZER, ("user",), chat=False)
-    flight = Flight(Limits(2, None, 2, "finished"), 2)
-    flight.open.waiting = [Drawn(Problem(str(n), "1", None)) for n in range(2)]
+    ctx = Context(rollout, 0, TOKENIZER, task, talk)
     with scoring.Pool(task, 0, 20.0, None, None) as pool:
-        flight.admit([0, 1])
-        drive = Drive(episodes.group, Context(rollout, 0, TOKENIZER, task, talk), nothing, pool)
-        drive.begin(flight.open.groups)
+        flight = Flight(
+            Limits(2, None, 2, "finished"), 2, None,
+            lambda weights, known: Drive(episodes.group, ctx, nothing, pool, known), pool.over,
+        )  # fmt: skip
+        flight.open.waiting = [Drawn(Problem(str(n), "1", None)) for n in range(2)]
+        flight.start(Weights({}, None, 0, 0))
+        flight.admit()
+        drive = flight.drive
         assert sorted(name[0] for name, _ in drive.pending.values()) == [0, 0, 2, 2]
         if answered:
             drive.receive(drive.answers())
-        rows = flight.abandon()
-        assert rows == [0, 1, 2, 3] and not closed
-        drive.close_episodes(rows)
+        assert not closed
+        flight.abandon()
         wait.set()
         deadline = time.monotonic() + 10
         while len(closed) < 4 and time.monotonic() < deadline:

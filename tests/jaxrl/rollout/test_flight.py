@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 
 from jaxrl.data import tasks
 from jaxrl.data.types import Problem, Score
-from jaxrl.record import checkpoint
+from jaxrl.record import checkpoint, values
 from jaxrl.rollout import flight
 from jaxrl.rollout.drive import Group, OpenGroups
 from jaxrl.rollout.programs import Row
@@ -36,8 +36,8 @@ VALUES = st.recursive(
 
 def kept(value):
     """Through the file that a checkpoint keeps it in."""
-    text = json.dumps(flight.to_state(value), default=checkpoint.to_json)
-    return flight.from_state(json.loads(text, object_hook=checkpoint.from_json))
+    text = json.dumps(values.to_state(value), default=checkpoint.to_json)
+    return values.from_state(json.loads(text, object_hook=checkpoint.from_json))
 
 
 def equal(a, b):
@@ -94,7 +94,7 @@ def test_a_flight_is_read_back():
 @pytest.mark.parametrize("value", [object(), {"a": [len]}, Score])
 def test_what_cannot_be_kept_is_named(value):
     with pytest.raises(ValueError, match=r"Problem\.metadata, or rollout\.in_flight=1"):
-        flight.to_state(Problem("p", "x", value))
+        values.to_state(Problem("p", "x", value))
 
 
 @pytest.mark.parametrize(
@@ -107,4 +107,4 @@ def test_what_cannot_be_kept_is_named(value):
 )
 def test_a_state_makes_nothing_but_records_of_ours(saved):
     with pytest.raises(ValueError, match="of ours"):
-        flight.from_state(saved)
+        values.from_state(saved)

@@ -10,14 +10,14 @@ from jaxrl.data import tasks
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import asynchronous, collect, drive, selection
-from jaxrl.rollout.asynchronous import Sampling
+from jaxrl.rollout.flight import Flight, Weights
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Row
 from jaxrl.rollout.schedule import Limits
 from jaxrl.sampling.logits import Guide, keep
 from tests.jaxrl.batches import MODEL
 from tests.jaxrl.rollout.test_asynchronous import Counting, World
-from tests.jaxrl.rollout.test_collect import Sampled, Tokens
+from tests.jaxrl.rollout.test_collect import POOL, Idle, Sampled, Tokens
 
 SIZE, BATCH = 12, 3
 BY_VISITS = ["easiest_first", "frontier", "passes"]
@@ -43,11 +43,12 @@ def opened(choose):
 def partial(monkeypatch):
     """`curriculum -> (step, numbers drawn, rollouts)`: of the 6 groups in flight the last 3 end."""
 
-    def advance(open_groups, *, enough, **more):
-        for group in [g for g in open_groups.groups if g.rows is None][-enough:]:
+    def advance(driven, *, enough, **more):
+        for group in [g for g in driven.groups if g.rows is None][-enough:]:
             score = Score(float(group.drawn.ticket % 2))
             group.rows = [Row(name, name, score) for name in map(Sampled, ("1/0", "1/1"))]
 
+    monkeypatch.setattr(collect, "Drive", Idle)
     monkeypatch.setattr(drive, "advance", advance)
 
     def make(choose):
@@ -56,9 +57,10 @@ def partial(monkeypatch):
             Config(), rollout=RolloutConfig(prompts=BATCH, group_size=2, in_flight=2.0)
         )
         made = collect.open_rollouts(
-            config, Policy(MODEL, {}, Tokens()), tasks.get("arithmetic"), None, source, None
-        )
-        return lambda: made.step(collect.Weights({}, Guide(keep), 0, 0), Timer()), drawn, made
+            config, Policy(MODEL, {}, Tokens()), tasks.get("arithmetic"), POOL, source, None,
+            open_engine=lambda setup, params: None,
+        )  # fmt: skip
+        return lambda: made.step(Weights({}, Guide(keep), 0, 0), Timer()), drawn, made
 
     return make
 
@@ -85,13 +87,13 @@ def test_partial_rollouts_draw_no_prompt_that_is_in_flight_before_the_others(cho
 def test_a_lag_draws_no_prompt_that_is_in_flight_before_the_others(choose):
     limits, (source, drawn) = Limits(BATCH, 2), opened(choose)
     world = World(limits)
-    world.sampling = Sampling(
+    world.flight = Flight(
         limits,
         1,
         source,
         lambda weights, known: Counting(world, known),
-        world.rows.append,
-        together=False,
+        world.over.append,
+        drawn_at_once=BATCH,
     )
     for step in range(9):
         world.step(asynchronous.lockstep, step, 2)

@@ -15,15 +15,14 @@ from tests.jaxrl import tiny
 
 def trained(directory: Path, **changes: Any) -> list[Completion]:
     """Train the tiny config with changes; the sampled completions of its steps, in order."""
-    found, take = [], Flight.take
+    found, stop = [], Flight.stop
 
-    def taken(flight, numbers):
-        groups = take(flight, numbers)
-        found.extend(row.completion for group in groups for row in group.rows)
-        return groups
+    def taken(flight):
+        stop(flight)
+        found.extend(row.completion for group in flight.batch.groups for row in group.rows)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Flight, "take", taken)
+        patch.setattr(Flight, "stop", taken)
         loop.train(tiny.config(directory, **changes))
     return [c for c in found if c.request.temperature]
 

@@ -12,7 +12,8 @@ from jaxrl.config import AsynchronousConfig
 from jaxrl.launch.inspect import replay
 from jaxrl.record import jsonl, metrics
 from jaxrl.rollout import asynchronous as rollout
-from jaxrl.rollout.asynchronous import Live, Weights
+from jaxrl.rollout.asynchronous import Live
+from jaxrl.rollout.flight import Weights
 from jaxrl.run import assemble, asynchronous, loop
 from tests.jaxrl import tiny
 from tests.jaxrl.run.test_episodes import PLAYED
@@ -304,7 +305,7 @@ class Broken:
 
     def __init__(self, chunk):
         self.chunk, self.batch, self.together = chunk, None, False
-        self.drive = SimpleNamespace(pending={}, work=True, ready=list)
+        self.drive, self.unanswered = SimpleNamespace(pending={}, work=True, ready=list), list
         self.between = lambda due: {}
         self.start = self.stop = lambda *weights: None
 
