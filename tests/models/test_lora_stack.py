@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.models import decoder, head, lora, lora_stack, quantize
+from jaxrl.models import decoder, lora, lora_stack
 from jaxrl.models.config import DecoderConfig, Experts, Latent
 from jaxrl.models.lora import LoraConfig
 from jaxrl.rollout import policy
@@ -96,7 +96,9 @@ def test_every_row_is_as_with_its_adapter_alone(adapters, places, rows):
             other = place % PLACES + 1
             single = lora_stack.put(DENSE, room(), other, small, config)
             single_rows = jnp.where(jnp.arange(ROWS) == i, other, 0)
-            np.testing.assert_array_equal(together[i], states(DENSE, single, tokens, single_rows)[i])
+            np.testing.assert_array_equal(
+                together[i], states(DENSE, single, tokens, single_rows)[i]
+            )
 
 
 def test_a_place_is_emptied_and_takes_another():
