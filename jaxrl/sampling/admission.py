@@ -85,17 +85,17 @@ def admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
     requests: dict[int, Request] = {}
     source = np.zeros(total, np.int32)
     while work.queue:
-        start = work.queue[0].adapter, start_of(work.queue[0])
+        opening = work.queue[0].adapter, start_of(work.queue[0])
         ready = [
-            (start in starts[p], len(free[p]), -p)
+            (opening in starts[p], len(free[p]), -p)
             for p in range(shards)
-            if free[p] and (start in starts[p] or len(starts[p]) < rows_per_part)
+            if free[p] and (opening in starts[p] or len(starts[p]) < rows_per_part)
         ]
         if not ready:
             break
         p = -max(ready)[-1]
         i = free[p].pop(0)
-        source[i] = starts[p].setdefault(start, p * rows_per_part + len(starts[p]))
+        source[i] = starts[p].setdefault(opening, p * rows_per_part + len(starts[p]))
         requests[i] = work.queue.popleft()
 
     tokens = np.zeros((rows, setup.prompt_width), np.int32)

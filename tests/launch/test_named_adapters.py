@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -13,9 +14,11 @@ import safetensors.numpy
 
 from jaxrl.launch.server import command
 from jaxrl.launch.server.http import ServeConfig
+from jaxrl.launch.server.tinker import work
 from jaxrl.models import lora
 from jaxrl.models.checkpoints import peft
 from jaxrl.models.lora import LoraConfig
+from tests.launch import test_tinker as tinker
 from tests.launch.test_serve import actor, post, send, serving
 
 ASKED = {"prompt": "hello", "max_tokens": 12, "seed": 5, "logprobs": 1}
@@ -116,18 +119,14 @@ def test_adapters_are_loaded_and_unloaded(folder, merged, expected):
 
         assert load("x", "wide")[0] == 200
         equal(choices(server, "x", n=3, echo=True), expected["wide"])
-        streamed = {**ASKED, "max_tokens": 60, "model": "x", "stream": True}
-        before = send(server, "POST", "/v1/completions", streamed)[1]
-        answers = []
-        thread = threading.Thread(
-            target=lambda: answers.append(send(server, "POST", "/v1/completions", streamed)[1])
-        )
-        thread.start()
-        assert load("x", "small", load_inplace=True)[0] == 200
-        equal(choices(server, "x", n=3, echo=True), expected["small"])
-        thread.join()
-        texts = [_text(answer) for answer in (before, *answers)]
-        assert texts[1] in (texts[0], _text(send(server, "POST", "/v1/completions", streamed)[1]))
+        body = {**ASKED, "max_tokens": 60, "model": "x", "stream": True}
+        before = send(server, "POST", "/v1/completions", body)[1]
+        with begun(server, body) as stream:
+            first = stream.readline()
+            assert load("x", "small", load_inplace=True)[0] == 200
+            equal(choices(server, "x", n=3, echo=True), expected["small"])
+            assert text_of((first + stream.read()).decode()) == text_of(before)
+        assert text_of(send(server, "POST", "/v1/completions", body)[1]) != text_of(before)
         assert load("y", str(folder / "wide"))[0] == 200
         for (status, answer), expected_status, words in (
             (load("y", "small"), 400, "the name is taken"),
@@ -149,7 +148,17 @@ def test_adapters_are_loaded_and_unloaded(folder, merged, expected):
         equal(choices(server, "z", n=3, echo=True), expected["wide"])
 
 
-def _text(stream):
+@contextlib.contextmanager
+def begun(server, body):
+    """The answer to a request for a stream, as it comes."""
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=300)
+    kind = {"Content-Type": "application/json"}
+    connection.request("POST", "/v1/completions", json.dumps(body), kind)
+    yield connection.getresponse()
+    connection.close()
+
+
+def text_of(stream):
     lines = [line.removeprefix("data: ") for line in stream.split("\n\n") if line][:-1]
     return "".join(json.loads(line)["choices"][0]["text"] for line in lines)
 
@@ -207,3 +216,72 @@ SHORT = {"max_prompt_tokens": 64, "max_new_tokens": 64}
 def test_wrong_settings_are_refused(fields, words):
     with pytest.raises((ValueError, FileNotFoundError), match=words):
         command.make_server(actor(), ServeConfig(port=0, **fields, **SHORT), "tiny")
+
+
+def train(server, seed, rank):
+    """A sampler of a model of the Tinker service that was trained."""
+    model = tinker.create(server, rank=rank, seed=seed)
+    raw = tinker.batch(model, 1, [1 + seed, 2, 3, 4, 5])
+    tinker.result(server, "forward_backward", raw=raw)
+    step = {"model_id": model, "seq_id": 2, "adam_params": {"learning_rate": 0.1}}
+    tinker.result(server, "optim_step", step)
+    body = {"model_id": model, "seq_id": 3, "sampling_session_seq_id": 0}
+    return json.loads(tinker.result(server, "save_weights_for_sampler", body))[
+        "sampling_session_id"
+    ]
+
+
+def ask_for_samples(server, sampler, number, seed):
+    """The id of a request for samples."""
+    body = {"sampling_session_id": sampler, "seq_id": number, "num_samples": 2}
+    body |= {"prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]}}
+    body |= {"sampling_params": {"max_tokens": 20, "seed": seed, "temperature": 1.0}}
+    body |= {"prompt_logprobs": True}
+    return tinker.ask(server, "asample", body)["request_id"]
+
+
+def samples_of(server, request):
+    """Tokens and log-probabilities, and those of the prompt."""
+    while (got := tinker.send(server, "retrieve_future", {"request_id": request}))[0] == 408:
+        pass
+    message = tinker.wire._CLASSES["SampleResponse"].FromString(got[1])
+    arrays = [(np.frombuffer(s.tokens, "<i4"), np.frombuffer(s.logprobs, "<f4"))
+              for s in message.sequences]  # fmt: skip
+    return [*arrays, (np.zeros(0), np.frombuffer(message.prompt_logprobs, "<f4"))]
+
+
+@pytest.mark.broad
+def test_the_service_samples_for_several_models_in_one_batch(tmp_path, monkeypatch):
+    """As each alone, though places are fewer than models, and as with the adapters added into the
+    weights."""
+    ranks, answers, batches = (3, 4, 4), {}, []
+    sample = work.sample
+
+    def record(setup, params, jobs, places):
+        batches.append(len({*places}))
+        return sample(setup, params, jobs, places)
+
+    monkeypatch.setattr(work, "sample", record)
+    for at_once in (1, 2):
+        with tinker.serving(tmp_path / str(at_once), models_at_once=at_once) as server:
+            samplers = [train(server, seed, rank) for seed, rank in enumerate(ranks)]
+            alone = [
+                samples_of(server, ask_for_samples(server, sampler, 0, seed))
+                for seed, sampler in enumerate(samplers)
+            ]
+            assert max(batches) == 1
+            waiting = [
+                ask_for_samples(server, sampler, 1, seed) for seed, sampler in enumerate(samplers)
+            ]
+            for expected, request in zip(alone, waiting, strict=True):
+                equal_samples(samples_of(server, request), expected)
+            answers[at_once] = alone
+    assert max(batches) == 2
+    for merged, beside in zip(*answers.values(), strict=True):
+        equal_samples(beside, merged)
+
+
+def equal_samples(got, expected):
+    for (tokens, logp), (other_tokens, other_logp) in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(tokens, other_tokens)
+        np.testing.assert_allclose(logp, other_logp, atol=1e-5)
