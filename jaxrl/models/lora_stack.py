@@ -217,7 +217,12 @@ def _write(arrays: Any, fresh: Any, place: jax.Array, scale: jax.Array) -> Any:
 
     def pair(old: Any, new: Any) -> Any:
         parts = zip(old, (new[0], new[1] * scale), strict=True)
-        return tuple(stack.at[place].set(part.astype(stack.dtype)) for stack, part in parts)
+        return tuple(stack.at[place].set(bounded(part, stack.dtype)) for stack, part in parts)
+
+    def bounded(part: jax.Array, dtype: jnp.dtype) -> jax.Array:
+        # 0 times infinity would reach the rows of other adapters
+        greatest = float(jnp.finfo(dtype).max)
+        return jnp.clip(part, -greatest, greatest).astype(dtype)
 
     return {path: pair(old, fresh[path]) for path, old in arrays.items()}
 

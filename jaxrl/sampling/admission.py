@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.mesh.buckets import round_up
-from jaxrl.models import decoder
+from jaxrl.models import decoder, lora_stack
 from jaxrl.sampling import decode
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.decode import extend
@@ -74,7 +74,11 @@ def _kept(seats: Sequence[Seat | None], size: int, shards: int) -> np.ndarray:
 def admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
     """Move requests from the queue into free slots, with up to `prefill_rows` prompts.
 
-    A prompt is read in the part where its slots are, once for all that share it there.
+    A prompt is read in the part where its slots are, once for all that share it and an adapter
+    there.
+
+    Raises:
+      ValueError: a request of an adapter that the parameters have not.
     """
     rows, total, shards = setup.rows, len(work.seats), setup.shards
     rows_per_part, per = rows // shards, total // shards
@@ -84,6 +88,7 @@ def admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
     starts: list[dict[tuple[int, tuple[int, ...]], int]] = [{} for _ in range(shards)]
     requests: dict[int, Request] = {}
     source = np.zeros(total, np.int32)
+    _check_adapters(params[0], work.queue)
     while work.queue:
         opening = work.queue[0].adapter, start_of(work.queue[0])
         ready = [
@@ -128,6 +133,16 @@ def admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
     for i, request in requests.items():
         start, turn = start_of(request), turn_start(request)
         work.seats[i] = Seat(request, len(start), turn, read=list(start[turn:]))
+
+
+def _check_adapters(params: Params, requests: Sequence[Request]) -> None:
+    places = lora_stack.count(params)
+    for r in requests:
+        if not 0 <= r.adapter <= places:
+            raise ValueError(
+                f"request {r.id}: adapter={r.adapter}, but the parameters have {places}, from 1; "
+                "put one there by lora_stack, or ask for 0, the base"
+            )
 
 
 def append(

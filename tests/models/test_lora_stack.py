@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl.models import decoder, lora, lora_stack
+from jaxrl.models import decoder, head, lora, lora_stack, quantize
+from jaxrl.models.checkpoints import peft
 from jaxrl.models.config import DecoderConfig, Experts, Latent
 from jaxrl.models.lora import LoraConfig
 from jaxrl.rollout import policy
@@ -70,7 +71,7 @@ def alone(model, config, adapters):
     return policy.sampling_params(params, "float32")
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(1, RANK), st.sampled_from(TARGETS)), min_size=1, max_size=PLACES
@@ -121,12 +122,12 @@ def test_a_place_is_emptied_and_takes_another():
         lora_stack.put(DENSE, full, 5, None)
 
 
-SIX = SamplerConfig(slots=8, prefill_rows=4, chunk=4, bucket=32)
+LAYOUT = SamplerConfig(slots=8, prefill_rows=4, chunk=4, bucket=32)
 
 
 def sample(model, params, requests):
     done = sampler.generate(
-        model, params, requests, stop_ids=[], key=jax.random.key(3), sampler=SIX,
+        model, params, requests, stop_ids=[], key=jax.random.key(3), sampler=LAYOUT,
         max_prompt=16, max_length=32,
     )  # fmt: skip
     return {c.request.id: c for c in done}
@@ -163,3 +164,173 @@ def test_requests_of_several_adapters_share_the_slots():
     mine = sample(DENSE, params, [requests[3]])[3]
     np.testing.assert_array_equal(mine.tokens, together[3].tokens)
     assert len({tuple(c.tokens) for c in together.values()}) > 4
+
+
+def test_what_a_held_sequence_observes_is_read_with_its_adapter():
+    """Turn after turn, as alone."""
+    params, by_place = filled()
+    setup = sampler.Setup(DENSE, jax.random.key(3), (), 16, 32, LAYOUT, hold=True)
+
+    def turns(params, requests):
+        work, ended = sampler.Work(), {}
+        sampler.submit(setup, work, requests)
+        while work:
+            done = sampler.advance(setup, params, work)
+            ended |= {c.request.id: c for c in done}
+            held = sampler.held_slots(work)
+            more = {i: [5, 6, 7] for i in held if len(ended[i].tokens) < 8}
+            sampler.release(work, [c.request.id for c in done if c.request.id not in more])
+            sampler.extend(setup, params, work, more)
+        return ended
+
+    requests = [
+        Request(i, (1, 2, 3), 14, turn_tokens=4, adapter=place)
+        for i, place in enumerate((1, 0, 4, 2))
+    ]
+    together = turns(params, requests)
+    for r in requests:
+        merged = alone(DENSE, *by_place[r.adapter])
+        single = turns(merged, [dataclasses.replace(r, adapter=0)])[r.id]
+        np.testing.assert_array_equal(together[r.id].tokens, single.tokens)
+        np.testing.assert_allclose(together[r.id].logp, single.logp, atol=1e-5)
+        assert (single.source > 0).sum() >= 3
+
+
+@pytest.mark.parametrize("softcap", [None, 5.0])
+def test_the_output_head_has_an_adapter_for_each_row(softcap):
+    """Apart from the embedding, to which the base's head is tied."""
+    model, rank = dataclasses.replace(DENSE, tie_embeddings=True), 3
+    keys = jax.random.split(jax.random.key(0), 3)
+    params = policy.sampling_params(decoder.init(model, keys[0]), "float32")
+    small = {
+        "a": jax.random.normal(keys[1], (32, rank)),
+        "b": jax.random.normal(keys[2], (rank, 17)),
+    }
+    stack = lora_stack.attach(model, params, [lora_stack.HEAD], count=3, rank=RANK)
+    config = LoraConfig(rank=rank, alpha=2.0)
+    stack = lora_stack.put(model, stack, 2, {"head": small}, config)
+    assert stack["embed"] is params["embed"]
+    hidden = jax.random.normal(keys[0], (3, 32))
+    rows = jnp.array([0, 2, 1], jnp.int32)
+    got = head.logits(hidden, decoder.unembedding(lora_stack.choose(stack, rows)), softcap=softcap)
+    full = params["embed"] + config.scale * (small["a"] @ small["b"]).T
+    expected = jnp.where((rows == 2)[:, None], hidden @ full.T, hidden @ params["embed"].T)
+    expected = expected if softcap is None else softcap * jnp.tanh(expected / softcap)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+def test_adapters_stand_beside_a_quantised_base():
+    """Of int8, whose own rounding the merge would not keep."""
+    base_params = quantize.quantize(DENSE, base(), "int8")
+    config = LoraConfig(rank=2)
+    small = trained(DENSE, base_params, config, 0)
+    unstacked = policy.sampling_params(base_params, "float32")
+    stack = lora_stack.attach(DENSE, unstacked, list(lora_stack.matrices(DENSE)), count=2, rank=2)
+    stack = lora_stack.put(DENSE, stack, 1, small, config)
+    tokens = jax.random.randint(jax.random.key(7), (2, TOKENS), 0, 17)
+    got = states(DENSE, stack, tokens, jnp.array([1, 0], jnp.int32))
+    single = decoder.unstack(lora.attach(DENSE, base_params, small, config))
+    for row, params in enumerate((single, unstacked)):
+        expected = states(DENSE, params, tokens, jnp.zeros(2, jnp.int32))
+        np.testing.assert_allclose(got[row], expected[row], atol=1e-5)
+
+
+def test_an_adapter_that_overflows_reaches_no_other_row():
+    config = LoraConfig(rank=2, targets=("*/mlp/up",))
+    huge = jax.tree.map(lambda x: jnp.full(x.shape, 3e38), trained(DENSE, base(), config, 0))
+    stack = lora_stack.put(DENSE, room(), 1, huge, config)
+    tokens = jax.random.randint(jax.random.key(7), (2, TOKENS), 0, 17)
+    got = states(DENSE, stack, tokens, jnp.array([1, 2], jnp.int32))
+    off = states(DENSE, room(), tokens, jnp.array([0, 0], jnp.int32))
+    assert not jnp.isfinite(got[0]).all()
+    np.testing.assert_array_equal(got[1], off[1])
+
+
+def test_adapters_without_a_place_are_refused():
+    """Naming the field, its value and what to do."""
+    every = list(lora_stack.matrices(DENSE))
+
+    def refused(words, config, *, model=DENSE, paths=every, rank=RANK, change=lambda a: a):
+        adapters = change(lora.init(jax.random.key(0), model, base(model), config))
+        with pytest.raises(ValueError, match=words):
+            lora_stack.check(model, "mine", config, adapters, paths, rank)
+
+    q = ("*/attention/q",)
+    refused("'mine' has use_dora=True", LoraConfig(rank=2, dora=True, targets=q))
+    refused("rank 7, and there is room for ranks of 1 to 6", LoraConfig(rank=7))
+    refused(
+        "changes layers/attention/q, and there is room for changes of layers/mlp/up",
+        LoraConfig(rank=2, targets=q),
+        paths=[("layers", "mlp", "up")],
+    )
+    refused(
+        r"layers/attention/q/a has shape \(2, 31, 2\), and this base needs \(2, 32, 2\)",
+        LoraConfig(rank=2, targets=q),
+        change=lambda tree: jax.tree.map(lambda x: x[:, :31] if x.shape[1] == 32 else x, tree),
+    )
+    refused(
+        "nan or infinite",
+        LoraConfig(rank=2, targets=q),
+        change=lambda tree: jax.tree.map(lambda x: x * jnp.nan, tree),
+    )
+    experts = lora_stack.matrices(MIXED)
+    for pattern in ("layers/mlp/up", "layers/attention/kv_up", "layers/mlp/shared/up"):
+        refused(
+            f"changes {pattern}, which cannot differ from row to row",
+            LoraConfig(rank=2, targets=(pattern,)),
+            model=MIXED,
+            paths=list(experts),
+        )
+    assert ("dense_layers", "mlp", "up") in experts and ("layers", "attention", "o") in experts
+
+
+def test_a_request_of_a_place_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="request 0: adapter=5, but the parameters have 4"):
+        sample(DENSE, room(), [Request(0, (1, 2), 4, adapter=5)])
+    plain = policy.sampling_params(base(), "float32")
+    with pytest.raises(ValueError, match="request 0: adapter=1, but the parameters have 0"):
+        sample(DENSE, plain, [Request(0, (1, 2), 4, adapter=1)])
+
+
+@pytest.mark.exact("rows of several adapters of PEFT give the logits of its merged models to 1e-4")
+@pytest.mark.parity
+def test_several_adapters_of_peft(tiny_model, tmp_path):
+    """Of different ranks and matrices, one of them rsLoRA, in one batch."""
+    import copy
+
+    import torch
+
+    theirs = pytest.importorskip("peft")
+    model, _, config, params = tiny_model("llama")
+    tokens = np.arange(3, 15)[None]
+    stack = lora_stack.attach(
+        config, policy.sampling_params(params, "float32"), list(lora_stack.matrices(config)),
+        count=3, rank=8,
+    )  # fmt: skip
+    with torch.no_grad():
+        expected = [model(torch.tensor(tokens)).logits[0].numpy()]
+    modules = (["q_proj", "o_proj"], ["down_proj", "v_proj"], ["gate_proj", "k_proj", "up_proj"])
+    for place, targets in enumerate(modules, 1):
+        options = theirs.LoraConfig(
+            r=3 * place - 1, lora_alpha=7, target_modules=targets, use_rslora=place == 2,
+            task_type="CAUSAL_LM",
+        )  # fmt: skip
+        wrapped = theirs.get_peft_model(copy.deepcopy(model), options)
+        torch.manual_seed(place)
+        with torch.no_grad():
+            for name, value in wrapped.named_parameters():
+                if "lora_" in name:
+                    value.add_(0.2 * torch.randn_like(value))
+        wrapped.save_pretrained(tmp_path / str(place))
+        how, adapters = peft.load(tmp_path / str(place), config)
+        stack = lora_stack.put(config, stack, place, adapters, how)
+        with torch.no_grad():
+            merged = wrapped.merge_and_unload()(torch.tensor(tokens))
+            expected.append(merged.logits[0].numpy())
+    rows = np.array([2, 0, 3, 1, 2], np.int32)
+    hidden = states(config, stack, jnp.repeat(jnp.asarray(tokens), len(rows), 0), rows)
+    matrix = decoder.unembedding(params)
+    for row, place in enumerate(rows):
+        got = head.logits(hidden[row], matrix, softcap=config.logit_softcap)
+        np.testing.assert_allclose(got, expected[place], atol=1e-4)
+    assert np.abs(expected[1] - expected[0]).max() > 0.05

@@ -118,13 +118,13 @@ def begin(
     return book, params
 
 
-def _check_name(name: str, base: str, others: Sequence[str]) -> None:
+def _check_name(name: str, base: str, loaded: Sequence[str]) -> None:
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"adapter {name[:100]!r}: a name has 1 to 100 letters, digits and . _ : / -, and "
             "begins with a letter or a digit"
         )
-    if name == base or name in others:
+    if name == base or name in loaded:
         raise ValueError(f"adapter {name!r}: the name is taken; choose another")
 
 
@@ -214,8 +214,8 @@ def take(book: AdapterBook, name: str) -> int:
         if name in ("", book.base):
             return 0
         if name not in book.places:
-            there = ", ".join([book.base, *book.places])
-            raise Refused(404, f"model={name[:100]!r} is not served; there are {there}")
+            listing = ", ".join([book.base, *book.places])
+            raise Refused(404, f"model={name[:100]!r} is not served; there are {listing}")
         place = book.places[name]
         book.users[place] += 1
         return place
@@ -289,18 +289,20 @@ def unload(book: AdapterBook, body: Any) -> str:
         )
     with book.lock:
         if name not in book.places:
-            there = ", ".join(book.places) or "none"
-            raise Refused(404, f"lora_name={name[:100]!r} is not loaded; there are {there}")
+            listing = ", ".join(book.places) or "none"
+            raise Refused(404, f"lora_name={name[:100]!r} is not loaded; there are {listing}")
         del book.places[name]
     return f"adapter {name!r} is unloaded"
 
 
-def _field(body: Any, name: str, others: set[str]) -> str:
+def _field(body: Any, name: str, optional: set[str]) -> str:
     """A text of a body that has no other fields than those."""
     if not isinstance(body, dict):
         raise Refused(400, f"the body is no JSON object; send one with {name}")
-    if unknown := sorted(body.keys() - {name, *others}):
-        raise Refused(400, f"body has {unknown[0][:100]!r}; there are {name}, {', '.join(others)}")
+    if unknown := sorted(body.keys() - {name, *optional}):
+        raise Refused(
+            400, f"body has {unknown[0][:100]!r}; there are {name}, {', '.join(sorted(optional))}"
+        )
     value = body.get(name)
     if not isinstance(value, str) or not value:
         raise Refused(400, f"{name}: send a text")
