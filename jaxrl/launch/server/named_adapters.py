@@ -183,6 +183,11 @@ def _of_run(
             f"adapter {name!r}: the run {run!r} trained all weights (lora.rank=0); serve it as a "
             "model"
         )
+    if how.base != "plain":
+        raise ValueError(
+            f"adapter {name!r}: the run {run!r} trained on a base in {how.base}, whose rounding "
+            "this one has not; serve the run as a model, or export it with --to peft and name that"
+        )
     adapters, base = lora.detach(trained)
     embeddings = (np.asarray(tree["embed"], np.float32) for tree in (base, params))
     before, after = embeddings
