@@ -95,6 +95,9 @@ class Request:
     scoring_prompt: tuple[int, ...] | None = None
     """The prompt to train under, where it differs from the one sampled under; see
     `requests.for_training`."""
+    adapter: int = dataclasses.field(default=0, kw_only=True)
+    """Which of the adapters of the parameters it is sampled with, by its place, see
+    `jaxrl.models.lora_stack`; 0: none."""
 
 
 @dataclasses.dataclass(frozen=True)

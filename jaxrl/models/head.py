@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-from jaxrl.models.linear import precision, project_transposed
+from jaxrl.models.linear import AdaptedRows, precision, project_by_row, project_transposed
 
 LogitsFn = Callable[..., jax.Array]
 
@@ -30,7 +30,7 @@ NEVER = -1e30
 
 def logits(
     hidden: jax.Array,
-    unembedding: jax.Array,
+    unembedding: jax.Array | AdaptedRows,
     *,
     softcap: float | None = None,
     spelled: int = 0,
@@ -41,11 +41,12 @@ def logits(
 
     Args:
       hidden: in the compute dtype.
-      unembedding: as from `decoder.unembedding`.
+      unembedding: as from `decoder.unembedding`; with adapters by row, a row is a leading index.
       softcap: bounds the scores s to `softcap * tanh(s / softcap)` (Gemma 2).
       spelled: tokens that may come next, the first of them; 0: all.
     """
-    matrix = unembedding.astype(hidden.dtype)
+    by_row = isinstance(unembedding, AdaptedRows)
+    matrix = (unembedding.base if by_row else unembedding).astype(hidden.dtype)
     if jax.default_backend() == "cpu" and math.prod(hidden.shape[:-1]) <= _FEW:
         scores = project_transposed(hidden, matrix, dtype=jnp.float32)
     else:
@@ -56,6 +57,8 @@ def logits(
             precision=precision(hidden.dtype),
             preferred_element_type=jnp.float32,
         )
+    if by_row and unembedding.chosen is not None:
+        scores = scores + project_by_row(hidden, unembedding).astype(jnp.float32)
     scores = scores if softcap is None else softcap * jnp.tanh(scores / softcap)
     if not 0 < spelled < scores.shape[-1]:
         return scores

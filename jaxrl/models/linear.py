@@ -59,6 +59,20 @@ class Adapted:
 
 
 @struct.dataclass
+class AdaptedRows:
+    """A frozen matrix and N low-rank changes, of which each row of a batch has one or none; made by
+    `lora_stack.attach`, and its rows by `lora_stack.choose`."""
+
+    base: Weight
+    a: jax.Array
+    """[N, R, *I], zeros beyond an adapter's own rank."""
+    b: jax.Array
+    """[N, R, *O], times the adapter's scale; zeros likewise."""
+    chosen: jax.Array | None = None
+    """[B, N] bool, the adapter of each row, or [1, N] of all; None: no row has one."""
+
+
+@struct.dataclass
 class Transposed:
     """A matrix with its outputs first; made by `decoder.outputs_first`."""
 
@@ -66,7 +80,7 @@ class Transposed:
     """[*O, *I]."""
 
 
-Weight = jax.Array | Quantized | Adapted | Transposed
+Weight = jax.Array | Quantized | Adapted | AdaptedRows | Transposed
 
 
 def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
@@ -92,6 +106,9 @@ def project(x: jax.Array, weight: Weight, *, inputs: int = 1) -> jax.Array:
     """Contract the last `inputs` axes of x with the first of the weight, in x's dtype."""
     if isinstance(weight, Transposed):
         return project_transposed(x, weight.values.astype(x.dtype), inputs=inputs)
+    if isinstance(weight, AdaptedRows):
+        y = project(x, weight.base, inputs=inputs)
+        return y if weight.chosen is None else y + project_by_row(x, weight, inputs=inputs)
     if not isinstance(weight, Adapted):
         return checkpoint_name(_matmul(inputs, x, dense(weight, x.dtype)), PROJECTION)
     low = project(_drop(x, weight), weight.a, inputs=inputs)
@@ -124,6 +141,36 @@ def project_transposed(
     left, exact = matrix.reshape(-1, size), precision(x.dtype)
     y = jnp.matmul(left, right, precision=exact, preferred_element_type=dtype)
     return jax.lax.optimization_barrier(y).T.reshape(*tokens, *outputs)
+
+
+def project_by_row(x: jax.Array, weight: AdaptedRows, *, inputs: int = 1) -> jax.Array:
+    """What the adapter of each row adds to its projection; zeros where it has none.
+
+    Both products are single plain ones of all rows with all adapters, with zeros between them for
+    the adapters that a row does not have. A gather of matrices by row would multiply each row by
+    matrices of its own: a batch of products with one row each, which fill no matrix unit, after a
+    copy of B adapters through memory. This reads each adapter once. The N-fold arithmetic is on a
+    rank: it stays below that of the base while N R is below the sizes of the matrix.
+
+    Args:
+      x: [B, ..., *I].
+      weight: with rows chosen.
+      inputs: number of axes in I.
+
+    Returns:
+      [B, ..., *O] in x's dtype.
+    """
+    assert weight.chosen is not None
+    a, b, last = weight.a.astype(x.dtype), weight.b.astype(x.dtype), x.ndim - inputs
+    if jax.default_backend() == "cpu":
+        low = project_transposed(x, a, inputs=inputs)
+    else:
+        axes = tuple(range(last, x.ndim)), tuple(range(2, a.ndim))
+        low = jnp.tensordot(x, a, axes=axes, precision=precision(x.dtype))
+    rows, count = weight.chosen.shape
+    chosen = weight.chosen.reshape(rows, *[1] * (last - 1), count, 1)
+    # where: an adapter whose products overflow must not reach the rows of others
+    return _matmul(2, jnp.where(chosen, low, 0), b)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

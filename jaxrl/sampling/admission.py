@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.mesh.buckets import round_up
-from jaxrl.models import decoder
+from jaxrl.models import decoder, lora_stack
 from jaxrl.sampling import decode
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.decode import extend
@@ -74,35 +74,40 @@ def _kept(seats: Sequence[Seat | None], size: int, shards: int) -> np.ndarray:
 def admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
     """Move requests from the queue into free slots, with up to `prefill_rows` prompts.
 
-    A prompt is read in the part where its slots are, once for all that share it there.
+    A prompt is read in the part where its slots are, once for all that share it and an adapter
+    there.
+
+    Raises:
+      ValueError: a request of an adapter that the parameters have not.
     """
     rows, total, shards = setup.rows, len(work.seats), setup.shards
     rows_per_part, per = rows // shards, total // shards
     free = [
         [i for i in range(p * per, (p + 1) * per) if work.seats[i] is None] for p in range(shards)
     ]
-    starts: list[dict[tuple[int, ...], int]] = [{} for _ in range(shards)]
+    starts: list[dict[tuple[int, tuple[int, ...]], int]] = [{} for _ in range(shards)]
     requests: dict[int, Request] = {}
     source = np.zeros(total, np.int32)
+    _check_adapters(params[0], work.queue)
     while work.queue:
-        start = start_of(work.queue[0])
+        opening = work.queue[0].adapter, start_of(work.queue[0])
         ready = [
-            (start in starts[p], len(free[p]), -p)
+            (opening in starts[p], len(free[p]), -p)
             for p in range(shards)
-            if free[p] and (start in starts[p] or len(starts[p]) < rows_per_part)
+            if free[p] and (opening in starts[p] or len(starts[p]) < rows_per_part)
         ]
         if not ready:
             break
         p = -max(ready)[-1]
         i = free[p].pop(0)
-        source[i] = starts[p].setdefault(start, p * rows_per_part + len(starts[p]))
+        source[i] = starts[p].setdefault(opening, p * rows_per_part + len(starts[p]))
         requests[i] = work.queue.popleft()
 
     tokens = np.zeros((rows, setup.prompt_width), np.int32)
-    length = np.zeros(rows, np.int32)
-    for start, row in (item for part in starts for item in part.items()):
+    length, adapter = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
+    for (name, start), row in (item for part in starts for item in part.items()):
         tokens[row, : len(start)] = start
-        length[row] = len(start)
+        length[row], adapter[row] = len(start), name
     empty = Request(0, (), 0)
 
     def column(value: Callable[[Request], int], dtype: Any) -> np.ndarray:
@@ -114,6 +119,7 @@ def admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
         "limit": column(limit_of, np.int32),
         "request": column(lambda r: r.id & 0xFFFFFFFF, np.uint32),
         "draw": column(lambda r: r.draw, np.uint32),
+        "adapter": column(lambda r: r.adapter, np.int32),
         "settings": settings_of(
             [requests.get(i, empty) for i in range(total)],
             setup.config.vocab_size,
@@ -122,11 +128,21 @@ def admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
         ),
     }
     fresh = np.isin(np.arange(total), list(requests))
-    prefix = prefill(setup.models, params, tokens, length, piece=setup.piece)
+    prefix = prefill(setup.models, params, tokens, length, adapter, piece=setup.piece)
     work.slots = slot.insert(setup.models, work.slots, prefix, source, fresh, new)
     for i, request in requests.items():
         start, turn = start_of(request), turn_start(request)
         work.seats[i] = Seat(request, len(start), turn, read=list(start[turn:]))
+
+
+def _check_adapters(params: Params, requests: Sequence[Request]) -> None:
+    places = lora_stack.count(params)
+    for r in requests:
+        if not 0 <= r.adapter <= places:
+            raise ValueError(
+                f"request {r.id}: adapter={r.adapter}, but the parameters have {places}, from 1; "
+                "put one there by lora_stack, or ask for 0, the base"
+            )
 
 
 def append(
@@ -166,15 +182,16 @@ def _batches(setup: Setup, work: Work, chosen: Sequence[int]) -> Iterator[dict[i
 def _reread(setup: Setup, params: tuple[Params, ...], work: Work, slots: Mapping[int, int]) -> None:
     """Read the held sequences of slots anew, from their first tokens."""
     tokens = np.zeros((setup.rows, work.state.width), np.int32)
-    length = np.zeros(setup.rows, np.int32)
+    length, adapter = np.zeros(setup.rows, np.int32), np.zeros(setup.rows, np.int32)
     target = np.full(setup.rows, len(work.seats), np.int32)
     for row, i in slots.items():
         seat = work.seat(i)
         assert seat.held is not None
+        adapter[row] = seat.request.adapter
         sequence = (*seat.held.request.prompt, *seat.held.tokens.tolist())
         tokens[row, : len(sequence)], length[row], target[row] = sequence, len(sequence), i
         seat.overread = False
-    history = prefill(setup.models, params, tokens, length, piece=setup.piece)
+    history = prefill(setup.models, params, tokens, length, adapter, piece=setup.piece)
     work.slots = slot.replace_caches(setup.models, work.slots, history, target)
 
 
@@ -227,14 +244,16 @@ def read(
     caches: Caches,
     tokens: jax.Array,
     positions: jax.Array,
+    adapter: jax.Array,
     *,
     window: int,
     from_start: bool,
 ) -> Caches:
     """Caches [R, ...] after tokens [R, T] at `positions` [R, T]; padding lies beyond the cache.
 
-    `window` and `from_start` are those of `decoder.extend`.
+    `adapter` [R] is `Request.adapter`; `window` and `from_start` are those of `decoder.extend`.
     """
+    params = decode.choose(params, adapter)
     return extend(models, params, tokens, positions, caches, window, from_start)[1]
 
 
@@ -243,6 +262,7 @@ def prefill(
     params: tuple[Params, ...],
     tokens: np.ndarray,
     length: np.ndarray,
+    adapter: np.ndarray | None = None,
     *,
     piece: int,
 ) -> Caches:
@@ -256,13 +276,17 @@ def prefill(
       params: as from `decoder.unstack`.
       tokens: [B, P] int32, padded on the right.
       length: [B] int32; in each of the `parts`, rows of length 0 come last.
+      adapter: [B] int32, `Request.adapter`; None: no row has one.
       piece: most tokens a row in one pass: attention then needs memory for piece x P scores.
     """
     total, width = tokens.shape
     count = parts(models, total)
     most = int(np.count_nonzero(cut(length, count), axis=1).max())
     used = min(round_up(most, 1), total // count)
-    tokens, length = (cut(a, count)[:, :used].reshape(-1, *a.shape[1:]) for a in (tokens, length))
+    adapter = np.zeros(total, np.int32) if adapter is None else adapter
+    tokens, length, adapter = (
+        cut(a, count)[:, :used].reshape(-1, *a.shape[1:]) for a in (tokens, length, adapter)
+    )
     index = np.arange(width, dtype=np.int32)
     positions = np.where(index < length[:, None] - 1, index, width).astype(np.int32)
     caches = empty_caches(models, count * used, width)
@@ -276,6 +300,7 @@ def prefill(
             caches,
             tokens[:, part],
             positions[:, part],
+            adapter,
             window=window,
             from_start=start == 0,
         )

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.mesh import layouts
-from jaxrl.models import decoder, head
+from jaxrl.models import decoder, head, lora_stack
 from jaxrl.sampling import drafts, sampling, support
 from jaxrl.sampling import logits as processors
 from jaxrl.sampling.slots import (
@@ -51,6 +51,11 @@ def extend(
     return [hidden for hidden, _ in both], tuple(cache for _, cache in both)
 
 
+def choose(params: tuple[Params, ...], rows: jax.Array) -> tuple[Params, ...]:
+    """Parameters of each model with the adapters [B] of the rows of a batch."""
+    return tuple(lora_stack.choose(p, rows) for p in params)
+
+
 @functools.partial(jax.jit, static_argnames="models", donate_argnames="slots")
 def append(
     models: Models,
@@ -90,7 +95,7 @@ def append(
     at = length[:, None] + index
     _, caches = extend(
         models,
-        params,
+        choose(params, take(slots.adapter)),
         unread,
         jnp.where(real, at - 1, capacity),
         jax.tree.map(take, slots.caches),
@@ -162,6 +167,7 @@ def decode(
         return jax.random.fold_in(draw_key, request)
 
     stream = jax.vmap(stream_of)(slots.request, slots.draw)
+    params = choose(params, slots.adapter)
 
     def top_k(scores: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
         # the compiler would bring all rows together

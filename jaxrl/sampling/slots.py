@@ -72,6 +72,8 @@ class SlotState(struct.PyTreeNode):
     """[S] uint32, the request's id, which names its random stream."""
     draw: jax.Array
     """[S] uint32, `Request.draw`, which names another stream of the same id."""
+    adapter: jax.Array
+    """[S] int32, `Request.adapter`."""
     live: jax.Array
     """[S] bool."""
     failed: jax.Array
@@ -179,6 +181,7 @@ def empty_slots(
         limit=row,
         request=row.astype(jnp.uint32),
         draw=row.astype(jnp.uint32),
+        adapter=row,
         live=row.astype(bool),
         failed=row.astype(bool),
         drafted=jnp.zeros((slots, 2), jnp.int32),
@@ -207,8 +210,8 @@ def insert(
       prefix: caches as from `prefill`, [B, P, ...].
       source: [S] int32 rows of the prefix, each in its slot's part.
       fresh: [S] bool.
-      rows: the new `tokens` [S, P], `length`, `limit`, `request`, `draw` and `settings`,
-        each [S].
+      rows: the new `tokens` [S, P], `length`, `limit`, `request`, `draw`, `adapter` and
+        `settings`, each [S].
     """
     prompt = rows["tokens"].shape[1]
     width = min(prompt, slots.width)  # what is longer than the caches are wide is padding
@@ -232,6 +235,7 @@ def insert(
         limit=put(slots.limit, rows["limit"]),
         request=put(slots.request, rows["request"]),
         draw=put(slots.draw, rows["draw"]),
+        adapter=put(slots.adapter, rows["adapter"]),
         live=slots.live | fresh,
         failed=slots.failed & ~fresh,
         settings=jax.tree.map(put, slots.settings, rows["settings"]),

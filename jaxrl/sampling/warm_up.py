@@ -85,6 +85,7 @@ def _warm_up_shape(
         "limit": none,
         "request": none.astype(np.uint32),
         "draw": none.astype(np.uint32),
+        "adapter": none,
         "settings": settings_of([], setup.config.vocab_size, size, setup.features.biases),
     }
     for neighbour_size, wide in neighbours(setup, size, width):

@@ -126,6 +126,8 @@ def static(
             "length": length,
             "limit": limit,
             "request": np.arange(batch, dtype=np.uint32),
+            "draw": np.zeros(batch, np.uint32),
+            "adapter": np.zeros(batch, np.int32),
             "settings": settings_of(part, config.vocab_size, batch, 0),
         }
         prefix = admission.prefill((config,), (params,), tokens, length, piece=width)

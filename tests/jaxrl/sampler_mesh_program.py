@@ -20,7 +20,8 @@ from jax import monitoring
 
 from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
-from jaxrl.models import decoder
+from jaxrl.models import decoder, lora, lora_stack
+from jaxrl.models.lora import LoraConfig
 from jaxrl.rollout import policy
 from jaxrl.sampling import admission, decode, logits, sampler, slots
 from jaxrl.sampling.requests import settings_of
@@ -55,6 +56,7 @@ def programs(setup: sampler.Setup, params: Params) -> dict[str, Any]:
         "limit": none,
         "request": none.astype(np.uint32),
         "draw": none.astype(np.uint32),
+        "adapter": none,
         "settings": settings_of([], MODEL.vocab_size, size, FEATURES.biases),
     }
     chosen = np.arange(setup.sizes[0], dtype=np.int32)
@@ -68,7 +70,7 @@ def programs(setup: sampler.Setup, params: Params) -> dict[str, Any]:
         "decode": loop(),
         "decode with drafts": loop(draft_tokens=2, draft_cost=jnp.float32(1)),
         "read": admission.read.lower(
-            models, everything, prefix, ids, ids, window=32, from_start=False
+            models, everything, prefix, ids, ids, ids[:, 0], window=32, from_start=False
         ),
         "insert": slots.insert.lower(models, state, prefix, none, none.astype(bool), new),
         "append": decode.append.lower(
@@ -102,11 +104,15 @@ def shards(setup: sampler.Setup, params: Params) -> dict[str, list[int]]:
 
 
 def turns(setup: sampler.Setup, params: Params) -> dict[int, Completion]:
-    """Fourteen requests over twelve slots, some of which take further turns."""
+    """Fourteen requests over twelve slots, some of which take further turns; of two adapters, and
+    every third of none."""
     requests = [
-        Request(i, tuple(range(1, 3 + 5 * (i // 3))), 24, top_logprobs=2, logit_bias=((0, 1.5),))
+        Request(
+            i, tuple(range(1, 3 + 5 * (i // 3))), 24, top_logprobs=2, logit_bias=((0, 1.5),),
+            adapter=i % 3,
+        )
         for i in range(14)
-    ]
+    ]  # fmt: skip
     work, done = sampler.Work(), {}
     sampler.submit(setup, work, requests)
     while work:
@@ -134,9 +140,24 @@ def drafted(params: Params, layout: sampler.SamplerConfig) -> tuple[list[list[in
     return [done[i] for i in range(12)], work.accepted
 
 
+def adapted() -> Params:
+    """The sampler's parameters, with two adapters beside them."""
+    base = decoder.init(MODEL, jax.random.key(0))
+    params = policy.sampling_params(base, "float32")
+    paths = list(lora_stack.matrices(MODEL))
+    params = lora_stack.attach(MODEL, params, paths, count=2, rank=3)
+    for place in (1, 2):
+        config = LoraConfig(rank=place + 1)
+        key = jax.random.key(place)
+        small = lora.init(key, MODEL, base, config)
+        small = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(key, x.shape), small)  # noqa: B023
+        params = lora_stack.put(MODEL, params, place, small, config)
+    return params
+
+
 def main(sizes: dict[str, int]) -> None:
     """Compare the mesh with one device."""
-    params = policy.sampling_params(decoder.init(MODEL, jax.random.key(0)), "float32")
+    params = adapted()
     alone = turns(made(hold=True), params)
     without, _ = drafted(params, LAYOUT)
     with jax.set_mesh(mesh.make(MeshConfig(**sizes))):

@@ -16,8 +16,9 @@ from jaxrl.config import Config
 from jaxrl.data.text import tokenizers
 from jaxrl.launch import cli
 from jaxrl.launch.publish import export
+from jaxrl.launch.server import named_adapters
 from jaxrl.mesh import mesh
-from jaxrl.models import catalog, decoder, head, load, lora, reward
+from jaxrl.models import catalog, decoder, head, load, lora, lora_stack, reward
 from jaxrl.models.lora import LoraConfig
 from jaxrl.rollout import policy
 from jaxrl.run import loop
@@ -374,6 +375,38 @@ def test_a_reward_model_in_transformers(pad, tmp_path):
     np.testing.assert_allclose(theirs, ours, atol=1e-4)
 
 
+def _check_served(base, run, parts, how, before, expected):
+    """The run, and what was exported of it, are adapters of a server of their base."""
+    opened = policy.create(policy.config_of(base), mesh.make(Config().mesh))
+    params = policy.sampling_params(opened.params, "float32")
+
+    def begin(*entries, on=params):
+        return named_adapters.begin(
+            opened.model, on, "base", entries, "", count=1, rank=1, trust=False
+        )
+
+    if how.dora or how.base != "plain":
+        with pytest.raises(ValueError, match=f"use_dora=True|a base in {how.base}"):
+            begin(f"run={run}")
+        return
+    book, both = begin(f"run={run}", f"parts={parts}")
+    assert book.places == {"run": 1, "parts": 2}
+    tokens = jnp.tile(TOKENS, (3, 1))
+    rows = jnp.array([1, 0, 2], jnp.int32)
+    hidden, _ = decoder.extend(
+        opened.model,
+        lora_stack.choose(both, rows),
+        tokens,
+        jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape),
+        decoder.empty_cache(opened.model, *tokens.shape),
+    )
+    got = head.logits(hidden, decoder.unembedding(both))
+    for row, logits in zip(got, (expected, before, expected), strict=True):
+        np.testing.assert_allclose(row, logits, atol=1e-4)
+    with pytest.raises(ValueError, match="was trained on another base"):
+        begin(f"run={run}", on=params | {"embed": params["embed"] * 1.1})
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parity
 @pytest.mark.parametrize(
@@ -412,3 +445,4 @@ def test_a_run_with_adapters(hugging_face, how, tmp_path):
         np.testing.assert_allclose(adapted, expected, atol=1e-4)
     tokenizer = transformers.AutoTokenizer.from_pretrained(parts)
     assert tokenizer("1+2=").input_ids == actor.tokenizer.encode("1+2=")
+    _check_served(str(hugging_face), run, parts, how, before, expected)

@@ -23,7 +23,7 @@ from jaxrl.config import Config, validate
 from jaxrl.launch import train
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.server import engine as engines
-from jaxrl.launch.server import openai
+from jaxrl.launch.server import named_adapters, openai
 from jaxrl.launch.server.http import Handler, ServeConfig, Server, Service
 from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
@@ -76,7 +76,7 @@ def make_server(actor: Policy, config: ServeConfig, name: str) -> Server:
     """A server that listens, its engine running; `serve_forever` answers.
 
     Raises:
-      ValueError: limits that the model cannot serve.
+      ValueError: limits that the model cannot serve, or adapters that do not fit it.
       OSError: the address is taken or not ours.
     """
     model = dataclasses.replace(actor.model, dtype=config.dtype)
@@ -111,7 +111,18 @@ def make_server(actor: Policy, config: ServeConfig, name: str) -> Server:
         matchers=constraints.matchers(actor.tokenizer),
         lean=True,
     )
-    params = policy.sampling_params(actor.params, config.dtype)
+    params, book = policy.sampling_params(actor.params, config.dtype), None
+    if config.adapters or config.adapter_directory:
+        book, params = named_adapters.begin(
+            model,
+            params,
+            name,
+            config.adapters,
+            config.adapter_directory,
+            count=config.max_adapters,
+            rank=config.max_adapter_rank,
+            trust=config.trust,
+        )
     service = Service(
         engines.start(setup, params, waiting=config.waiting),
         actor.tokenizer,
@@ -120,5 +131,6 @@ def make_server(actor: Policy, config: ServeConfig, name: str) -> Server:
         os.environ.get(config.key_variable, ""),
         Counter(),
         threading.Lock(),
+        book,
     )
     return Server((config.host, config.port), functools.partial(Handler, service))

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.mesh.buckets import round_up
-from jaxrl.models import decoder, head
+from jaxrl.models import decoder, head, lora_stack
 from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling import requests, sampler
 from jaxrl.sampling.sequence_scores import ROWS, by_position
@@ -43,9 +43,17 @@ class Gone(Exception):
     """The caller has hung up."""
 
 
+class Refused(Exception):
+    """A request that gets an error for an answer, with a status of HTTP."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 @dataclasses.dataclass(eq=False)
 class Job:
-    """Requests of one caller."""
+    """Requests of one caller, all of one adapter."""
 
     requests: Sequence[Request]
     """To sample; those of a prompt that is only scored have a budget of no tokens."""
@@ -207,9 +215,9 @@ def _begin(engine: Engine, work: sampler.Work, job: Job) -> None:
     sampler.submit(setup, work, sampled)
     if job.scores:
         try:
-            for prompt in dict.fromkeys(r.prompt for r in job.left):
+            for prompt, adapter in dict.fromkeys((r.prompt, r.adapter) for r in job.left):
                 if prompt not in job.scored:
-                    job.scored[prompt] = score(setup, engine.params, prompt)
+                    job.scored[prompt] = score(setup, engine.params, prompt, adapter)
         except Exception:
             sampler.release(work, [r.id for r in sampled])
             raise
@@ -235,28 +243,36 @@ def _nothing(request: Request, top: int) -> Completion:
     )  # fmt: skip
 
 
-def score(setup: sampler.Setup, params: Params, prompt: Sequence[int]) -> Scored:
+def score(setup: sampler.Setup, params: Params, prompt: Sequence[int], adapter: int = 0) -> Scored:
     """Log-probabilities of the tokens of a prompt of at most `setup.max_prompt` tokens.
 
     Args:
       setup: of the sampler; as many alternatives are given as its features have.
       params: as from `decoder.unstack`.
       prompt: token ids.
+      adapter: as `Request.adapter`.
     """
     width = min(round_up(len(prompt), ROWS), round_up(setup.max_prompt, ROWS))
     tokens = np.zeros(width, np.int32)
     tokens[: len(prompt)] = prompt
+    rows = np.array([adapter], np.int32)
     outputs = jax.device_get(
-        _score(setup.config, setup.features.top, params, tokens, np.int32(len(prompt)))
+        _score(setup.config, setup.features.top, params, tokens, np.int32(len(prompt)), rows)
     )
     return Scored(*(a[: len(prompt) - 1] for a in outputs))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _score(
-    config: DecoderConfig, top: int, params: Params, tokens: jax.Array, length: jax.Array
+    config: DecoderConfig,
+    top: int,
+    params: Params,
+    tokens: jax.Array,
+    length: jax.Array,
+    adapter: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`score` of tokens [P], of which `length` are real."""
+    """`score` of tokens [P], of which `length` are real, under an adapter [1]."""
+    params = lora_stack.choose(params, adapter)
     matrix = decoder.unembedding(params)
 
     def rows(hidden: jax.Array, following: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -26,8 +26,10 @@ from typing import Any, Literal, NamedTuple, NoReturn, Protocol
 from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.launch import streams
 from jaxrl.launch.server import engine as engines
-from jaxrl.launch.server import openai, openai_replies
+from jaxrl.launch.server import named_adapters, openai, openai_replies
 from jaxrl.launch.server.engine import Gone
+from jaxrl.launch.server.engine import Refused as Refused
+from jaxrl.launch.server.named_adapters import AdapterBook
 from jaxrl.sampling import constraints
 from jaxrl.sampling.requests import check_requests
 from jaxrl.types import Completion
@@ -87,14 +89,6 @@ class Rules(Protocol):
     """Answers by status."""
     lock: threading.Lock
     """Of the counts."""
-
-
-class Refused(Exception):
-    """A request that gets an error for an answer."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class Connection(BaseHTTPRequestHandler):
@@ -251,6 +245,15 @@ class ServeConfig:
     """Dtype of weights and activations."""
     trust: bool = False
     """Accept functions of other packages that the run's config names; they are executed."""
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters of the model, NAME=DIRECTORY each: PEFT's, or a run. NAME is a model of the
+    API."""
+    adapter_directory: str = ""
+    """Directory from which callers may load further adapters; empty: they may not."""
+    max_adapters: int = 8
+    """With `adapter_directory`: adapters that there is room for at once."""
+    max_adapter_rank: int = 64
+    """With `adapter_directory`: the greatest rank that there is room for."""
 
 
 class Service(NamedTuple):
@@ -266,6 +269,8 @@ class Service(NamedTuple):
     """Answers by status."""
     lock: threading.Lock
     """Of the counts."""
+    adapters: AdapterBook | None = None
+    """None: the base alone is served, under any name."""
 
 
 class Handler(Connection):
@@ -274,11 +279,11 @@ class Handler(Connection):
     service: Service
 
     def do_GET(self) -> None:
-        """Health and the one model."""
+        """Health and the models."""
         self._answer(self._get)
 
     def do_POST(self) -> None:
-        """Completions and chat."""
+        """Completions and chat; adapters come and go."""
         self._answer(self._post)
 
     def _get(self) -> None:
@@ -287,11 +292,14 @@ class Handler(Connection):
             self._send(200, {"status": "ok"})
             return
         self._check_key()
-        model = {"id": self.service.model, "object": "model", "owned_by": "jaxrl", "created": 0}
+        book, base = self.service.adapters, self.service.model
+        models = {base: {"id": base, "object": "model", "owned_by": "jaxrl", "created": 0}}
+        for name in named_adapters.names(book) if book else ():
+            models[name] = models[base] | {"id": name, "parent": base}
         if path == "/v1/models":
-            self._send(200, {"object": "list", "data": [model]})
-        elif path == f"/v1/models/{self.service.model}":
-            self._send(200, model)
+            self._send(200, {"object": "list", "data": [*models.values()]})
+        elif path.removeprefix("/v1/models/") in models and path.startswith("/v1/models/"):
+            self._send(200, models[path.removeprefix("/v1/models/")])
         elif path == "/metrics":
             self._send_raw(200, self._metrics().encode(), "text/plain; version=0.0.4")
         else:
@@ -302,6 +310,8 @@ class Handler(Connection):
             "POST /v1/completions, POST /v1/chat/completions, GET /v1/models, "
             f"GET /v1/models/{self.service.model}, GET /metrics, GET /health"
         )
+        if self.service.adapters is not None:
+            endpoints += ", POST /v1/load_lora_adapter, POST /v1/unload_lora_adapter"
         raise Refused(404, f"no {self.command} {self.path[:100]}; there are {endpoints}")
 
     def _metrics(self) -> str:
@@ -315,7 +325,16 @@ class Handler(Connection):
         return "\n".join(lines) + "\n"
 
     def _post(self) -> None:
-        path = self.path.partition("?")[0]
+        path, book = self.path.partition("?")[0], self.service.adapters
+        if book is not None and path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+            self._check_key()
+            body = self._body()
+            if path == "/v1/load_lora_adapter":
+                line = named_adapters.load(book, self.service.engine, body)
+            else:
+                line = named_adapters.unload(book, body)
+            self._send(200, {"message": line})
+            return
         if path not in ("/v1/completions", "/v1/chat/completions"):
             self._no_such_path()
         self._check_key()
@@ -339,8 +358,19 @@ class Handler(Connection):
             raise Refused(400, str(error)) from error
         except RecursionError as error:
             raise Refused(400, "the body is nested too deeply; send a flatter one") from error
+        if book is None:
+            self._sample(call._replace(model=self.service.model), 0)
+            return
+        place = named_adapters.take(book, call.model)
+        try:
+            self._sample(call._replace(model=call.model or self.service.model), place)
+        finally:
+            named_adapters.leave(book, place)
+
+    def _sample(self, call: openai.Call, adapter: int) -> None:
+        requests = [dataclasses.replace(r, adapter=adapter) for r in call.requests]
         scores = call.echo is not None and call.top is not None
-        job = engines.Job(call.requests, call.stream, scores)
+        job = engines.Job(requests, call.stream, scores)
         try:
             engines.submit(self.service.engine, job)
         except queue.Full:
@@ -366,13 +396,13 @@ class Handler(Connection):
             for c in done
         ]
         name, created = _name(call), int(time.time())
-        body = openai_replies.envelope(call, name, self.service.model, created, choices)
+        body = openai_replies.envelope(call, name, call.model, created, choices)
         self._send(200, {**body, "usage": openai_replies.usage(call, done)})
 
     def _stream(self, call: openai.Call, job: engines.Job) -> None:
         """Server-sent events, one for each piece of text."""
         envelope = functools.partial(
-            openai_replies.envelope, call, _name(call), self.service.model, int(time.time())
+            openai_replies.envelope, call, _name(call), call.model, int(time.time())
         )
         self._count(200)
         self.send_response(200)

@@ -187,6 +187,8 @@ class Call(NamedTuple):
     """Whether calls of tools are looked for in the text."""
     one_call: bool
     """Whether at most one of them is wanted."""
+    model: str
+    """That is asked for; empty: none is named."""
 
 
 def parse(
@@ -245,6 +247,7 @@ def parse(
         usage=body.get("stream_options", {}).get("include_usage", False),
         tools=bool(body.get("tools")) and body.get("tool_choice") != "none",
         one_call=not body.get("parallel_tool_calls", True),
+        model=body.get("model", ""),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,8 @@ def load(
     """Adapters that PEFT, or `save`, wrote.
 
     Raises:
-      ValueError: an adapter of another kind, or tensors that are missing or unmapped, listed.
+      ValueError: an adapter of another kind, tensors that are missing or unmapped, listed, or of
+        another shape than the base's matrices give.
     """
     directory = Path(directory)
     raw = json.loads((directory / "adapter_config.json").read_text())
@@ -158,6 +160,12 @@ def load(
     flat = {path: np.zeros(shape.shape, np.float32) for path, shape in shapes.items()}
     for name, (path, at) in expected.items():
         value = tensors[name].T if tensors[name].ndim == 2 else tensors[name]
+        if value.size != math.prod(flat[path].shape[1:]):
+            raise ValueError(
+                f"{directory}: {name} has shape {tensors[name].shape}, and r={config.rank} of a "
+                f"matrix of this base gives {math.prod(flat[path].shape[1:])} numbers; name the "
+                "base that the adapter was trained on"
+            )
         flat[path][at] = value.reshape(flat[path].shape[1:])
     arrays = {path: jnp.asarray(value) for path, value in flat.items()}
     return config, nnx.traversals.unflatten_mapping(arrays, sep="/")
@@ -169,6 +177,9 @@ def _check_plain(raw: dict[str, Any]) -> None:
     Raises:
       ValueError: naming the field of adapter_config.json, and the way out.
     """
+    rank = raw.get("r")
+    if type(rank) is not int or rank < 1:
+        raise ValueError(f"adapter_config.json has r={rank!r}; a rank is a whole number from 1")
     for key in ("rank_pattern", "alpha_pattern", "modules_to_save"):
         if raw.get(key):
             raise ValueError(f"adapter_config.json has {key}={raw[key]!r}; {MERGE}")

@@ -31,7 +31,7 @@ from jaxrl.launch.server.tinker.bodies import Adam, Lora
 from jaxrl.launch.server.tinker.wire import Batch, Datum
 from jaxrl.losses.reduce.masking import sanitize, where_valid
 from jaxrl.mesh.buckets import round_to_eighth, round_up
-from jaxrl.models import decoder, lora
+from jaxrl.models import decoder, lora, lora_stack
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
 from jaxrl.record import storage
@@ -133,6 +133,14 @@ def join(model: DecoderConfig, base: Params, adapters: Params, shape: Shape) -> 
         change = jnp.matmul(small["a"], small["b"], precision="highest").T * shape.lora.scale
         params["head"] = (head.astype(jnp.float32) + change).astype(head.dtype)
     return params
+
+
+def put(model: DecoderConfig, params: Params, place: int, adapters: Params, shape: Shape) -> Params:
+    """The sampler's parameters with a model's adapters in a place of a stack."""
+    parts = {name: part for name, part in adapters.items() if name != _HEAD}
+    if _HEAD in adapters:
+        parts["head"] = adapters[_HEAD]
+    return lora_stack.put(model, params, place, parts, shape.lora)
 
 
 def forward_backward(

@@ -68,10 +68,22 @@ class TinkerConfig:
     compact_bytes: int = 64 << 20
     """Growth of the journal, in bytes, after which it is written again without arrays that are no
     longer needed; it also has to double."""
+    models_at_once: int = 1
+    """Models whose samples are decoded in one batch, where their ranks are alike up to the next
+    power of two; 1: one model after another, its adapters added into the weights."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the base model's weights and of activations; adapters are float32."""
     trust: bool = False
     """Accept functions of other packages that the run's config names; they are executed."""
+
+
+@dataclasses.dataclass
+class AdapterStack:
+    """Adapters of several models beside their base, see `jaxrl.models.lora_stack`."""
+
+    params: Params
+    places: OrderedDict[str, int] = dataclasses.field(default_factory=OrderedDict)
+    """By file; the one that was used last is the last."""
 
 
 class Answer(NamedTuple):
@@ -117,6 +129,8 @@ class Service:
     """Requests that changed a model after its last snapshot."""
     weights: OrderedDict[str, Params] = dataclasses.field(default_factory=OrderedDict)
     """In the sampler's form, by file."""
+    stacks: OrderedDict[int, AdapterStack] = dataclasses.field(default_factory=OrderedDict)
+    """In the sampler's form with adapters beside them, by rank."""
 
     @property
     def directory(self) -> Path:
@@ -143,6 +157,8 @@ def start(
             f"max_context_tokens={config.max_context_tokens}: the model has {model.max_positions} "
             "positions; choose 2 or more, and no more than those"
         )
+    if config.models_at_once < 1:
+        raise ValueError(f"models_at_once={config.models_at_once}: must be at least 1")
     if config.compact_bytes < 1:
         raise ValueError(f"compact_bytes={config.compact_bytes}: must be at least 1")
     header = {"journal": 1, "model": name, "dtype": config.dtype}

@@ -8,6 +8,7 @@ else is sampled at the same time.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import threading
@@ -27,12 +28,16 @@ from jaxrl.launch.server.tinker.journal import sync
 from jaxrl.launch.server.tinker.learner import Shape
 from jaxrl.launch.server.tinker.ledger import Operation, number_of
 from jaxrl.launch.server.tinker.service import (
+    AdapterStack,
     Answer,
     Service,
     end,
     ledger_of,
     snapshot_path,
+    sync,
 )
+from jaxrl.mesh.buckets import round_up
+from jaxrl.models import lora, lora_stack
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
 from jaxrl.sampling import sampler, search
@@ -109,17 +114,23 @@ def together(jobs: Sequence[bodies.Sample]) -> list[list[int]]:
     return [places for _, places in rounds]
 
 
-def sample(setup: sampler.Setup, params: Params, jobs: Sequence[bodies.Sample]) -> list[bytes]:
+def sample(
+    setup: sampler.Setup, params: Params, jobs: Sequence[bodies.Sample], places: Sequence[int]
+) -> list[bytes]:
     """Answers to jobs, none of which has another's seed.
 
     Args:
       setup: as from `setup_of`.
       params: as from `policy.sampling_params`.
       jobs: with the stop tokens of the setup.
+      places: of the adapters of each job in the parameters; 0 for none.
     """
     owner, requests = dict[int, int](), list[Request]()
     for i, body in enumerate(jobs):
-        mine = requests_of(body, setup.max_length)
+        mine = [
+            dataclasses.replace(request, adapter=places[i])
+            for request in requests_of(body, setup.max_length)
+        ]
         owner |= {request.id: i for request in mine}
         requests += mine
     work = sampler.Work()
@@ -139,13 +150,14 @@ def _answer(
 ) -> bytes:
     prompt_logprobs = None
     if body.prompt_logprobs:
-        scored = engine.score(setup, params, body.prompt.tokens)
+        adapter = completions[0].request.adapter
+        scored = engine.score(setup, params, body.prompt.tokens, adapter)
         prompt_logprobs = np.concatenate([[np.nan], scored.logp]).astype(np.float32)
     return wire.write_samples([(c.tokens, c.logp, c.stopped) for c in completions], prompt_logprobs)
 
 
 _WEIGHTS = 2
-"""Sets of weights that are kept in the sampler's form."""
+"""Sets of weights that are kept in the sampler's form, and stacks of adapters."""
 
 
 def start(service: Service) -> None:
@@ -184,7 +196,7 @@ def _take(service: Service) -> list[Operation]:
         for queue in service.queues.values()
     ]
     in_turn = [o for row in itertools.zip_longest(*alike) for o in row if o is not None]
-    jobs = [first, *in_turn]
+    jobs = _of_few_models(service, [first, *in_turn])
     if len(service.tenants) > 1:
         count = np.cumsum([job.body.num_samples for job in jobs])
         jobs = jobs[: max(1, int(np.sum(count <= _FILLS * service.config.slots)))]
@@ -199,16 +211,43 @@ _FILLS = 2
 """Most times that samples which are sampled together fill the slots, among several tenants."""
 
 
+def _of_few_models(service: Service, operations: Sequence[Operation]) -> list[Operation]:
+    """Those whose models have places at once, the first among them, in their order."""
+    files, jobs = set[str](), list[Operation]()
+    for operation in operations:
+        file = _sampler_of(service, operation).file
+        if file in files or len(files) < service.config.models_at_once:
+            files.add(file)
+            jobs.append(operation)
+    return jobs
+
+
+def _sampler_of(service: Service, operation: Operation) -> ledger.Sampler:
+    """The weights that a sample is of."""
+    return ledger_of(service, operation.owner).samplers[operation.owner]
+
+
 def _group(service: Service, operation: Operation) -> tuple[Any, ...]:
     """Samples that are alike in this can be sampled together.
 
     Truncation is another program, whose sums may be rounded otherwise in the last bit: a sample
-    without it never goes through that program because of its neighbours.
+    without it never goes through that program because of its neighbours. The same holds of ranks,
+    and of adapters that are added into the weights.
     """
     settings = operation.body.sampling_params
     stop_ids = bodies.stops(settings.stop)[1]
-    file = ledger_of(service, operation.owner).samplers[operation.owner].file
-    return file, settings.truncates, None if stop_ids is None else tuple(stop_ids)
+    session = _sampler_of(service, operation)
+    weights = _rank(service, session.config) or session.file
+    return weights, settings.truncates, None if stop_ids is None else tuple(stop_ids)
+
+
+def _rank(service: Service, config: bodies.Lora | None) -> int:
+    """The rank of the stack that a model's adapters have a place in; 0: none."""
+    model = service.actor.model
+    if config is None or not config.rank or service.config.models_at_once == 1:
+        return 0
+    adapted = lora.targets(model, learner.shape_of(model, config).lora)
+    return round_up(config.rank, 1) if adapted.keys() <= lora_stack.matrices(model).keys() else 0
 
 
 def _attempt(service: Service, operations: Sequence[Operation]) -> bool:
@@ -327,12 +366,15 @@ def _execute(service: Service, operation: Operation) -> Answer:
 
 def _sample(service: Service, operations: Sequence[Operation]) -> list[bytes]:
     """Answers to samples that can be sampled together."""
-    owner = operations[0].owner
-    session = ledger_of(service, owner).samplers[owner]
-    shape = None
-    if session.config is not None:
-        shape = learner.shape_of(service.actor.model, session.config)
-    params = _weights(service, session.file, shape)
+    sessions = [_sampler_of(service, operation) for operation in operations]
+    first, places = sessions[0], [0] * len(sessions)
+    if rank := _rank(service, first.config):
+        params, places = _stacked(service, sessions, rank)
+    else:
+        shape = None
+        if first.config is not None:
+            shape = learner.shape_of(service.actor.model, first.config)
+        params = _weights(service, first.file, shape)
     jobs = [operation.body for operation in operations]
     setup = setup_of(
         service.actor.model,
@@ -342,7 +384,44 @@ def _sample(service: Service, operations: Sequence[Operation]) -> list[bytes]:
         bodies.stops(jobs[0].sampling_params.stop)[1],
         truncate=jobs[0].sampling_params.truncates,
     )
-    return sample(setup, params, jobs)
+    return sample(setup, params, jobs, places)
+
+
+def _stacked(
+    service: Service, sessions: Sequence[ledger.Sampler], rank: int
+) -> tuple[Params, list[int]]:
+    """Weights with the adapters of samplers beside them, and the place of each sampler's.
+
+    Args:
+      service: whose thread this is.
+      sessions: of at most as many files as there are places.
+      rank: of the stack.
+    """
+    model, count = service.actor.model, service.config.models_at_once
+    if rank not in service.stacks:
+        base = _weights(service, "", None)
+        paths = [*lora_stack.matrices(model), lora_stack.HEAD]
+        while len(service.stacks) >= _WEIGHTS:
+            service.stacks.popitem(last=False)
+        service.stacks[rank] = AdapterStack(
+            lora_stack.attach(model, base, paths, count=count, rank=rank)
+        )
+    service.stacks.move_to_end(rank)
+    stack = service.stacks[rank]
+    used = {session.file for session in sessions}
+    for session in sessions:
+        if session.file not in stack.places:
+            if len(stack.places) == count:
+                stack.places.pop(next(file for file in stack.places if file not in used))
+            free = {*range(1, count + 1)} - {*stack.places.values()}
+            assert session.config is not None
+            shape = learner.shape_of(model, session.config)
+            path = service.directory / session.file
+            state = learner.read_weights(path, model, service.actor.params, shape, moments=False)
+            stack.params = learner.put(model, stack.params, min(free), state.adapters, shape)
+            stack.places[session.file] = min(free)
+        stack.places.move_to_end(session.file)
+    return stack.params, [stack.places[session.file] for session in sessions]
 
 
 def _weights(service: Service, file: str, shape: Shape | None) -> Params:
