@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxrl.mesh import layouts
 from jaxrl.models import decoder, head, lora_stack
+from jaxrl.models.linear import AdaptedRows
 from jaxrl.sampling import drafts, sampling, support
 from jaxrl.sampling import logits as processors
 from jaxrl.sampling.slots import (
@@ -191,11 +192,17 @@ def decode(
             x = jnp.asarray(x)
             return flat(jnp.broadcast_to(x[:, None], (x.shape[0], width, *x.shape[1:])))
 
+        def by_draw(p: Params) -> Any:
+            matrix = decoder.unembedding(p)
+            if isinstance(matrix, AdaptedRows) and matrix.chosen is not None:
+                matrix = matrix.replace(chosen=repeat(matrix.chosen))
+            return matrix
+
         lengths = s.length[:, None] + ahead
         tokens = s.tokens if width == 1 else repeat(_write(s.tokens, at, unread))
         settings = s.settings if width == 1 else jax.tree.map(repeat, s.settings)
         scores, *other_scores = (
-            head.logits(flat(h), decoder.unembedding(p), softcap=m.logit_softcap, spelled=m.spelled)
+            head.logits(flat(h), by_draw(p), softcap=m.logit_softcap, spelled=m.spelled)
             for m, p, h in zip(models, params, hidden, strict=True)
         )
         context = processors.Context(flat(hidden[0]), tokens, flat(lengths), tuple(other_scores))

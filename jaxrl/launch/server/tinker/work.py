@@ -34,7 +34,6 @@ from jaxrl.launch.server.tinker.service import (
     end,
     ledger_of,
     snapshot_path,
-    sync,
 )
 from jaxrl.mesh.buckets import round_up
 from jaxrl.models import lora, lora_stack
