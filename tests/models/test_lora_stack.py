@@ -17,7 +17,7 @@ from jaxrl.models.checkpoints import peft
 from jaxrl.models.config import DecoderConfig, Experts, Latent
 from jaxrl.models.lora import LoraConfig
 from jaxrl.rollout import policy
-from jaxrl.sampling import sampler
+from jaxrl.sampling import drafts, sampler
 from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.types import Request
 
@@ -168,6 +168,44 @@ def test_requests_of_several_adapters_share_the_slots():
     mine = sample(DENSE, params, [requests[3]])[3]
     np.testing.assert_array_equal(mine.tokens, together[3].tokens)
     assert len({tuple(c.tokens) for c in together.values()}) > 4
+
+
+@pytest.mark.broad
+def test_drafts_are_verified_with_the_adapters_of_their_rows(monkeypatch):
+    """Those of the output head too: several draws of a row in one pass."""
+    monkeypatch.setattr(drafts, "price", lambda rows, count: 1.0)
+    paths = [*lora_stack.matrices(DENSE), lora_stack.HEAD]
+    params = policy.sampling_params(base(), "float32")
+    params = lora_stack.attach(DENSE, params, paths, count=3, rank=2)
+    config = LoraConfig(rank=2)
+    for place in (1, 3):
+        parts = trained(DENSE, base(), config, place)
+        keys = jax.random.split(jax.random.key(place), 2)
+        parts["head"] = {
+            "a": 0.1 * jax.random.normal(keys[0], (32, 2)),
+            "b": 0.1 * jax.random.normal(keys[1], (2, 17)),
+        }
+        params = lora_stack.put(DENSE, params, place, parts, config)
+    requests = [
+        Request(i, (1 + i % 3, 2, 3) * 4, 18, temperature=0.2 * (i % 2), adapter=i % 4)
+        for i in range(16)
+    ]
+
+    def sampled(**fields):
+        layout = dataclasses.replace(LAYOUT, **fields)
+        setup = sampler.Setup(DENSE, jax.random.key(3), (), 16, 32, layout)
+        work, done = sampler.Work(), {}
+        sampler.submit(setup, work, requests)
+        while work:
+            done |= {c.request.id: c for c in sampler.advance(setup, params, work)}
+        return done, work.accepted
+
+    plain, _ = sampled()
+    drafted, accepted = sampled(drafts="lookup", draft_tokens=3)
+    assert accepted > 10
+    for name, completion in plain.items():
+        np.testing.assert_array_equal(completion.tokens, drafted[name].tokens)
+        np.testing.assert_allclose(completion.logp, drafted[name].logp, atol=1e-5)
 
 
 @pytest.mark.broad

@@ -177,8 +177,8 @@ def saved(config: DecoderConfig, remat: str, row: int, tensor: int, *, scores: b
     parts += [_mlp(config, i, tensor) for i in layers]
     everything = remat == "none"
     # beside what a part keeps within: its output, and under `none` its norm, and that of the norm
-    kept = [d + dots + everything * (2 * d + rest) for dots, rest in parts if dots]
-    return config.num_layers * d + sum(kept)
+    sizes = [d + dots + everything * (2 * d + rest) for dots, rest in parts if dots]
+    return config.num_layers * d + sum(sizes)
 
 
 def _attention_or_mixer(

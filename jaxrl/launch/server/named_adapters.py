@@ -266,8 +266,8 @@ def load(book: AdapterBook, engine: Engine, body: Any) -> str:
     with book.lock:
         if name in book.places and not again:
             raise Refused(400, f"adapter {name!r}: the name is taken; choose another")
-        taken = {*book.places.values()} | {p for p, calls in book.users.items() if calls}
-        free = [i for i in range(1, book.count + 1) if i not in taken]
+        occupied = {*book.places.values()} | {p for p, calls in book.users.items() if calls}
+        free = [i for i in range(1, book.count + 1) if i not in occupied]
         if not free:
             raise Refused(
                 409,
