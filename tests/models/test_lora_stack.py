@@ -187,7 +187,7 @@ def test_drafts_are_verified_with_the_adapters_of_their_rows(monkeypatch):
         }
         params = lora_stack.put(DENSE, params, place, parts, config)
     requests = [
-        Request(i, (1 + i % 3, 2, 3) * 4, 18, temperature=0.2 * (i % 2), adapter=i % 4)
+        Request(i, (1 + i % 3, 2, 3) * 4, 18, temperature=float(i % 2), adapter=i % 4)
         for i in range(16)
     ]
 
@@ -205,7 +205,7 @@ def test_drafts_are_verified_with_the_adapters_of_their_rows(monkeypatch):
     assert accepted > 10
     for name, completion in plain.items():
         np.testing.assert_array_equal(completion.tokens, drafted[name].tokens)
-        np.testing.assert_allclose(completion.logp, drafted[name].logp, atol=1e-5)
+        np.testing.assert_allclose(completion.logp, drafted[name].logp, atol=1e-4)
 
 
 @pytest.mark.broad
