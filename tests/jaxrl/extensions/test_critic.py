@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -269,7 +270,7 @@ def test_the_loss_holds_no_array_of_all_sequences_for_each_micro_batch(head):
         for equation in jaxpr.eqns:
             if looped:
                 yield from (tuple(out.aval.shape) for out in equation.outvars)
-            for inner in jax.core.jaxprs_in_params(equation.params):
+            for inner in jax.extend.core.jaxprs_in_params(equation.params):
                 yield from bodies(inner, looped or equation.primitive.name in ("while", "scan"))
 
     made_inside = set(bodies(inside.jaxpr, False))

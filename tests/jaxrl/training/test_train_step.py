@@ -181,7 +181,7 @@ def test_the_loss_holds_no_array_of_all_sequences_for_each_micro_batch():
         for equation in jaxpr.eqns:
             if looped:
                 yield from (tuple(out.aval.shape) for out in equation.outvars)
-            for inner in jax.core.jaxprs_in_params(equation.params):
+            for inner in jax.extend.core.jaxprs_in_params(equation.params):
                 yield from made(inner, looped or equation.primitive.name in ("while", "scan"))
 
     count, width = data.tokens.shape
