@@ -193,7 +193,7 @@ def attend(
     mask = mask.replace(ordered=mask.ordered and queries is None)
     vectors = mask.replace(
         index=of_queries, until=of_keys, positions=of_queries, key_positions=of_keys, window=P(),
-        sink=P(),
+        sink=P(), chunk=P(),
     )  # fmt: skip
     split = jax.shard_map(
         local,

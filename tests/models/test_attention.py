@@ -29,16 +29,22 @@ def _inputs(size: int, value_size: int) -> tuple[jax.Array, ...]:
     return tuple(jnp.asarray(rng.normal(size=s), jnp.float32) for s in shapes)
 
 
-@pytest.mark.sample(1, broad=1)
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.exact("splash attention on trees equals XLA's to 1e-5")
-@pytest.mark.parametrize(("value_size", "softcap", "window"), [(16, None, None), (24, 5.0, 30)])
-def test_splash_is_exact_on_trees(value_size, softcap, window):
-    """Shared prompts, grouped queries, uneven sizes, soft-caps, windows with sinks; gradients."""
+@pytest.mark.parametrize(
+    ("value_size", "softcap", "window", "chunk"),
+    [(16, None, None, None), (24, 5.0, 30, None), (16, None, None, 37)],
+)
+def test_splash_is_exact_on_trees(value_size, softcap, window, chunk):
+    """Shared prompts, grouped queries, uneven sizes, soft-caps, windows with sinks, chunks; and
+    gradients."""
     inputs, mask = _inputs(16, value_size), attention.tree_mask(jnp.asarray(VISIBLE))
     if window:
         index = jnp.arange(200)[None]
         mask = attention.tree_mask(jnp.asarray(VISIBLE), index)
         mask = mask.replace(window=jnp.int32(window), sink=jnp.int32(3))
+    if chunk:
+        mask = mask.replace(chunk=jnp.int32(chunk))
     weights = np.random.default_rng(1).normal(size=(2, 200, 4, value_size)) * REAL[..., None, None]
 
     def run(kernel):

@@ -111,7 +111,8 @@ class Family:
     stacks: tuple[Stack, ...] = ()
     """Tensors that hold all experts of a layer, by the names of what they hold of one."""
     unadapted: tuple[str, ...] = ()
-    """Ends of the paths of parameters whose modules PEFT refuses to adapt in this family."""
+    """Ends of the paths of parameters whose modules PEFT refuses to adapt in this family, or that
+    transformers calls otherwise than files do."""
     ignored: tuple[str, ...] = (r"rotary_emb\.inv_freq$",)
     """Patterns of tensors that are not weights of the decoder; `{num_layers}` is filled in, and
     `{sharing}`, the numbers of `DecoderConfig.sharing` layers."""

@@ -403,6 +403,7 @@ GROUPED: Mapping[str, Family] = {
             "num_expert_group": "n_group",
         },
         names=_KIMI,
+        unadapted=("/mixer/decay_down", "/mixer/decay_up"),  # modules of transformers' own names
         spellings={  # as transformers writes dense layers
             f"{_MOE}.{name}_proj.weight": f"mlp.{name}_proj.weight" for name in _MLP
         },
