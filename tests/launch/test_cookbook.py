@@ -140,8 +140,8 @@ RECIPES = {
         "groups_per_batch=2",
     ),
     "guess_number": (
-        "multiplayer_rl.guess_number.train", *RL, "renderer_name=role_colon", "batch_size=2",
-        "group_size=2", "eval_every=0",
+        "multiplayer_rl.guess_number.train", "max_steps=1", "max_tokens=8", "eval_every=0",
+        "renderer_name=role_colon", "batch_size=1", "group_size=2",
     ),
 }  # fmt: skip
 
@@ -161,7 +161,7 @@ def test_a_recipe_of_the_cookbook_runs_as_it_is(case, hub, address, monkeypatch)
     monkeypatch.setattr(sys, "argv", [program, *settings])
     runpy.run_module(program, run_name="__main__")
     rows = list(jsonl.read(log / "metrics.jsonl"))
-    assert len(rows) >= 2, rows
+    assert len(rows) >= (1 if "max_steps=1" in arguments else 2), rows
 
 
 if __name__ == "__main__":

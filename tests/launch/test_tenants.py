@@ -124,7 +124,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(STEPS)
 def test_what_a_tenant_is_told_depends_on_its_own_requests_alone(tmp_path_factory, steps):
     """Names, numbers and refusals are those of a server that the other does not use."""
@@ -206,7 +206,7 @@ def test_limits_of_a_tenant(tmp_path):
         create(served, "ben", seq)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(("ana", "ben")), st.booleans()), max_size=40))
 def test_tenants_take_turns(tmp_path_factory, steps):
     """Whoever waits is served next but one, however much of the other waits; and in order."""
