@@ -337,6 +337,7 @@ def test_a_request_of_a_place_that_is_not_there_is_refused():
 
 
 @pytest.mark.exact("rows of several adapters of PEFT give the logits of its merged models to 1e-4")
+@pytest.mark.broad
 @pytest.mark.parity
 def test_several_adapters_of_peft(tiny_model, tmp_path):
     """Of different ranks and matrices, one of them rsLoRA, in one batch."""

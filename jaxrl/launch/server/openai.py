@@ -187,7 +187,7 @@ class Call(NamedTuple):
     """Whether calls of tools are looked for in the text."""
     one_call: bool
     """Whether at most one of them is wanted."""
-    model: str
+    model: str = ""
     """That is asked for; empty: none is named."""
 
 
