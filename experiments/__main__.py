@@ -3,6 +3,7 @@
 effects    what methods do, by the protocol of `experiments/lab/PROTOCOL.md`
 pack       the figures of arms that were run, into one compressed file
 numbers    the page of how each number was measured
+speed      benchmarks and the page of their results
 control    learning curves of offline RL and control over seeds, their table and figures
 own_data   sixteen methods on a real model and a file of the user's
 """
@@ -18,6 +19,7 @@ COMMANDS = {
     "effects": "experiments.effects.command",
     "pack": "experiments.lab.archive",
     "numbers": "experiments.numbers",
+    "speed": "experiments.speed",
     "control": "experiments.bench",
     "own_data": "experiments.own_data",
 }
