@@ -35,6 +35,12 @@ BENCHMARKS = {
     "step": "step measure --rows equal small --steps 3 --work WORK/step",
     "step-tail": "step measure --rows tail --systems jaxrl trl --steps 1 --work WORK/tail",
     "fine-tuning": "fine_tuning measure --systems jaxrl tunix trl --steps 2 --work WORK/tuning",
+    "drafts": (
+        "sampler --model small --requests 64 --repeats 5 --seconds 15 --drafts 4 --temperature 0.2 "
+        "--systems ours drafts"
+    ),
+    "adapters": "adapters --repeats 3 --length 32",
+    "served-updates": "served_updates",
     "paged": "paged",
     "host-gap": "host_gap",
     "scoring": "scoring --workers 1 2",
@@ -88,9 +94,7 @@ def page(text: str, results: dict[str, dict[str, Any]]) -> str:
     def replace(match: re.Match[str]) -> str:
         return f"{match[1]}\n{block(results[match[2]])}{match[3]}"
 
-    return re.sub(
-        r"(<!-- speed: ([\w-]+) -->).*?(<!-- end -->)", replace, text, flags=re.DOTALL
-    )
+    return re.sub(r"(<!-- speed: ([\w-]+) -->).*?(<!-- end -->)", replace, text, flags=re.DOTALL)
 
 
 def main(argv: list[str]) -> int:
