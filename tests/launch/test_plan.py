@@ -421,7 +421,7 @@ def test_published_shapes_have_their_sizes(name, billions):
     assert sum(math.prod(leaf.shape) for leaf in leaves) / 1e9 == pytest.approx(billions, abs=0.01)
 
 
-@pytest.mark.broad
+@pytest.mark.sample(0, broad=4)
 @pytest.mark.parity
 @pytest.mark.exact("a published shape has as many parameters as transformers gives it")
 @pytest.mark.parametrize("name", [n for n in shapes.SHAPES if "llama" not in n])

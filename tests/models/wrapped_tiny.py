@@ -17,6 +17,16 @@ _SIGLIP = dict(
     image_size=32,
     patch_size=8,
 )
+_GEMMA4_SEES = dict(
+    hidden_size=24,
+    intermediate_size=40,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=2,
+    head_dim=12,
+    patch_size=4,
+    position_embedding_size=16,
+)
 _QWEN = dict(
     depth=2,
     hidden_size=32,
@@ -64,16 +74,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Gemma4Config",
         dict(  # as E2B, which hears too
             text_config=dict(tiny.VARIANTS["gemma4"][1], use_bidirectional_attention="vision"),
-            vision_config=dict(
-                hidden_size=24,
-                intermediate_size=40,
-                num_hidden_layers=2,
-                num_attention_heads=2,
-                num_key_value_heads=2,
-                head_dim=12,
-                patch_size=4,
-                position_embedding_size=16,
-            ),
+            vision_config=_GEMMA4_SEES,
             audio_config=dict(
                 hidden_size=16,
                 num_hidden_layers=1,
@@ -103,6 +104,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
                 vision_output_dim=24,
             ),
             image_token_index=90,
+        ),
+    ),
+    "gemma4-moe": (
+        "Gemma4Config",
+        dict(
+            text_config=dict(tiny.VARIANTS["gemma4-moe"][1], use_bidirectional_attention="vision"),
+            vision_config=_GEMMA4_SEES,
+            image_token_id=97,
+            video_token_id=98,
         ),
     ),
     "mistral3": (

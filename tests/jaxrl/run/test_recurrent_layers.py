@@ -157,16 +157,3 @@ def test_readers_of_rows_are_asked_too(tmp_path):
 )
 def test_what_recurrent_layers_can_have(tmp_path, further):
     recurrent.check(tiny.config(tmp_path, **{"packing.share_prompts": False} | further), HYBRID)
-
-
-@pytest.mark.broad
-@pytest.mark.exact("a run of recurrent layers on four devices equals that on one to 1e-4")
-def test_several_devices(tmp_path):
-    """Over an int8 base, with the weights split, and the same tokens sampled."""
-    settings = changes(tmp_path / "model", **{"lora.rank": 2, "lora.base": "int8"})
-    tiny.finish(tiny.start(tmp_path / "one", **settings))
-    meshed = settings | {"mesh.data": 2, "mesh.fsdp": 2}
-    tiny.finish(tiny.start(tmp_path / "four", devices=4, **meshed))
-    for row in metrics.read(tmp_path / "four"):
-        assert row["logp_gap_max"] < 1e-4 and row["grad_norm"] > 0
-    assert tiny.close(tmp_path / "one", tmp_path / "four", atol=1e-4)
