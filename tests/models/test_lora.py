@@ -91,6 +91,9 @@ def test_adapters_over_any_base(model, dora, kind):
         ("parts", "int8"),
         ("convolution", "nf4"),
         ("kinds", "nf4"),
+        ("beside", "int8"),
+        ("channels", "nf4"),
+        ("chunks", "int8"),
     ],
 )
 def test_layers_of_every_kind_over_quantised_weights(family, kind):

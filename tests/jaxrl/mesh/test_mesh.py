@@ -111,7 +111,10 @@ def test_every_axis_alone_and_together():
 
 @pytest.mark.exact("an update of layers of several kinds on a mesh equals that of one device")
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["hybrid", "mamba", "convolution", "parts", "kinds"])
+@pytest.mark.parametrize(
+    "family",
+    ["hybrid", "channels", "mamba", "beside", "convolution", "parts", "kinds", "chunks"],
+)
 def test_layers_of_several_kinds(family):
     """To 1e-4, as a recurrence sums more than attention does."""
     check({"tensor, fsdp": MESHES["tensor, fsdp"]}, family, atol=1e-4)
