@@ -189,6 +189,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sample(3, broad=5)
 @pytest.mark.parametrize("kind", WRONG)
 def test_wrong_adapters_are_refused_when_the_server_starts(kind, tmp_path):
     policy, (spoil, words) = actor(), WRONG[kind]

@@ -75,7 +75,7 @@ def alone(model, config, adapters):
     "rows of several adapters equal those of each alone to 1e-5, and to the last bit whatever "
     "their neighbours and places are"
 )
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(1, RANK), st.sampled_from(TARGETS)), min_size=1, max_size=PLACES
