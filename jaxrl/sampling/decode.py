@@ -193,7 +193,7 @@ def decode(
             return flat(jnp.broadcast_to(x[:, None], (x.shape[0], width, *x.shape[1:])))
 
         def by_draw(p: Params) -> Any:
-            matrix = decoder.unembedding(p)
+            matrix: Any = decoder.unembedding(p)
             if isinstance(matrix, AdaptedRows) and matrix.chosen is not None:
                 matrix = matrix.replace(chosen=repeat(matrix.chosen))
             return matrix
