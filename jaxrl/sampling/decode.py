@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -193,9 +194,9 @@ def decode(
             return flat(jnp.broadcast_to(x[:, None], (x.shape[0], width, *x.shape[1:])))
 
         def by_draw(p: Params) -> Any:
-            matrix: Any = decoder.unembedding(p)
+            matrix = decoder.unembedding(p)
             if isinstance(matrix, AdaptedRows) and matrix.chosen is not None:
-                matrix = matrix.replace(chosen=repeat(matrix.chosen))
+                matrix = dataclasses.replace(matrix, chosen=repeat(matrix.chosen))
             return matrix
 
         lengths = s.length[:, None] + ahead
