@@ -33,7 +33,7 @@ REFUSED = frozenset({
 PLAIN = frozenset({
     "advantage", "aggregation", "anchor", "answer_column", "answer_format", "attention",
     "bad_rows", "base", "by", "baseline", "best", "choose", "column", "compute_dtype", "correct",
-    "credit", "delimiter", "difficulty", "divergence", "domain", "domain_column", "dtype", "end",
+    "credit", "delimiter", "difficulty", "divergence", "domain", "domain_column", "drafts", "dtype", "end",
     "engine", "entropy", "explorer", "game", "generator", "goals", "guide", "importance", "judge",
     "keep", "kind", "kinds", "kl", "languages", "level", "long_prompts", "long_rows", "method",
     "metric", "mode", "name", "non_finite", "of", "ood_goals", "ood_opponent", "opponent", "order",
