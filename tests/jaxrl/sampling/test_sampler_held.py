@@ -101,9 +101,9 @@ def test_a_held_sequence_continues_as_another_request(monkeypatch):
     """The second turn of a sequence that stays in its slot, or gives it up and is read again."""
     read, prefill = [], admission.prefill
 
-    def counted(models, params, tokens, length, *, piece):
+    def counted(models, params, tokens, length, *args, **options):
         read.append(int(length.sum()))
-        return prefill(models, params, tokens, length, piece=piece)
+        return prefill(models, params, tokens, length, *args, **options)
 
     monkeypatch.setattr(admission, "prefill", counted)
     kept = second_turns(again=False)
