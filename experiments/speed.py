@@ -81,11 +81,14 @@ def block(result: dict[str, Any]) -> str:
     lines = [line.rstrip() for line in result["output"]]
     table = [line for line in lines if line.startswith("|")]
     body = "\n".join(table) if table else "```\n" + "\n".join(lines) + "\n```"
-    return (
-        f"    {result['command']}\n\n{body}\n\n"
-        f"{result['day']}, {result['version']} at {result['commit']}, {result['machine']}; "
-        f"{result['minutes']} minutes; the load of the minute before was {result['load_before']}.\n"
-    )
+    notes = [f"{result['day']}, {result['version']} at {result['commit']}, {result['machine']}"]
+    if result["minutes"] is not None:
+        notes.append(f"{result['minutes']} minutes")
+    if result["load_before"] is None:
+        notes.append("the cores had other work")
+    else:
+        notes.append(f"the load of the minute before was {result['load_before']}")
+    return f"    {result['command']}\n\n{body}\n\n{'; '.join(notes)}.\n"
 
 
 def page(text: str, results: dict[str, dict[str, Any]]) -> str:
