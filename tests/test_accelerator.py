@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -54,17 +55,10 @@ def test_all_parts_are_rehearsed(tmp_path):
         assert not value.get("failures"), (part.name, value["failures"])
     whole = json.loads((out / "accelerator.json").read_text())
     assert whole["parts"]["exact"]["results"]["default operations, resumed"]["equal"]
+    if importlib.util.find_spec("trl"):
+        results = whole["parts"]["peer"]["results"]
+        assert any("step_seconds" in result for result in results.values()), results
     table.render(whole)
-
-
-@pytest.mark.parity
-@pytest.mark.broad
-def test_the_peer_is_rehearsed(tmp_path):
-    pytest.importorskip("trl")
-    run = command(tmp_path / "out", "--rehearse", "--parts", "peer", timeout=590)
-    assert run.returncode == 0, run.stdout + run.stderr
-    results = json.loads((tmp_path / "out" / "peer.json").read_text())["results"]
-    assert any("step_seconds" in result for result in results.values()), results
 
 
 def test_an_unknown_part_is_refused(tmp_path):

@@ -146,7 +146,7 @@ RECIPES = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(0, broad=6)
+@pytest.mark.sample(0, broad=4)
 @pytest.mark.parametrize("case", RECIPES)
 def test_a_recipe_of_the_cookbook_runs_as_it_is(case, hub, address, monkeypatch):
     name, *arguments = RECIPES[case]

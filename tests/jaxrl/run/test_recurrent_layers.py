@@ -95,7 +95,7 @@ def changes(directory: Path, model: DecoderConfig = HYBRID, **further) -> dict:
     } | further
 
 
-@pytest.mark.sample(0, broad=5)
+@pytest.mark.sample(0, broad=3)
 @pytest.mark.exact("a run of recurrent layers that is killed equals an uninterrupted one")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.family)
 def test_kill_and_resume(model, tmp_path):
