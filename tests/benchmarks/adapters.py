@@ -1,7 +1,7 @@
 """Tokens a second of several adapters in one batch, and of one after another, in one process.
 
     python -m tests.benchmarks.adapters --model small
-    python -m tests.benchmarks.adapters --model smollm2-135m --rank 16 --out FILE
+    python -m tests.benchmarks.adapters --model smollm2-135m --rank 16
 
 `--adapters` adapters have `--requests` requests each, all of the same length. Together they decode
 beside the base, each row with its own adapter. Apart, each adapter is added into the weights and
@@ -17,7 +17,6 @@ import os
 import platform
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -84,9 +83,8 @@ def main() -> None:
     for name, default in (("adapters", 8), ("requests", 4), ("rank", 16), ("length", 64)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="a file for the result")
     args = vars(parser.parse_args())
-    name, out = args.pop("model"), args.pop("out")
+    name = args.pop("model")
     if name == "small":
         config, base = SMALL, decoder.init(SMALL, jax.random.key(0))
     else:
@@ -106,10 +104,7 @@ def main() -> None:
         "load": [round(load_before, 1), round(os.getloadavg()[0], 1)],
         "machine": platform.processor(), "jax": jax.__version__,
     }  # fmt: skip
-    text = json.dumps(result, indent=1)
-    print(text)
-    if out is not None:
-        out.write_text(text + "\n")
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -203,7 +203,7 @@ def _attention_or_mixer(
 def _mixer(config: DecoderConfig) -> tuple[float, float]:
     """The same of a recurrent layer: a state a chunk, and matrices of a chunk's pairs of tokens.
 
-    How often each is kept was counted in what JAX saves.
+    How often each is kept is fitted to what JAX saves of small models.
     """
     delta, mamba, d = config.delta, config.mamba, config.hidden_size
     if delta:

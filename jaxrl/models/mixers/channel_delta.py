@@ -27,6 +27,7 @@ from jaxrl.models.mixers.delta_rule import (
     in_chunks,
     out_of_chunks,
     segments_in_chunks,
+    step,
 )
 from jaxrl.models.mixers.memory import Recurrent
 
@@ -34,27 +35,6 @@ CHUNK = 16
 """Tokens that are computed together; decays between them take their square, for each feature."""
 
 _einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
-
-
-def step(
-    q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array, beta: jax.Array, state: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """One token of each row, in fp32.
-
-    Args:
-      q, k: [B, H, K].
-      v: [B, H, V].
-      g: [B, H, K], logarithms of the decays; at most 0.
-      beta: [B, H], how far to move, in [0, 1]. A token of g = beta = 0 leaves the state as it is.
-      state: [B, H, K, V].
-
-    Returns:
-      What the token reads, [B, H, V], and the state after it.
-    """
-    state = state * jnp.exp(g)[..., None]
-    change = (v - _einsum("bhk,bhkv->bhv", k, state)) * beta[..., None]
-    state = state + k[..., None] * change[:, :, None]
-    return _einsum("bhk,bhkv->bhv", q, state), state
 
 
 def run(

@@ -29,14 +29,14 @@ def step(
     Args:
       q, k: [B, H, K].
       v: [B, H, V].
-      g: [B, H], logarithm of the decay; at most 0.
+      g: [B, H], logarithm of the decay, or [B, H, K], of that of each feature; at most 0.
       beta: [B, H], how far to move, in [0, 1]. A token of g = beta = 0 leaves the state as it is.
       state: [B, H, K, V].
 
     Returns:
       What the token reads, [B, H, V], and the state after it.
     """
-    state = state * jnp.exp(g)[..., None, None]
+    state = state * jnp.exp(g).reshape(*g.shape[:2], -1, 1)
     change = (v - _einsum("bhk,bhkv->bhv", k, state)) * beta[..., None]
     state = state + k[..., None] * change[:, :, None]
     return _einsum("bhk,bhkv->bhv", q, state), state
