@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import collections
 import subprocess
-import sys
 import tomllib
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -146,18 +145,8 @@ def test_the_library_never_names_the_laboratory():
                 assert all(a.name.partition(".")[0] != "experiments" for a in node.names), path
 
 
-def test_the_oldest_version_of_each_requirement_is_known(tmp_path):
-    """CI tests with these; a requirement that names none would be tested with any."""
-    script = [sys.executable, str(ROOT / ".ci" / "oldest.py")]
-    run = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True)
-    pins = [Requirement(line) for line in run.stdout.splitlines()]
+def test_each_requirement_names_its_oldest_version():
+    """CI tests with these; a requirement without one would be tested with any."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = {need.name: need.specifier for need in map(Requirement, project["dependencies"])}
-    assert asked.keys() == {pin.name for pin in pins}
-    for pin in pins:
-        (version,) = (exact.version for exact in pin.specifier)
-        assert asked[pin.name].contains(version), pin
-    unbounded = tmp_path / "pyproject.toml"
-    unbounded.write_text('[project]\ndependencies = ["jax>=0.10.2,<0.13", "flax<0.13"]\n')
-    run = subprocess.run([*script, str(unbounded)], capture_output=True, text=True)
-    assert run.returncode and "'flax<0.13': no oldest version" in run.stderr
+    for need in map(Requirement, project["dependencies"]):
+        assert any(bound.operator in (">=", "==") for bound in need.specifier), need

@@ -31,7 +31,7 @@ RESULTS = FOLDER / "results.jsonl"
 TASK = "neutral"
 """The task of the lab whose arms and effects these are."""
 RATES = (2e-4, 4e-4, 8e-4)
-DEVELOPMENT, SEEDS = (100, 101), tuple(range(8))
+DEVELOPMENT, SEEDS = (100,), tuple(range(6))
 PROBLEMS = 1024
 STALENESS, UPDATES = 4, 4
 """Steps that data may be old, and updates on each batch, where the lab's data are old at all."""
@@ -181,14 +181,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("work", type=Path)
     parser.add_argument("--list", action="store_true", help="print what is left, and run nothing")
-    given = parser.parse_args()
-    if given.list:
+    arguments = parser.parse_args()
+    if arguments.list:
         for name, rate, seed in left():
             print(f"{name}, rate {rate:g}, seed {seed}; lab {lab_effect(name)}")
         return
     os.nice(max(0, 19 - os.nice(0)))
     for name, rate, seed in left():
-        row = measure(given.work, name, rate, seed)
+        row = measure(arguments.work, name, rate, seed)
         with RESULTS.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(f"{name}, rate {rate:g}, seed {seed}: {row['before']:.3f} to {row['after']:.3f}")
