@@ -151,6 +151,7 @@ def measure(arguments: argparse.Namespace) -> None:
     """Run systems on rows, one after another."""
     work, here = arguments.work, Path(__file__).resolve()
     given = dict(pair.split("=", 1) for pair in arguments.python)
+    print(HEADER, flush=True)
     for name in arguments.rows:
         row = ROWS[name]
         model = work / row.model

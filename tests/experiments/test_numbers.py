@@ -69,3 +69,12 @@ def test_the_quickstart_gives_its_numbers_again(tmp_path):
     stored = json.loads((numbers.ROOT / entry["raw"][0] / "seed0.summary.json").read_text())
     config = dataclasses.replace(recipes.load("quickstart"), run_dir=str(tmp_path / "run"))
     assert loop.train(config)["eval"] == stored["eval"]
+
+
+def test_the_ratios_of_the_readme_are_those_of_the_step_benchmark():
+    lines = json.loads(speed.RESULTS.read_text())["step"]["output"]
+    rows = [[cell.strip() for cell in line.split("|")[1:4]] for line in lines if line[:1] == "|"]
+    seconds = {system: float(step) for row, system, step in rows if row == "equal"}
+    trl, tunix = (round(seconds[name] / seconds["jaxrl"], 1) for name in ("trl", "tunix"))
+    readme = " ".join((speed.ROOT / "README.md").read_text().split())
+    assert f"takes TRL {trl} and Tunix {tunix} times as long" in readme
