@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 
 from experiments import lab
-from experiments.effects import claims_page, markdown, real, scales, table
+from experiments.effects import claims_page, fair, markdown, real, scales, table
 from experiments.effects.options import Options, require_sense
 from experiments.lab import (
     arms,
@@ -70,6 +70,8 @@ def main(argv: list[str]) -> int:
             _write_html(options.html, methods if options.methods else None)
         elif options.queue:
             queue(methods, said)
+        elif options.fair:
+            _fair(methods, said)
         elif options.rerun:
             return rerun(methods, said, [options.task] * bool(options.task), options.arms)
         elif options.history:
@@ -229,6 +231,19 @@ def measure(
     for row in table.rows([name]):
         if row["measured"]:  # a fair baseline may be known by development seeds alone
             said(f"{name}: {table.describe(row)}")
+
+
+def _fair(methods: Sequence[str], said: Callable[[str], None]) -> None:
+    """Run what is left of the fair baselines, those of the regimes first, and write the pages."""
+    _politely()
+    store, planned = _store(said), {}
+    for name in methods:
+        plan = json.loads((table.RESULTS / f"{name}.plan.json").read_text())
+        planned |= {(task != "regime", name, task): plan for task in plan["tasks"]}
+    for (_, name, task), plan in sorted(planned.items(), key=lambda item: item[0]):
+        if label := fair.measure(store, plan, table.effect_of(name), task):
+            said(f"{name}, {task}: {label}")
+    _write_pages()
 
 
 def _require_planned(name: str, store: stores.Store) -> dict[str, Any]:

@@ -44,21 +44,51 @@ def of_task(store: Store, plan: dict[str, Any], effect: Effect, task: str) -> Fa
       effect: its experiment.
       task: of the plan.
     """
+    label, larger, arms = _arms(plan, effect, task)
     planned, variant = plan["tasks"][task], variants(effect)[task]
-    tuned = plans.arms_of(effect, plan["family"], task, planned)
-    larger = frozenset(label for label in tuned if _larger(label, tuned))
-    if planned["baseline"] not in larger:
-        return Fair(planned["baseline"], larger)
-    rivals = {label: arm for label, arm in planned["arms"].items() if label not in larger}
-    label = tuning.best_baseline(variant, rivals)
-    looks = [range(a, b) for a, b in zip([0, *planned["looks"]], planned["looks"], strict=False)]
-    kept = [[store.kept(variant, tuned[k], s) for s in looks] for k in ("method", label)]
+    if label == planned["baseline"]:
+        return Fair(label, larger)
+    looks = _looks(planned)
+    kept = [[store.kept(variant, arm, s) for s in looks] for arm in arms]
     mine, other = ([part for part in arm if part] for arm in kept)
     if len(mine) == len(other) == len(looks):
         level = statistics.LEVEL
         row = measurement.compare(variant, task, label, mine, other, level, plan["family"])
         return Fair(label, larger, row=row | {"look": len(looks)})
-    return Fair(label, larger, development=_on_development(store, variant, tuned, label))
+    return Fair(label, larger, development=_on_development(store, variant, *arms))
+
+
+def measure(store: Store, plan: dict[str, Any], effect: Effect, task: str) -> str:
+    """Run the fair baseline of a task on the measured seeds, if its figures are not kept.
+
+    The plan says which baseline it is, its settings and the seeds. Returns its label; empty if
+    nothing had to be run.
+    """
+    label, _, (_, baseline) = _arms(plan, effect, task)
+    planned, variant = plan["tasks"][task], variants(effect)[task]
+    left = [seeds for seeds in _looks(planned) if not store.kept(variant, baseline, seeds)]
+    for seeds in left:
+        store.figures(variant, baseline, seeds)
+    return label if left else ""
+
+
+def _arms(
+    plan: dict[str, Any], effect: Effect, task: str
+) -> tuple[str, frozenset[str], tuple[Arm, Arm]]:
+    """The fair baseline's label, those of larger budgets, and the method and that baseline."""
+    planned, variant = plan["tasks"][task], variants(effect)[task]
+    tuned = plans.arms_of(effect, plan["family"], task, planned)
+    larger = frozenset(label for label in tuned if _larger(label, tuned))
+    label = planned["baseline"]
+    if label in larger:
+        rivals = {name: arm for name, arm in planned["arms"].items() if name not in larger}
+        label = tuning.best_baseline(variant, rivals)
+    return label, larger, (tuned["method"], tuned[label])
+
+
+def _looks(planned: dict[str, Any]) -> list[range]:
+    """The seeds of each look of a task's plan."""
+    return [range(a, b) for a, b in zip([0, *planned["looks"]], planned["looks"], strict=False)]
 
 
 def _larger(label: str, tuned: Mapping[str, Arm]) -> bool:
@@ -73,9 +103,9 @@ def samples(arm: Arm) -> float:
 
 
 def _on_development(
-    store: Store, effect: Effect, tuned: Mapping[str, Arm], label: str
+    store: Store, effect: Effect, method: Arm, baseline: Arm
 ) -> statistics.Comparison | None:
-    kept = [store.kept(effect, tuned[k], families.DEVELOPMENT) for k in ("method", label)]
+    kept = [store.kept(effect, arm, families.DEVELOPMENT) for arm in (method, baseline)]
     mine, other = (arm and np.array(arm[effect.over][effect.statistic]) for arm in kept)
     if mine is None or other is None:
         return None

@@ -31,6 +31,10 @@ class Options:
     """Run the arms of the methods' plans again at their seeds and compare the digests of their
     figures with those recorded; exits with 1 where one differs, on another type of machine beyond
     the noise of the seeds, or none is kept. With --real: that of runs named `METHOD.SEED`."""
+    fair: bool = False
+    """Run the fair baselines that were run on development seeds alone on the measured seeds, those
+    of the methods' own regimes first, at low priority; stopped, it continues where it was. The
+    plans that are committed say which they are, and the pages are written again."""
     task: str = ""
     """Of `--rerun`: this task alone, such as `regime`."""
     arms: tuple[str, ...] = ()
@@ -51,7 +55,7 @@ class Options:
 
 
 MODES = (
-    "steps", "plan", "queue", "check", "rerun", "history", "json", "html", "table", "real",
+    "steps", "plan", "queue", "check", "rerun", "fair", "history", "json", "html", "table", "real",
 )  # fmt: skip
 """Options that say what is done; without them, what is missing is measured."""
 TOGETHER = (("plan", "real"), ("rerun", "real"))

@@ -17,7 +17,7 @@ from experiments import __main__ as laboratory
 from experiments import lab
 from experiments.claims import aepo as aepo_claim
 from experiments.claims import raft as raft_claim
-from experiments.effects import claims_page, markdown, picture, real, scales, verdicts
+from experiments.effects import claims_page, fair, markdown, picture, real, scales, verdicts
 from experiments.effects import command as effects
 from experiments.effects import page as effects_page
 from experiments.effects import table as effects_table
@@ -689,6 +689,25 @@ def test_a_claim_is_judged_by_its_primary_row(status, baseline, changes, fidelit
     assert verdicts.verdict(rows[-1:], fidelity) == verdicts.UNMEASURED
 
 
+def test_a_fair_baseline_is_run_on_the_seeds_of_the_plan_and_once(tmp_path):
+    plan = json.loads((effects_table.RESULTS / "tp_grpo.plan.json").read_text())
+    seeds, effect = [], effects_table.effect_of("tp_grpo")
+    planned = plan["tasks"]["carries"]
+    tuned = plans.arms_of(effect, plan["family"], "carries", planned)
+
+    def run(variant, arm, drawn):
+        assert variant.task.digest() == variants(effect)["carries"].task.digest()
+        assert arm == tuned["baseline: Dr. GRPO"]
+        seeds.extend(drawn)
+        return {"minutes": 0.0}
+
+    store = stores.Store(tmp_path, run=run)
+    assert fair.measure(store, plan, effect, "carries") == "baseline: Dr. GRPO"
+    assert seeds == list(range(planned["looks"][0]))
+    assert fair.measure(store, plan, effect, "carries") == ""
+    assert len(seeds) == planned["looks"][0]
+
+
 @pytest.mark.broad
 def test_a_baseline_of_more_samples_is_not_the_fair_one():
     """Its row stays, and the best of the others has one: of kept figures, or without any."""
@@ -703,8 +722,8 @@ def test_a_baseline_of_more_samples_is_not_the_fair_one():
                 label.removeprefix("baseline: "): chosen["score"]
                 for label, chosen in planned["arms"].items() if label.startswith("baseline: ")
             }  # fmt: skip
-            fair = {k: v for k, v in scores.items() if k not in larger}
-            assert best["other"] == max(fair, key=fair.get) and not best["larger"]
+            rivals = {k: v for k, v in scores.items() if k not in larger}
+            assert best["other"] == max(rivals, key=rivals.get) and not best["larger"]
             assert best["measured"] == bool(best["interval"]) != bool(best["development"])
             known = [row["other"] for row in own if row["larger"]]
             assert known == [k for k in [max(scores, key=scores.get)] if k in larger]
