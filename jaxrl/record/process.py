@@ -24,7 +24,7 @@ from jax import monitoring
 
 from jaxrl.mesh import distributed
 from jaxrl.record import storage
-from jaxrl.record.rundir import best_effort, write_json
+from jaxrl.record.storage import best_effort, write_json
 
 
 class Heartbeat:

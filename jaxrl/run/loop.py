@@ -28,7 +28,8 @@ from jaxrl.mesh import distributed
 from jaxrl.record import checkpoint, process, rundir, trackers
 from jaxrl.record.metrics import MetricsLog, Timer
 from jaxrl.record.process import Heartbeat
-from jaxrl.record.rundir import best_effort, run_directory
+from jaxrl.record.rundir import run_directory
+from jaxrl.record.storage import best_effort
 from jaxrl.record.writer import Writer
 from jaxrl.rollout import experience, reshard
 from jaxrl.run import assemble, course, guards, signals

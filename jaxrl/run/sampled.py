@@ -19,7 +19,7 @@ from jaxrl.data.text import examples
 from jaxrl.data.types import Problem, Task
 from jaxrl.record import jsonl
 from jaxrl.record.metrics import Timer
-from jaxrl.record.rundir import best_effort
+from jaxrl.record.storage import best_effort
 from jaxrl.rollout import collect, episodes, history, policy, programs, selection, tasks
 from jaxrl.rollout.experience import Collector, Experience
 from jaxrl.rollout.flight import Weights
