@@ -26,8 +26,8 @@ from jaxrl.record.process import Heartbeat
 from jaxrl.record.writer import Writer
 from jaxrl.rollout import rollout_log, tasks
 from jaxrl.rollout.experience import Collector, Experience
-from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
+from jaxrl.rollout.rollout_log import HistoryLog
 from jaxrl.run import guards, placement
 from jaxrl.run.extension import Context, Extension, provider
 from jaxrl.run.signals import Gate
@@ -66,7 +66,7 @@ class Origin(NamedTuple):
     `jaxrl.run.offline`.
     """
 
-    open: Callable[[RunContext, Context, ToSampler, Recorder, int], StageCollector]
+    open: Callable[[RunContext, Context, ToSampler, HistoryLog, int], StageCollector]
     """The experience of a stage, from its start; the number is that of the steps done by then."""
     assess: Callable[[RunContext, Context, TrainState, ToSampler, int], dict[str, float]]
     """Held-out figures of a state at a step."""
@@ -115,7 +115,7 @@ def open_stage(
     ctx: Context,
     first: int,
     position: dict[str, Any] | None,
-    recorder: Recorder,
+    recorder: HistoryLog,
     update: Update,
     to_sampler: ToSampler,
 ) -> Stage:

@@ -20,8 +20,8 @@ from jaxrl.mesh import mesh
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import experience, written
 from jaxrl.rollout.experience import Collector, Experience
-from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
+from jaxrl.rollout.rollout_log import HistoryLog
 from jaxrl.rollout.written import Group, gathered, groups
 from jaxrl.run import extension, placement, reference
 from jaxrl.run.context import Origin, RunContext, StageCollector, ToSampler
@@ -64,7 +64,7 @@ def origin(config: Config, actor: Policy) -> Origin:
     held_out = list(read)
 
     def open_collector(
-        run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: Recorder, start: int
+        run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: HistoryLog, start: int
     ) -> StageCollector:
         for bad in file_rows.bad[:3]:
             run.callbacks.note(f"left out {bad.id}: {bad.why}")

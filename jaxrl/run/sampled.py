@@ -23,9 +23,9 @@ from jaxrl.record.storage import best_effort
 from jaxrl.rollout import collect, episodes, history, policy, programs, selection, tasks
 from jaxrl.rollout.experience import Collector, Experience
 from jaxrl.rollout.flight import Weights
-from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Program
+from jaxrl.rollout.rollout_log import HistoryLog
 from jaxrl.run import asynchronous, evaluate, generators, guards, warm_start
 from jaxrl.run.context import Origin, RunContext, StageCollector, ToSampler
 from jaxrl.run.extension import Context, Extension, provider, providers
@@ -83,7 +83,7 @@ def origin(config: Config, actor: Policy) -> Origin:
 
 
 def open_collector(
-    run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: Recorder, start: int
+    run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: HistoryLog, start: int
 ) -> StageCollector:
     """The rollouts of a stage: its collector, given the weights of a train state.
 
