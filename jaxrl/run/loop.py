@@ -14,6 +14,7 @@ bad update, which a further update would have replaced.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 from collections.abc import Callable
@@ -136,7 +137,7 @@ def _run(
     version = int(jax.device_get(state.step))
     fork_step = host["lineage"][-1]["step"] if host["lineage"] else 0
     current: Stage | None = None
-    stage_start = -1
+    starts, stage_start = stages.starts(config), -1
     already = host["seconds"]
 
     makers = trackers.openers(config)
@@ -146,8 +147,9 @@ def _run(
         while host["step"] < config.steps:
             run.gate.check()
             step = host["step"] + 1
-            if current is None or stage_start != stages.start(config, host["step"]):
-                stage_start = stages.start(config, host["step"])
+            start_now = starts[bisect.bisect(starts, host["step"]) - 1]
+            if current is None or stage_start != start_now:
+                stage_start = start_now
                 with transfers():
                     current = machine.open_stage(stage_start, host["rollouts"])
             ctx = current.ctx
