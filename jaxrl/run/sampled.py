@@ -101,7 +101,9 @@ def open_collector(
     task = tasks.of_config(config)
     for line in task.notes:
         run.callbacks.note(line)
-    rollout: Program = episodes.group
+    parts = (task, *task.parts.values())
+    turns = any(part.turns is not None for part in parts)
+    rollout: Program = episodes.group if turns else programs.single_turn
     for extension in run.extensions.values():
         rollout = extension.program(rollout)
     if objective.needs_greedy(config.objective):
