@@ -22,7 +22,7 @@ from jaxrl.data.scoring.pool import Pool, open_pool
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.record import checkpoint
 from jaxrl.record.metrics import Timer
-from jaxrl.record.process import Heartbeat
+from jaxrl.record.process import Gate, Heartbeat
 from jaxrl.record.writer import Writer
 from jaxrl.rollout import rollout_log, tasks
 from jaxrl.rollout.experience import Collector, Experience
@@ -30,7 +30,6 @@ from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.rollout_log import HistoryLog
 from jaxrl.run import guards, placement
 from jaxrl.run.extension import Context, Extension, provider
-from jaxrl.run.signals import Gate
 from jaxrl.training.train_step import Update, make_update
 from jaxrl.types import Params, TrainState
 
