@@ -6,6 +6,7 @@ import ast
 import collections
 import subprocess
 import sys
+import threading
 import tomllib
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -38,6 +39,8 @@ LONGEST = 440
 """Lines of a module."""
 TRACKED = 1700
 """Files of a clone."""
+STEP_FILES = 78
+"""Files of the library with a function that runs in a plain training step."""
 
 
 def modules() -> list[Path]:
@@ -161,3 +164,41 @@ def test_the_oldest_version_of_each_requirement_is_known(tmp_path):
     unbounded.write_text('[project]\ndependencies = ["jax>=0.10.2,<0.13", "flax<0.13"]\n')
     run = subprocess.run([*script, str(unbounded)], capture_output=True, text=True)
     assert run.returncode and "'flax<0.13': no oldest version" in run.stderr
+
+
+def functions_of_a_step(directory: Path) -> dict[str, set[str]]:
+    """The files of the library, each with its functions that run in the second step of the tests'
+    smallest run with a KL penalty. What is compiled by then does not run in Python."""
+    from jaxrl.run import loop
+    from tests.jaxrl import tiny
+
+    functions = collections.defaultdict(set)
+    in_step = False
+
+    def watch(frame, event, _):
+        code = frame.f_code
+        if in_step and event == "call" and code.co_filename.startswith(str(LIBRARY)):
+            path = Path(code.co_filename).relative_to(LIBRARY)
+            functions[str(path)].add(code.co_qualname)
+
+    def stage(name, done, total):
+        nonlocal in_step
+        in_step = (name, done) == ("train", 1)
+
+    changes = {"objective.kl_coef": 0.04, "warm_start.steps": 0, "steps": 3, "eval.every": 0}
+    config = tiny.config(directory / "run", **changes, **{"checkpoint.every": 3})
+    sys.setprofile(watch)
+    threading.setprofile(watch)
+    try:
+        loop.train(config, loop.Callbacks(stage=stage))
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return functions
+
+
+@pytest.mark.broad
+def test_a_step_runs_functions_of_few_files(tmp_path):
+    functions = functions_of_a_step(tmp_path)
+    assert len(functions) <= STEP_FILES, sorted(functions)
+    assert {"run/step.py", "rollout/drive.py", "training/packing.py"} <= functions.keys()
