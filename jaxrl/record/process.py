@@ -255,9 +255,9 @@ def stoppable(grace_s: float, note: Callable[[str], None]) -> Iterator[Gate]:
         """Say nothing of a `Stop` that broke into a destructor, where Python drops it:
         `Gate.check` raises it again."""
         if not isinstance(lost.exc_value, Stop):
-            told(lost)
+            previous_hook(lost)
 
-    told, sys.unraisablehook = sys.unraisablehook, report
+    previous_hook, sys.unraisablehook = sys.unraisablehook, report
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     chosen = [s for s in STOPPING if not (s == signal.SIGHUP and ignored)]
     before = {s: signal.signal(s, handle) for s in chosen}
@@ -265,7 +265,7 @@ def stoppable(grace_s: float, note: Callable[[str], None]) -> Iterator[Gate]:
         yield gate
     finally:
         timer.cancel()
-        sys.unraisablehook = told
+        sys.unraisablehook = previous_hook
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)  # None: one set outside Python
 
