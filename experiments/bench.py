@@ -21,7 +21,8 @@ from experiments.control_code import code_of
 from jaxrl.control import algorithms, train
 from jaxrl.data.offline.statistics import normalised_score
 from jaxrl.launch.cli import REFUSALS, refused
-from jaxrl.record.rundir import environment, write_json
+from jaxrl.record.rundir import environment
+from jaxrl.record.storage import write_json
 
 OUT = Path("docs/control")
 """Where records, figures and the table go, from the root of the source tree."""

@@ -129,15 +129,10 @@ def of_stage(config: Config, done: int) -> Iterator[None]:
         raise ValueError(f"stages.{order[-1]}: {error}") from error
 
 
-def start(config: Config, done: int) -> int:
-    """The number of steps done where the stage in force after `done` steps began."""
-    return max((first for first, _ in begun_stages(config, done)), default=0)
-
-
 def first(config: Config, done: int) -> int:
     """The number of steps done where the config in force after `done` steps was so first.
 
-    It differs from `start` where stages have a period.
+    It differs from the last of `starts` where stages have a period.
     """
     staged = at(config, done)
     return next(step for step, config_there in all_of(config) if config_there == staged)

@@ -114,7 +114,7 @@ def teacher(settings: TeacherConfig) -> Extension:
                 ctx.policy.model, params, packed, temperature=1.0, reading=reading
             )[0]
         )
-        batch = experiences.as_trajectory(experience, ctx.config)
+        batch = experiences.to_trajectory(ctx.config)(experience)
         packed = teach(ctx, placement.pack(batch, ctx.config)[0])
         minus_divergences = mesh.fetch(values(state.params, packed))
         return {"divergence": -float(masked_mean(minus_divergences, batch.action_mask))}

@@ -21,10 +21,10 @@ from jaxrl.launch.settings import configs, short, sweep, trust
 from jaxrl.launch.streams import say
 from jaxrl.mesh import distributed
 from jaxrl.record import rundir, storage
+from jaxrl.record.process import Stop
 from jaxrl.run import loop, profile
 from jaxrl.run.context import Callbacks
 from jaxrl.run.guards import Stopped
-from jaxrl.run.signals import Stop
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -2,5 +2,6 @@
 
 `rundir` makes and locks it, `storage` reaches it on disk or in a bucket, `writer` saves checkpoints
 and `checkpoint` reads them, `references` keeps the reference policies, `metrics` and `jsonl` append
-rows, `process` watches the process, and `runs` reads a finished or live run as tables.
+rows, `process` watches the process and what asks it to stop, and `runs` reads a finished or live
+run as tables.
 """

@@ -15,7 +15,7 @@ from typing import Any
 from jaxrl import json_file
 from jaxrl.mesh import distributed
 from jaxrl.record import storage
-from jaxrl.record.rundir import best_effort
+from jaxrl.record.storage import best_effort
 
 Note = Callable[[str], object]
 _LONGEST = 1 << 26

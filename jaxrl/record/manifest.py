@@ -25,7 +25,7 @@ import jax
 from jaxrl import json_file
 from jaxrl.mesh import distributed
 from jaxrl.record import storage
-from jaxrl.record.rundir import write_json
+from jaxrl.record.storage import write_json
 
 SCHEMA = 2
 """Version of the layout; raised when an older reader would misread what is written."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from jaxrl.mesh import distributed
 from jaxrl.printable import printable, printable_values
 from jaxrl.record import jsonl, storage
-from jaxrl.record.rundir import best_effort
+from jaxrl.record.storage import best_effort
 from jaxrl.record.trackers import Row, Tracker
 
 if TYPE_CHECKING:  # tensorboardX imports torch where it finds it: seconds, once the log is opened

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import json
 import os
 import platform
 import re
@@ -352,7 +351,7 @@ def save_config(directory: Path, config: Config) -> None:
         "command": masks.command(sys.argv),
         **environment(),
     }
-    write_json(directory / "config.json", record)
+    storage.write_json(directory / "config.json", record)
 
 
 def span(summary: Mapping[str, Any]) -> tuple[int, int]:
@@ -364,22 +363,7 @@ def span(summary: Mapping[str, Any]) -> tuple[int, int]:
 @distributed.by_first
 def save_summary(directory: Path, summary: Mapping[str, Any]) -> None:
     """Write the summary of a run after its last step."""
-    write_json(directory / "summary.json", summary)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write whole or not at all."""
-    storage.write(path, json.dumps(value, indent=2) + "\n")
-
-
-@contextmanager
-def best_effort(what: str, note: Callable[[str], None]) -> Iterator[None]:
-    """Report a storage error in the body and continue; for files that a run can do without."""
-    try:
-        yield
-    except storage.errors() as error:
-        why = str(error) or repr(error)  # timeouts say nothing
-        note(f"WARNING: {what} could not be written: {why}; the run continues")
+    storage.write_json(directory / "summary.json", summary)
 
 
 def environment() -> dict[str, Any]:

@@ -7,10 +7,14 @@ beside it, use what they do: `/`, `exists`, `is_dir`, `iterdir`, `glob` without 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ANSWER_S = 60.0
 """Time that a bucket may take for an answer, in seconds."""
@@ -64,6 +68,21 @@ def write(path: Path, content: str | bytes) -> None:
     if fresh == path:
         return
     os.replace(fresh, path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON value whole or not at all, see `write`."""
+    write(path, json.dumps(value, indent=2) + "\n")
+
+
+@contextmanager
+def best_effort(what: str, note: Callable[[str], None]) -> Iterator[None]:
+    """Report a storage error in the body and continue; for files that a run can do without."""
+    try:
+        yield
+    except errors() as error:
+        why = str(error) or repr(error)  # timeouts say nothing
+        note(f"WARNING: {what} could not be written: {why}; the run continues")
 
 
 def identity(directory: Path) -> tuple[int, int] | None:

@@ -93,18 +93,20 @@ def open_rollouts(
       open_way: how steps are sampled; None: by `in_turns`, without a record.
       log: see `Flight`.
     """
-    settings, own_key = config.rollout, key(config.seed)
+    settings = config.rollout
     ctx = context(settings, config.seed, policy, task)
     staleness, bounds = config.asynchronous.staleness, limits(config)
     quota = curriculum.quota(settings.prompts, oversampling=settings.oversampling)
     together = staleness is None and bounds.in_flight <= settings.prompts  # groups start together
 
+    setup = sampler_setup(
+        policy, settings, config.sampler, key(config.seed), room,
+        **turns_of(ctx), resumes=bool(staleness),
+    )  # fmt: skip
+
     def open_drive(weights: Weights, pending: Mapping[RequestId, Pending | None]) -> Drive:
-        setup = sampler_setup(
-            policy._replace(guide=weights.guide), settings, config.sampler, own_key, room,
-            **turns_of(ctx), resumes=bool(staleness),
-        )  # fmt: skip
-        return Drive(program, ctx, open_engine(setup, weights.params), pool, pending)
+        engine = open_engine(setup._replace(guide=weights.guide), weights.params)
+        return Drive(program, ctx, engine, pool, pending)
 
     flight = Flight(
         bounds, settings.group_size, source, open_drive, pool.over, log,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, ParamSpec
@@ -49,17 +50,27 @@ class Collector(NamedTuple, Generic[StepInputs]):
     """Discards what has been sampled for later steps, and closes its episodes."""
 
 
-def as_trajectory(experience: Experience, config: Config) -> Trajectory:
-    """The experience as one host-side pytree of a length that does not vary from step to step."""
+def to_trajectory(config: Config) -> Callable[[Experience], Trajectory]:
+    """A function from experience to one host-side pytree, of a length that does not vary from step
+    to step."""
+    return functools.partial(
+        _trajectory,
+        bucket=config.packing.bucket,
+        weighed=objective.parts_weighed(config.objective),
+    )
+
+
+def _trajectory(experience: Experience, *, bucket: int, weighed: tuple[str, ...]) -> Trajectory:
+    """The experience as arrays; `weighed` names the parts of rewards that they have, see
+    `objective.parts_weighed`."""
     group = len(experience.completions) // len(experience.problems)
     longest = max(len(c.request.prompt) + len(c.tokens) for c in experience.completions)
     batch = packing.trajectory(
         experience.completions,
         [score.value for score in experience.scores],
         [n // group for n in range(len(experience.completions))],
-        length=round_up(longest, config.packing.bucket),
+        length=round_up(longest, bucket),
     )
-    weighed = objective.parts_weighed(config.objective)
     parts = [_parts(score, bool(weighed)) for score in experience.scores]
     stopped = np.array([c.stopped for c in experience.completions])
     batch = batch.replace(reward_parts=packing.reward_parts(parts, weighed), stopped=stopped)

@@ -1,16 +1,14 @@
-"""The rewards of each prompt through a run, `RUN/history.jsonl`, and prompts chosen by them.
+"""Prompts chosen by the rewards that an earlier run had for them, `RUN/history.jsonl`.
 
-A line is one batch of prompts: `{"batch": 3, "problems": ["arithmetic/1+2", ...], "domains": [...],
-"rewards": [0.25, ...]}`, rewards being means over a prompt's completions, null where every score of
-it failed.
+`jaxrl.rollout.rollout_log.HistoryLog` writes that file.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +17,6 @@ from jaxrl import functions
 from jaxrl.config import CurriculumConfig
 from jaxrl.data.selection import bandits, curriculum
 from jaxrl.data.types import Problem, Task
-from jaxrl.mesh import distributed
 from jaxrl.record import jsonl, storage
 
 
@@ -31,54 +28,6 @@ class History(NamedTuple):
     domains: list[str]
     curves: list[list[float]]
     """Of each prompt, its mean reward at every visit."""
-
-
-class Recorder:
-    """Appends to a run's history, and drops the batches that a restored run will repeat.
-
-    With several processes, the first alone writes.
-    """
-
-    def __init__(
-        self, directory: Path, note: Callable[[str], None], *, forked: bool = False
-    ) -> None:
-        """Args: the run's directory, what is called with warnings, and whether the run began amid
-        another, which has the first batches."""
-        self._path, self._note, self.batches = directory / "history.jsonl", note, 0
-        self._forked = forked
-
-    def add(self, problems: Iterable[Problem], rewards: np.ndarray) -> None:
-        """Record a batch of P problems and their rewards [P, G]."""
-        mask = ~np.isnan(rewards)
-        total = np.where(mask, rewards, 0.0).sum(axis=1)
-        means = np.where(mask.any(axis=1), total / np.maximum(mask.sum(axis=1), 1), np.nan)
-        if self.batches == 0:
-            self.back_to(0)
-        row = {
-            "batch": self.batches,
-            "problems": [problem.id for problem in problems],
-            "domains": [problem.domain for problem in problems],
-            "rewards": [None if np.isnan(m) else round(float(m), 6) for m in means],
-        }
-        self.batches += 1
-        if distributed.first():
-            self._log.add(row)
-
-    def back_to(self, batches: int) -> None:
-        """Drop all but the first `batches` batches."""
-        self.batches = batches
-        if not distributed.first():
-            return
-        present: set[int] = set()
-
-        def keep(row: dict[str, Any]) -> bool:
-            if row["batch"] < batches:
-                present.add(row["batch"])
-            return row["batch"] < batches
-
-        self._log = jsonl.Log(self._path, self._note, keep)
-        start = min(present, default=batches) if self._forked else 0
-        jsonl.tell_missing(self._path, present, range(start, batches), "batches", self._note)
 
 
 def read(run: str | Path) -> History:

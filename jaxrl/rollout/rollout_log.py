@@ -1,6 +1,7 @@
-"""Writes sampled groups to disk, token by token: `RUN/rollouts/STEP.jsonl`.
+"""What a run writes of its rollouts: sampled groups token by token, and rewards prompt by prompt.
 
-A line is one completion; its lists have one entry a token:
+`HistoryLog` writes the latter. A line of `RUN/rollouts/STEP.jsonl` is one completion; its lists
+have one entry a token:
 
     {"step": 10, "group": 0, "problem": "arithmetic/1+2", "prompt": "1+2=", "answer": "3",
      "completion": "3", "reward": 1.0, "parts": {"correct": 1.0}, "error": null, "stopped": true,
@@ -10,7 +11,7 @@ A line is one completion; its lists have one entry a token:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.config import Config
+from jaxrl.data.types import Problem
 from jaxrl.mesh import distributed, mesh
 from jaxrl.record import jsonl, storage
 from jaxrl.rollout.experience import Experience
@@ -201,3 +203,54 @@ def pieces(decode: Decode, tokens: Sequence[int]) -> list[str]:
 
 def _rounded(values: np.ndarray) -> list[float]:
     return [float(f"{value:.4g}") for value in values]
+
+
+class HistoryLog:
+    """The rewards of each prompt through a run, `RUN/history.jsonl`, a batch of prompts a line.
+
+    As in `{"batch": 3, "problems": ["arithmetic/1+2", ...], "domains": [...], "rewards": [0.25,
+    ...]}`, rewards being means over a prompt's completions, null where every score of it failed.
+    Batches that a restored run will repeat are dropped. With several processes, the first alone
+    writes.
+    """
+
+    def __init__(
+        self, directory: Path, note: Callable[[str], None], *, forked: bool = False
+    ) -> None:
+        """Args: the run's directory, what is called with warnings, and whether the run began amid
+        another, which has the first batches."""
+        self._path, self._note, self.batches = directory / "history.jsonl", note, 0
+        self._forked = forked
+
+    def add(self, problems: Iterable[Problem], rewards: np.ndarray) -> None:
+        """Record a batch of P problems and their rewards [P, G]."""
+        mask = ~np.isnan(rewards)
+        total = np.where(mask, rewards, 0.0).sum(axis=1)
+        means = np.where(mask.any(axis=1), total / np.maximum(mask.sum(axis=1), 1), np.nan)
+        if self.batches == 0:
+            self.back_to(0)
+        row = {
+            "batch": self.batches,
+            "problems": [problem.id for problem in problems],
+            "domains": [problem.domain for problem in problems],
+            "rewards": [None if np.isnan(m) else round(float(m), 6) for m in means],
+        }
+        self.batches += 1
+        if distributed.first():
+            self._log.add(row)
+
+    def back_to(self, batches: int) -> None:
+        """Drop all but the first `batches` batches."""
+        self.batches = batches
+        if not distributed.first():
+            return
+        present: set[int] = set()
+
+        def keep(row: dict[str, Any]) -> bool:
+            if row["batch"] < batches:
+                present.add(row["batch"])
+            return row["batch"] < batches
+
+        self._log = jsonl.Log(self._path, self._note, keep)
+        start = min(present, default=batches) if self._forked else 0
+        jsonl.tell_missing(self._path, present, range(start, batches), "batches", self._note)

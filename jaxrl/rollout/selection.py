@@ -22,6 +22,7 @@ from jaxrl.data.sources import generate, stream
 from jaxrl.data.types import Problem, Task
 from jaxrl.rollout import history, policy, prompt_signals
 from jaxrl.rollout.policy import Policy
+from jaxrl.rollout.rollout_log import HistoryLog
 from jaxrl.types import Params
 
 _GIVEN = {"state", "ranks", "count", "allowed", "accuracy", "concentration", "closeness"}
@@ -391,7 +392,7 @@ def _of_part(samples: Sequence[Drawn], part: int) -> list[Drawn]:
     ]
 
 
-def recorded(source: Source, recorder: history.Recorder) -> Source:
+def recorded(source: Source, recorder: HistoryLog) -> Source:
     """The source, with all that it learns written to the run's history."""
 
     def learn(samples: Sequence[Drawn], rewards: np.ndarray) -> None:

@@ -2,6 +2,6 @@
 
 `loop.train` and `step.step` read top to bottom. `assemble` makes what a run consists of, `begin`
 makes or restores the first state, `placement` puts batches on the mesh, `context` opens what a
-stage works with, `evaluate` measures held-out problems, `guards` and `signals` stop a run safely,
-and `warm_start` imitates solutions before the RL.
+stage works with, `evaluate` measures held-out problems, `guards` refuse bad updates, and
+`warm_start` imitates solutions before the RL.
 """

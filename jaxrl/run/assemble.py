@@ -15,8 +15,9 @@ from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config, conflicts, stages
 from jaxrl.record.checkpoint import Saved
-from jaxrl.rollout import history, policy, programs, recurrent, reshard, tasks, written
+from jaxrl.rollout import policy, programs, recurrent, reshard, tasks, written
 from jaxrl.rollout.policy import Policy
+from jaxrl.rollout.rollout_log import HistoryLog
 from jaxrl.run import (
     asynchronous,
     begin,
@@ -145,7 +146,7 @@ def machine(run: RunContext) -> Machine:
         int8=config.sampling.weights == "int8",
     )
     eval_params_of = provider(run.extensions, "eval_params")
-    recorder: history.Recorder | None = None
+    recorder: HistoryLog | None = None
 
     @functools.lru_cache(maxsize=_PROGRAMS)
     def program(first: int) -> Update:
@@ -172,7 +173,7 @@ def machine(run: RunContext) -> Machine:
         saved = begin.begin(run, optimize, like, assess, part, complete)
         the_reference.load(like, saved.host["step"])
         forked = bool(saved.host["lineage"])
-        recorder = history.Recorder(run.directory, run.callbacks.note, forked=forked)
+        recorder = HistoryLog(run.directory, run.callbacks.note, forked=forked)
         return saved
 
     learning_rate = optimizer.learning_rate(config.optimizer, updates)

@@ -22,17 +22,16 @@ from jaxrl.data.scoring.pool import Pool, open_pool
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.record import checkpoint
 from jaxrl.record.metrics import Timer
-from jaxrl.record.process import Heartbeat
+from jaxrl.record.process import Gate, Heartbeat
 from jaxrl.record.writer import Writer
 from jaxrl.rollout import rollout_log, tasks
-from jaxrl.rollout.experience import Collector, Experience
-from jaxrl.rollout.history import Recorder
+from jaxrl.rollout.experience import Collector, Experience, to_trajectory
 from jaxrl.rollout.policy import Policy
+from jaxrl.rollout.rollout_log import HistoryLog
 from jaxrl.run import guards, placement
-from jaxrl.run.extension import Context, Extension, provider
-from jaxrl.run.signals import Gate
+from jaxrl.run.extension import Context, Extension, preparation, provider, teacher
 from jaxrl.training.train_step import Update, make_update
-from jaxrl.types import Params, TrainState
+from jaxrl.types import Packed, Params, TrainState, Trajectory
 
 
 class Callbacks(NamedTuple):
@@ -66,7 +65,7 @@ class Origin(NamedTuple):
     `jaxrl.run.offline`.
     """
 
-    open: Callable[[RunContext, Context, ToSampler, Recorder, int], StageCollector]
+    open: Callable[[RunContext, Context, ToSampler, HistoryLog, int], StageCollector]
     """The experience of a stage, from its start; the number is that of the steps done by then."""
     assess: Callable[[RunContext, Context, TrainState, ToSampler, int], dict[str, float]]
     """Held-out figures of a state at a step."""
@@ -106,6 +105,11 @@ class Stage(NamedTuple):
 
     ctx: Context
     collector: StageCollector
+    to_trajectory: Callable[[Experience], Trajectory]
+    prepare: Callable[[TrainState, Trajectory], Trajectory] | None
+    """See `extension.preparation`."""
+    teach: Callable[[Packed], Packed] | None
+    """See `extension.teacher`."""
     update: Update
     record: rollout_log.Record
 
@@ -115,7 +119,7 @@ def open_stage(
     ctx: Context,
     first: int,
     position: dict[str, Any] | None,
-    recorder: Recorder,
+    recorder: HistoryLog,
     update: Update,
     to_sampler: ToSampler,
 ) -> Stage:
@@ -135,15 +139,22 @@ def open_stage(
     if position is not None:
         with checkpoint.telling_damage(run.directory):
             collector.set_state(position)
+    restriction = ctx.restriction if provider(run.extensions, "restriction") else None
     record = rollout_log.recorder(
         run.directory,
         config,
         run.policy.tokenizer.decode,
-        lambda state, batch: ctx.score(
-            state.params, placement.pack(batch, config)[0], ctx.restriction(state)
-        ),
+        placement.batch_score(ctx.score, config, restriction),
     )
-    return Stage(ctx, collector, update, record)
+    return Stage(
+        ctx,
+        collector,
+        to_trajectory(config),
+        preparation(ctx, run.extensions),
+        teacher(ctx, run.extensions),
+        update,
+        record,
+    )
 
 
 def stage_update(

@@ -10,13 +10,13 @@ State on the mesh is an entry of `TrainState.extra`, and state on the host comes
 both are saved, restored, resharded and forked without the loop knowing them. What only few
 extensions give, such as the reference policy, they provide by role; `Provides` lists the roles.
 
-`prepared` computes what a batch needs from the policy before the first update on it.
+`preparation` computes what a batch needs from the policy before the first update on it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, get_origin, get_type_hints
 
@@ -244,11 +244,16 @@ def _check_roles(name: str, extension: Extension) -> None:
             )
 
 
-def teach(ctx: Context, extensions: Mapping[str, Extension], packed: Packed) -> Packed:
-    """Packed rows with the teachers that extensions add to them."""
-    for add_teacher in providers(extensions, "teach").values():
-        packed = add_teacher(ctx, packed)
-    return packed
+def teacher(ctx: Context, extensions: Mapping[str, Extension]) -> Callable[[Packed], Packed] | None:
+    """Adds the teachers of extensions to packed rows; None where no extension has one."""
+    teachers = providers(extensions, "teach").values()
+
+    def teach(packed: Packed) -> Packed:
+        for add_teacher in teachers:
+            packed = add_teacher(ctx, packed)
+        return packed
+
+    return teach if teachers else None
 
 
 def providers(extensions: Mapping[str, Extension], role: str) -> dict[str, Any]:
@@ -261,19 +266,28 @@ def provider(extensions: Mapping[str, Extension], role: str) -> Any:
     return next(iter(providers(extensions, role).values()), None)
 
 
-def prepared(
-    ctx: Context, extensions: Iterable[Extension], state: TrainState, batch: Trajectory
-) -> Trajectory:
-    """The batch with all that its updates, or a measurement of it, need from before them.
+def preparation(
+    ctx: Context, extensions: Mapping[str, Extension]
+) -> Callable[[TrainState, Trajectory], Trajectory] | None:
+    """Adds to a batch what its updates, or a measurement of it, need from before them.
 
     Args:
-      ctx, state, batch: as in `with_expert_logp`.
+      ctx: as in `with_expert_logp`.
       extensions: of the run, in order.
+
+    Returns:
+      A function of `state` and `batch` as in `with_expert_logp`; None where nothing is added: what
+      experts wrote comes from the programs of extensions and from files.
     """
-    batch = with_expert_logp(ctx, state, batch)
-    for extension in extensions:
-        batch = extension.prepare(ctx, state, batch)
-    return with_proximal_logp(ctx, state, batch)
+    proximal = objective.needs_proximal(ctx.config.objective)
+
+    def prepare(state: TrainState, batch: Trajectory) -> Trajectory:
+        batch = with_expert_logp(ctx, state, batch)
+        for extension in extensions.values():
+            batch = extension.prepare(ctx, state, batch)
+        return with_proximal_logp(ctx, state, batch) if proximal else batch
+
+    return prepare if extensions or proximal or ctx.config.data.kinds else None
 
 
 def with_expert_logp(
@@ -304,13 +318,11 @@ def with_expert_logp(
 
 
 def with_proximal_logp(ctx: Context, state: TrainState, batch: Trajectory) -> Trajectory:
-    """The batch with the log-probabilities before the updates, where the objective asks for them.
+    """The batch with the log-probabilities before the updates.
 
     Args:
       ctx, state, batch: as in `with_expert_logp`.
     """
-    if not objective.needs_proximal(ctx.config.objective):
-        return batch
     packed, _ = placement.pack(batch, ctx.config, batch.trained)
     logp = ctx.score(state.params, packed, ctx.restriction(state))
     return batch.replace(proximal_logp=mesh.fetch(logp))

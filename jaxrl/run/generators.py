@@ -18,11 +18,11 @@ import jax
 
 from jaxrl.config import Config
 from jaxrl.mesh import mesh
+from jaxrl.record.process import keep_handlers
 from jaxrl.rollout import policy
 from jaxrl.rollout.direct import Offer, Receiver, Sender
 from jaxrl.rollout.engine import Local, Open
 from jaxrl.rollout.generators import Fleet, Generator, Gone, Handle
-from jaxrl.run import signals
 from jaxrl.run.context import RunContext
 from jaxrl.types import Params
 
@@ -84,7 +84,7 @@ def _start_ray(ray: Any, note: Callable[[str], None], **options: Any) -> None:
     for remaining in reversed(range(_STARTS)):
         before = _ray_processes()
         try:
-            with signals.keep_handlers():  # ray ends the process at SIGTERM
+            with keep_handlers():  # ray ends the process at SIGTERM
                 ray.init(**options)
             return
         except Exception as error:  # ray has no class of its own for this

@@ -15,7 +15,7 @@ from jaxrl.config import GuardConfig
 from jaxrl.data.types import Score
 from jaxrl.mesh import distributed, mesh
 from jaxrl.record import checkpoint, storage
-from jaxrl.record.rundir import best_effort, write_json
+from jaxrl.record.storage import best_effort, write_json
 from jaxrl.training.train_step import Update
 from jaxrl.types import Packed, TrainState, Trajectory
 

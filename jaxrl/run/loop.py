@@ -14,6 +14,7 @@ bad update, which a further update would have replaced.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 from collections.abc import Callable
@@ -28,10 +29,11 @@ from jaxrl.mesh import distributed
 from jaxrl.record import checkpoint, process, rundir, trackers
 from jaxrl.record.metrics import MetricsLog, Timer
 from jaxrl.record.process import Heartbeat
-from jaxrl.record.rundir import best_effort, run_directory
+from jaxrl.record.rundir import run_directory
+from jaxrl.record.storage import best_effort
 from jaxrl.record.writer import Writer
 from jaxrl.rollout import experience, reshard
-from jaxrl.run import assemble, course, guards, signals
+from jaxrl.run import assemble, course, guards
 from jaxrl.run.assemble import Parts
 from jaxrl.run.context import Callbacks, RunContext, Stage, open_pools
 from jaxrl.run.guards import Trip
@@ -58,7 +60,7 @@ def train(
     Raises:
       ValueError: a config that cannot work; nothing has been compiled or written yet.
       BlockingIOError: another process is running in this directory.
-      signals.Stop: SIGTERM or Ctrl-C; the state is saved. Uncaught, it exits with code 75.
+      process.Stop: SIGTERM or Ctrl-C; the state is saved. Uncaught, it exits with code 75.
       guards.Stopped: a guard whose action is to stop. The step before is saved, unless other
         updates of the same batch were applied; then the newest checkpoint is an earlier one.
       OSError: the last step could not be saved.
@@ -98,7 +100,7 @@ def _train(
     """
     training_mesh, sampling_mesh = reshard.meshes(config.mesh, config.sampling)
     with (
-        signals.stoppable(config.checkpoint.grace_seconds, callbacks.note) as gate,
+        process.stoppable(config.checkpoint.grace_seconds, callbacks.note) as gate,
         Heartbeat(directory, config.guard.stall_seconds, callbacks.note) as heart,
         jax.set_mesh(training_mesh),
         open_pools(config, callbacks) as pools,
@@ -135,7 +137,7 @@ def _run(
     version = int(jax.device_get(state.step))
     fork_step = host["lineage"][-1]["step"] if host["lineage"] else 0
     current: Stage | None = None
-    stage_start = -1
+    starts, stage_start = stages.starts(config), -1
     already = host["seconds"]
 
     makers = trackers.openers(config)
@@ -145,8 +147,9 @@ def _run(
         while host["step"] < config.steps:
             run.gate.check()
             step = host["step"] + 1
-            if current is None or stage_start != stages.start(config, host["step"]):
-                stage_start = stages.start(config, host["step"])
+            start_now = starts[bisect.bisect(starts, host["step"]) - 1]
+            if current is None or stage_start != start_now:
+                stage_start = start_now
                 with transfers():
                     current = machine.open_stage(stage_start, host["rollouts"])
             ctx = current.ctx
@@ -217,7 +220,7 @@ def _run(
                 exempt(metrics["compilations"])
         with transfers():
             writer.save_now(host["step"], state, host)
-    except signals.Stop as stop:
+    except process.Stop as stop:
         save_stopped(run, stop, state, host)
         raise
 
@@ -249,7 +252,7 @@ def set_host_state(run: RunContext, host: dict[str, Any]) -> None:
 
 
 def save_stopped(
-    run: RunContext, stop: signals.Stop, state: TrainState, host: dict[str, Any]
+    run: RunContext, stop: process.Stop, state: TrainState, host: dict[str, Any]
 ) -> None:
     """Save the last whole step of a run that was asked to stop, and choose its exit code."""
     try:
@@ -257,5 +260,5 @@ def save_stopped(
             run.writer.save_now(host["step"], state, host)
         run.callbacks.note(f"step {host['step']} is saved; the same command continues")
     except OSError as error:
-        stop.code = signals.UNSAVED
+        stop.code = process.UNSAVED
         run.callbacks.note(f"WARNING: {error}")

@@ -20,12 +20,12 @@ from jaxrl.mesh import mesh
 from jaxrl.record.metrics import Timer
 from jaxrl.rollout import experience, written
 from jaxrl.rollout.experience import Collector, Experience
-from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
+from jaxrl.rollout.rollout_log import HistoryLog
 from jaxrl.rollout.written import Group, gathered, groups
-from jaxrl.run import extension, placement, reference
+from jaxrl.run import placement, reference
 from jaxrl.run.context import Origin, RunContext, StageCollector, ToSampler
-from jaxrl.run.extension import Context, teach
+from jaxrl.run.extension import Context, preparation, teacher
 from jaxrl.run.reference import Scored, reference_logp
 from jaxrl.training.train_step import make_measure
 from jaxrl.types import TrainState, Trajectory
@@ -64,7 +64,7 @@ def origin(config: Config, actor: Policy) -> Origin:
     held_out = list(read)
 
     def open_collector(
-        run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: Recorder, start: int
+        run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: HistoryLog, start: int
     ) -> StageCollector:
         for bad in file_rows.bad[:3]:
             run.callbacks.note(f"left out {bad.id}: {bad.why}")
@@ -88,8 +88,8 @@ def origin(config: Config, actor: Policy) -> Origin:
         batch_groups = (
             row_groups if cache is None else cache.fill(row_groups, i) for i, row_groups in held_out
         )
-        return experience.as_trajectory(
-            gathered(itertools.chain.from_iterable(batch_groups)), config
+        return experience.to_trajectory(config)(
+            gathered(itertools.chain.from_iterable(batch_groups))
         )
 
     measure: Callable[..., dict[str, jax.Array]] | None = None
@@ -200,9 +200,11 @@ def figures(
       batch: N sequences on the host.
       measure: from `train_step.make_measure`.
     """
-    batch = extension.prepared(ctx, run.extensions.values(), state, batch)
+    if prepare := preparation(ctx, run.extensions):
+        batch = prepare(state, batch)
     packed, _ = placement.pack(batch, ctx.config)
-    packed = teach(ctx, run.extensions, packed)
+    if teach := teacher(ctx, run.extensions):
+        packed = teach(packed)
     ref_logp = reference_logp(ctx, state, batch, packed)
     placed = mesh.put(batch, placement.of_batch(batch))
     metrics = jax.device_get(measure(state, placed, packed, ref_logp))

@@ -17,6 +17,7 @@ from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
 from jaxrl.training import packing, trainable
+from jaxrl.training.logprobs import Restriction
 from jaxrl.training.train_step import init_state
 from jaxrl.training.trainable import WHOLE, Part
 from jaxrl.types import Array, Packed, Params, TrainState, Trajectory
@@ -45,6 +46,26 @@ def pack(
     """
     packed, cost = on_host(batch, config, keep)
     return mesh.put(packed, of_packed(config, packed)), cost
+
+
+def batch_score(
+    score: Callable[..., jax.Array],
+    config: Config,
+    restriction: Callable[[TrainState], Restriction | None] | None,
+) -> Callable[[TrainState, Trajectory], jax.Array]:
+    """A function from a state and N sequences to log-probabilities [N, T] under its parameters.
+
+    Args:
+      score: see `logprobs.make_score`.
+      config: of the run.
+      restriction: which tokens there are to choose from in a state; None: all in any.
+    """
+
+    def logp(state: TrainState, batch: Trajectory) -> jax.Array:
+        allowed = restriction(state) if restriction else None
+        return score(state.params, pack(batch, config)[0], allowed)
+
+    return logp
 
 
 def pack_scored(batch: Trajectory, config: Config) -> Packed:

@@ -245,7 +245,7 @@ def _logp(ctx: Context, config: Config, state: TrainState, groups: list[Group]) 
     if not groups:
         return []
     rows = gathered(groups)
-    batch = experience.as_trajectory(rows, config)
+    batch = experience.to_trajectory(config)(rows)
     logp = mesh.fetch(ctx.score(state.params, placement.pack(batch, config)[0]))
     spans = ((len(c.request.prompt), len(c.tokens)) for c in rows.completions)
     return [logp[n, start : start + count] for n, (start, count) in enumerate(spans)]

@@ -19,13 +19,13 @@ from jaxrl.data.text import examples
 from jaxrl.data.types import Problem, Task
 from jaxrl.record import jsonl
 from jaxrl.record.metrics import Timer
-from jaxrl.record.rundir import best_effort
+from jaxrl.record.storage import best_effort
 from jaxrl.rollout import collect, episodes, history, policy, programs, selection, tasks
 from jaxrl.rollout.experience import Collector, Experience
 from jaxrl.rollout.flight import Weights
-from jaxrl.rollout.history import Recorder
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Program
+from jaxrl.rollout.rollout_log import HistoryLog
 from jaxrl.run import asynchronous, evaluate, generators, guards, warm_start
 from jaxrl.run.context import Origin, RunContext, StageCollector, ToSampler
 from jaxrl.run.extension import Context, Extension, provider, providers
@@ -83,7 +83,7 @@ def origin(config: Config, actor: Policy) -> Origin:
 
 
 def open_collector(
-    run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: Recorder, start: int
+    run: RunContext, ctx: Context, to_sampler: ToSampler, recorder: HistoryLog, start: int
 ) -> StageCollector:
     """The rollouts of a stage: its collector, given the weights of a train state.
 
@@ -101,7 +101,9 @@ def open_collector(
     task = tasks.of_config(config)
     for line in task.notes:
         run.callbacks.note(line)
-    rollout: Program = episodes.group
+    parts = (task, *task.parts.values())
+    turns = any(part.turns is not None for part in parts)
+    rollout: Program = episodes.group if turns else programs.single_turn
     for extension in run.extensions.values():
         rollout = extension.program(rollout)
     if objective.needs_greedy(config.objective):
@@ -122,13 +124,16 @@ def open_collector(
             room=room, open_engine=open_engine, open_way=way, log=record.add,
         )  # fmt: skip
     samples = provider(run.extensions, "sampling_params")
+    restricts = provider(run.extensions, "restriction") is not None
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
         steps = version // config.updates_per_batch
         with timer("sync"):
             params, version = samples(ctx, state) if samples else (state.params, version)
             params = to_sampler(params)
-            guide = guide_of(run.policy.model, ctx.restriction(state), to_sampler)
+            guide = run.policy.guide
+            if restricts and (restriction := ctx.restriction(state)) is not None:
+                guide = guide_of(run.policy.model, restriction, to_sampler)
         with jax.set_mesh(run.sampling_mesh):
             return collector.step(Weights(params, guide, version, steps), timer)
 

@@ -13,7 +13,6 @@ from jaxrl.rollout import experience as experiences
 from jaxrl.rollout.experience import Experience
 from jaxrl.run import guards, placement
 from jaxrl.run.context import RunContext, Stage
-from jaxrl.run.extension import prepared, teach
 from jaxrl.run.placement import transfers
 from jaxrl.run.reference import reference_logp
 from jaxrl.training import objective, optimizer, packing
@@ -71,8 +70,9 @@ def step(
         guards.check_scores(experience.scores, "the first batch")
     with timer("train"):
         with transfers():
-            batch = experiences.as_trajectory(experience, config)
-            batch = prepared(ctx, extensions, state, batch)
+            batch = stage.to_trajectory(experience)
+            if stage.prepare is not None:
+                batch = stage.prepare(state, batch)
         update_metrics = []
         for update, part in enumerate(packing.shares(batch, config.updates_per_batch)):
             with transfers():
@@ -81,7 +81,8 @@ def step(
                 )
             packed, cost = placement.pack(part, config, keep)
             with transfers():
-                packed = teach(ctx, run.extensions, packed)
+                if stage.teach is not None:
+                    packed = stage.teach(packed)
                 ref_logp = reference_logp(ctx, state, part, packed)
             state, metrics = stage.update(state, part, packed, ref_logp)
             update_metrics.append(metrics)

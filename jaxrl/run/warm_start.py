@@ -13,11 +13,11 @@ from jaxrl.data.types import Task
 from jaxrl.mesh import distributed
 from jaxrl.models.lora import LoraConfig
 from jaxrl.record import checkpoint, storage
+from jaxrl.record.process import Stop
 from jaxrl.record.writer import Writer
 from jaxrl.rollout import demonstrations, policy
 from jaxrl.run import placement
 from jaxrl.run.context import RunContext
-from jaxrl.run.signals import Stop
 from jaxrl.training import objective, optimizer, trainable
 from jaxrl.training.train_step import make_update
 from jaxrl.types import Params

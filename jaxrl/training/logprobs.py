@@ -18,7 +18,7 @@ from jaxrl.models.config import DecoderConfig
 from jaxrl.models.layers import Routing
 from jaxrl.models.remat import Remat
 from jaxrl.sampling import support
-from jaxrl.sampling.logits import Guide, Processor, keep
+from jaxrl.sampling.logits import Guide, Processor
 from jaxrl.types import Packed, Params
 
 _LOGIT_TOKENS = 1024
@@ -66,18 +66,16 @@ class Reads(TypedDict):
 
 def guide_of(
     model: DecoderConfig,
-    restriction: Restriction | None,
+    restriction: Restriction,
     to_sampler: Callable[[Params], Params],
 ) -> Guide:
     """The guide that applies a restriction in the sampler.
 
     Args:
       model: the decoder's shape.
-      restriction: of the state; None: the sampler is not steered.
+      restriction: of the state.
       to_sampler: parameters to the form that the sampler reads.
     """
-    if restriction is None:
-        return Guide(keep)
     params = to_sampler(restriction.params)
     return Guide(restriction.process, restriction.args, (model,), (params,))
 

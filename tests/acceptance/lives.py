@@ -22,7 +22,7 @@ from typing import Any
 import jax
 
 from jaxrl.launch.control import run as control_run
-from jaxrl.run import signals
+from jaxrl.record.process import INTERRUPTED, STOPPING
 from tests.jaxrl import tiny
 
 LIMIT_S = 900
@@ -110,7 +110,7 @@ def _stopped(pid: int) -> bool:
 
 def _serve(pipe: Connection) -> None:
     """In the process: one life after another."""
-    for number in signals.STOPPING:  # one that comes too late or too early is no request to a run
+    for number in STOPPING:  # one that comes too late or too early is no request to a run
         signal.signal(number, lambda *_: None)
     while True:
         try:
@@ -142,7 +142,7 @@ def _live(directory: Path, changes: dict[str, Any], limit: int | None) -> int:
         trace = traceback.format_exc()
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
         os.write(2, trace.encode(errors="replace"))
-        return signals.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", kept_from)

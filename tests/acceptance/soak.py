@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 
 from jaxrl import config as configs
 from jaxrl.record import checkpoint
-from jaxrl.run import signals
+from jaxrl.record.process import SAVED, STOPPING
 from tests import FEWER_FUSIONS
 from tests.acceptance import lives
 from tests.jaxrl import tiny
@@ -205,8 +205,8 @@ def ask(trial: Trial) -> int:
     """A signal that saves; 1 if the run has taken it."""
     trial.directory.mkdir()
     if trial.comes_to_a_moment(trial.begin()):
-        trial.plan.host.signal(trial.chance.choice(signals.STOPPING))
-    return int(trial.plan.host.status() == signals.SAVED)
+        trial.plan.host.signal(trial.chance.choice(STOPPING))
+    return int(trial.plan.host.status() == SAVED)
 
 
 def starve(trial: Trial) -> int:

@@ -135,41 +135,9 @@ def test_odd_characters_in_a_program_are_its_own_fault(text):
     assert score.error is None and score.value == 0.0
 
 
-def test_each_call_is_scored_by_itself():
-    calls = [("f(1)", 1), ("f(0)", 0), ("f(2)", 2), ("f(-1)", -1)]
-    problem = Problem("p", "", None, metadata={"calls": calls})
-    reward = code.answers_calls(partial=True)
-    raising = "import sys\ndef f(x):\n  if x == 1: 1 / 0\n  if x < 0: sys.exit(0)\n  return x"
-    assert reward(problem, fenced(raising)).value == 0.5
-    main = "def f(x): return x\nif __name__ == '__main__':\n  print(f(int(input())))"
-    assert reward(problem, fenced(main)).value == 1.0
-    future = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
-    record = "@dataclass\nclass A:\n  x: int\ndef f(x): return A(x).x"
-    assert reward(problem, fenced(future + record)).value == 1.0
-    hanging = code.answers_calls(partial=True, limits=Limits(wall_s=1.0))
-    slow = "def f(x):\n  while x == 2: pass\n  return x"
-    assert hanging(problem, fenced(slow)).value == 0.5
-    assert hanging(problem, fenced(slow)).timed_out
-
-
-FUNCTION_CHEATS = [
-    "class A:\n  __eq__ = lambda s, o: True\n  __repr__ = lambda s: '7 or 9'\ndef f(x): return A()",
-    "import sys\ndef f(x): sys.exit(0)",
-    "import builtins\nbuiltins.repr = lambda x: 'True'\ndef f(x): return 0",
-    "def f(x): return True",
-    "raise SystemExit",
-]
-
-
-def test_function_calls_are_compared_outside():
+def test_assertions_are_pairs_of_a_call_and_its_value():
     calls = code.calls_of_asserts("assert f(3) == 9\nassert [f(x) for x in (1, 2)] == [1, 4]")
     assert calls == [("f(3)", 9), ("[f(x) for x in (1, 2)]", [1, 4])]
-    problem = Problem("p", "", None, metadata={"calls": calls})
-    reward = code.answers_calls(partial=True)
-    assert reward(problem, fenced("def f(x):\n  print('noise')\n  return x * x")).value == 1.0
-    assert reward(problem, fenced("def f(x): return 9")).value == 0.5
-    for program in FUNCTION_CHEATS:
-        assert reward(problem, fenced(program)).value == 0.0, program
     with pytest.raises(ValueError, match="assert CALL == LITERAL"):
         code.calls_of_asserts("assert f(3)")
 

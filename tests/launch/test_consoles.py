@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from jaxrl.launch import cli, progress, streams, train
 from jaxrl.launch.server.http import Server
 from jaxrl.record import checkpoint
+from jaxrl.record.process import SAVED
 from jaxrl.run.loop import Callbacks
-from jaxrl.run.signals import SAVED
 from tests.jaxrl.tiny import ROOT
 from tests.launch.test_cli import TINY
 

@@ -13,7 +13,7 @@ import jax
 import pytest
 
 from jaxrl.launch import cli
-from jaxrl.run.signals import SAVED
+from jaxrl.record.process import SAVED
 from tests.jaxrl.record.test_storage import small_disk  # noqa: F401
 from tests.jaxrl.tiny import ROOT
 from tests.launch.test_cli import TINY

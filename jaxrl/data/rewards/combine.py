@@ -130,26 +130,6 @@ def saturate(scale: float) -> Callable[[float], float]:
     return lambda value: math.tanh(value / scale)
 
 
-def preference_as_reward(
-    reward: Reward, references: Callable[[Problem], Sequence[float]]
-) -> Reward:
-    """PAR (Fu et al. 2025): `mean_m sigmoid(r - r_ref_m)`, bounded and steepest at the reference.
-
-    Args:
-      reward: an unbounded reward, such as a reward model's.
-      references: problem -> rewards of M reference completions of it.
-    """
-
-    def centre(problem: Problem, completion: str, scores: list[Score]) -> Score:
-        against = references(problem)
-        if not against:
-            return Score(None, error=f"references: problem {problem.id!r} has none")
-        value = sum(_sigmoid(scores[0].value - r) for r in against) / len(against)
-        return Score(value, {**scores[0].parts, "raw": scores[0].value})
-
-    return join([reward], centre)
-
-
 def noise(reward: Reward, *, seed: int, gaussian: float = 0.0, flip: float = 0.0) -> Reward:
     """A corrupted reward, to study robustness; the same completion always gets the same noise.
 

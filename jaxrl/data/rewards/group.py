@@ -1,4 +1,4 @@
-"""Rewards over many completions: normalisation in groups, the policy's own, scores of a group."""
+"""Rewards over many completions: the policy's own probabilities, and scores of a group."""
 
 from __future__ import annotations
 
@@ -7,31 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxrl.data.types import Score
-
-
-def normalise(
-    rewards: np.ndarray, groups: np.ndarray, *, scale: bool = True, epsilon: float = 1e-6
-) -> np.ndarray:
-    """`(r - mean) / (std + epsilon)` within each group, failures left out.
-
-    Args:
-      rewards: [N] float; nan is a failed score.
-      groups: [N] int group ids.
-      scale: divide by the population standard deviation.
-      epsilon: keeps a group of equal rewards at 0.
-
-    Returns:
-      [N] float64; nan where the reward is.
-    """
-    _, index = np.unique(groups, return_inverse=True)
-    good = ~np.isnan(rewards)
-    filled = np.where(good, rewards, 0.0).astype(np.float64)
-    count = np.maximum(np.bincount(index, good), 1)
-    centred = filled - (np.bincount(index, filled) / count)[index]
-    if scale:
-        spread = np.sqrt(np.bincount(index, np.where(good, centred**2, 0.0)) / count)
-        centred = centred / (spread[index] + epsilon)
-    return np.where(good, centred, np.nan)
 
 
 def reference_probability(logp: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -77,22 +52,6 @@ def debiased_probability(with_reasoning: np.ndarray, without: np.ndarray) -> np.
       without: [N], the same with the reference right after the prompt.
     """
     return np.clip(with_reasoning - without, 0.0, 1.0)
-
-
-def weighted_heads(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """`sum_h w_h s_h / sum_h w_h` over a reward model's heads, those that failed left out.
-
-    Args:
-      scores: [N, H]; nan is a failed head.
-      weights: [H], or [N, H] to weigh by example; not negative.
-
-    Returns:
-      [N]; nan where no head with weight gave a score.
-    """
-    weighing = np.where(np.isnan(scores), 0.0, np.broadcast_to(weights, scores.shape))
-    total = weighing.sum(axis=-1)
-    value = (weighing * np.nan_to_num(scores)).sum(axis=-1)
-    return np.where(total > 0, value / np.where(total > 0, total, 1.0), np.nan)
 
 
 def together(scores: Sequence[Score]) -> Score:

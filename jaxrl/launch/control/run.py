@@ -23,7 +23,7 @@ from jaxrl.launch import offline_sets, streams
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.console import PlainConsole
 from jaxrl.launch.settings import flags
-from jaxrl.record import account, checkpoint, metrics, rundir
+from jaxrl.record import account, checkpoint, metrics, rundir, storage
 from jaxrl.record.writer import Writer
 from jaxrl.types import TrainState
 
@@ -114,7 +114,7 @@ def follow(
             state, host = _pack(point)
             writer.save_now(_total(programs, point), state, host)
             summary = {"return": point.returns.tolist(), "env_steps": point.env_steps}
-            rundir.write_json(directory / "summary.json", summary | rundir.environment())
+            storage.write_json(directory / "summary.json", summary | rundir.environment())
     log.close()
     console.print(f"everything is in {directory}", highlight=False)
 
@@ -257,7 +257,7 @@ def _same(directory: Path, name: str, run: Any) -> None:
     config = json.loads(json.dumps(config | {"run_dir": "", "trust": False}))
     saved = directory / "config.json"
     if not saved.exists() or not rundir.has_progress(directory):
-        rundir.write_json(saved, {"config": config, "command": [], **rundir.environment()})
+        storage.write_json(saved, {"config": config, "command": [], **rundir.environment()})
         return
     saved_config = {"trust": False} | json_file.field(saved, "config")  # older runs have none
     differs = sorted(

@@ -60,7 +60,7 @@ def _of_rows(config: Config) -> Trajectory:
     example = Example((1,), (1,) * (length - 1), (True,) * (length - 1))
     row = Row(as_completion(example), "", Score(1.0))
     groups = [(Problem(str(n), "", None), [row] * answers(data)) for n in range(count)]
-    return experience.as_trajectory(gathered(groups), config)
+    return experience.to_trajectory(config)(gathered(groups))
 
 
 def _sampled(config: Config) -> Trajectory:

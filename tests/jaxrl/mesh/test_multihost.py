@@ -16,8 +16,8 @@ import pytest
 
 from jaxrl.mesh import distributed
 from jaxrl.record import checkpoint, metrics
+from jaxrl.record.process import SAVED
 from jaxrl.run import loop
-from jaxrl.run.signals import SAVED
 from tests.jaxrl import tiny
 from tests.jaxrl.mesh.test_mesh import ROOT, UNOPTIMISED
 

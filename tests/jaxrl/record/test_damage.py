@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jaxrl import json_file
 from jaxrl.record import checkpoint, jsonl, metrics, rundir, runs
 from jaxrl.record.metrics import MetricsLog
-from jaxrl.rollout import history
+from jaxrl.rollout import rollout_log
 from jaxrl.run import loop
 from tests.jaxrl import tiny
 
@@ -94,7 +94,7 @@ def resumed(directory, name):
     if name == "metrics.jsonl":
         MetricsLog(directory, 4, notes.append, start=0).close()
     else:
-        history.Recorder(directory, notes.append).back_to(4)
+        rollout_log.HistoryLog(directory, notes.append).back_to(4)
     return [note for note in notes if str(directory / name) in note]
 
 
@@ -275,7 +275,7 @@ def test_a_damaged_schedule_is_refused(tmp_path):
 def test_a_history_of_a_fork_begins_where_it_forked(tmp_path):
     notes = []
     (tmp_path / "history.jsonl").write_text('{"batch": 3}\n{"batch": 5}\n')
-    history.Recorder(tmp_path, notes.append, forked=True).back_to(6)
+    rollout_log.HistoryLog(tmp_path, notes.append, forked=True).back_to(6)
     assert len(notes) == 1 and "batches 4;" in notes[0]
 
 

@@ -15,7 +15,7 @@ from jaxrl.mesh import distributed
 from jaxrl.record import checkpoint, jsonl, manifest, metrics, references, rundir
 from jaxrl.record.metrics import MetricsLog
 from jaxrl.record.writer import Writer
-from jaxrl.rollout import history
+from jaxrl.rollout import history, rollout_log
 from jaxrl.run import loop
 from tests.jaxrl import tiny
 from tests.jaxrl.record.test_checkpoint import equal, like, state
@@ -283,7 +283,7 @@ def test_training_continues_where_storage_fails(small_disk):
 def test_history_waits_for_room(small_disk):
     """As metrics do: a batch that did not fit is written, in order, once there is room."""
     notes = []
-    recorder, ballast = history.Recorder(small_disk, notes.append), None
+    recorder, ballast = rollout_log.HistoryLog(small_disk, notes.append), None
     problems = [Problem(str(i) * 100, "", 0) for i in range(20)]
     for batch in range(6):
         if batch == 1:

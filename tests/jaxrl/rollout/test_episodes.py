@@ -355,7 +355,7 @@ def test_an_episode_counts_once_however_many_turns_it_has(play, tmp_path):
     problems = [Drawn(None)] * 8
     texts = [row.text for row in rows]
     made = Experience(problems, [r.completion for r in rows], texts, [r.score for r in rows], [])
-    batch = experience.as_trajectory(made, tiny.config(tmp_path))
+    batch = experience.to_trajectory(tiny.config(tmp_path))(made)
     assert np.bincount(batch.group_ids).tolist() == [SIZE] * 8
     valued = [0.0 if r.score.value is None else r.score.value for r in rows]
     assert np.asarray(batch.rewards).tolist() == pytest.approx(valued)
@@ -748,7 +748,7 @@ def test_of_an_episode_the_opening_alone_must_fit(opening, long_prompts):
     void = Experience(
         [problem], [r.completion for r in rows], ["", ""], [r.score for r in rows], []
     )
-    made = experience.as_trajectory(void, Config())
+    made = experience.to_trajectory(Config())(void)
     assert not made.valid.any() and not made.action_mask.any() and made.tokens.shape[1] > 0
 
 

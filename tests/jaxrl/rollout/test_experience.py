@@ -25,7 +25,7 @@ def test_a_reward_that_came_too_late_has_parts_of_zero():
     scores = [Score(1.0, {"right": 1.0, "brief": 0.5}), Score(0.0, timed_out=True)]
     scores.append(Score(None, error="failed"))
     made = written.gathered([(Problem("p", "", None), [Row(answer, "", s) for s in scores])])
-    batch = experience.as_trajectory(made, tiny.config("unused"))
+    batch = experience.to_trajectory(tiny.config("unused"))(made)
     np.testing.assert_array_equal(batch.reward_parts, [[0.5, 1.0], [0, 0], [0, 0]])
     assert batch.valid.tolist() == [True, True, False]
 
@@ -46,7 +46,7 @@ def advantages_by(weights: str, parts: Sequence[dict[str, float]] = PARTS) -> np
     groups = [(Problem(str(n), "", None), rows[2 * n : 2 * n + 2]) for n in range(2)]
     fields = {"objective.advantage": "gdpo", "objective.advantage_args": {"weights": weights}}
     config = tiny.config("unused", **fields)
-    batch = experience.as_trajectory(written.gathered(groups), config)
+    batch = experience.to_trajectory(config)(written.gathered(groups))
     return np.asarray(objective.whole_batch(config.objective, batch, 9).advantages[:, 0])
 
 

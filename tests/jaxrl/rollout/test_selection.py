@@ -17,7 +17,7 @@ from jaxrl.data.types import Problem
 from jaxrl.losses.pruning import donod
 from jaxrl.mesh import mesh
 from jaxrl.models import decoder
-from jaxrl.rollout import history, policy, prompt_signals, selection, tasks
+from jaxrl.rollout import history, policy, prompt_signals, rollout_log, selection, tasks
 
 TARGETED = CurriculumConfig("difficulty_targeted", {"target": 0.5}, prompts=32)
 UNIFORM = CurriculumConfig("jaxrl.data.selection.curriculum:uniform", prompts=32)
@@ -396,7 +396,7 @@ def earlier(path, curves, **changes):
     """A run's directory, in which prompt i had these mean rewards."""
     run = config(**changes)
     task = tasks.of_config(run)
-    recorder = history.Recorder(path, print)
+    recorder = rollout_log.HistoryLog(path, print)
     problems = [task.problem("train", run.seed, i) for i in range(len(curves))]
     for visit in range(len(curves[0])):
         recorder.add(problems, np.array([[c[visit], np.nan, c[visit]] for c in curves]))
@@ -438,7 +438,7 @@ def test_bad_histories_are_refused(tmp_path):
 
 def test_domains_that_an_earlier_run_failed_get_more(tmp_path):
     """Half of the long sums are failed, none of the short ones: 1/4 and 1/4 + 3/4 2 of each."""
-    recorder = history.Recorder(tmp_path, print)
+    recorder = rollout_log.HistoryLog(tmp_path, print)
     problems = [Problem("same", "", 0, domain=d) for d in ("long", "short")]
     problems += [Problem("other", "", 0, domain=d) for d in ("long", "elsewhere")]
     for _ in range(3):
@@ -455,12 +455,12 @@ def test_domains_that_an_earlier_run_failed_get_more(tmp_path):
 
 
 def test_a_restored_run_drops_the_history_that_it_repeats(tmp_path):
-    recorder = history.Recorder(tmp_path, print)
+    recorder = rollout_log.HistoryLog(tmp_path, print)
     problems = [Problem(str(i), "", 0) for i in range(2)]
     for batch in range(4):
         recorder.add(problems, np.array([[batch, batch], [np.nan, np.nan]]))
     (tmp_path / "history.jsonl").open("a").write('{"torn": ')
-    again = history.Recorder(tmp_path, print)
+    again = rollout_log.HistoryLog(tmp_path, print)
     again.back_to(2)
     again.add(problems[:1], np.array([[9.0]]))
     assert history.read(tmp_path) == (["0", "1"], ["", ""], [[0, 1, 9], []])

@@ -7,7 +7,8 @@ import jax
 import pytest
 
 from jaxrl.record import checkpoint, jsonl, metrics
-from jaxrl.run import assemble, generators, loop, signals
+from jaxrl.record.process import SAVED
+from jaxrl.run import assemble, generators, loop
 from tests.jaxrl import tiny
 
 SHORT = {
@@ -90,5 +91,5 @@ def test_sigterm_saves_a_run_with_generators(tmp_path):
     tiny.await_line(process, "train 1")
     process.terminate()
     output, error = process.communicate(timeout=300)
-    assert process.returncode == signals.SAVED, error[-2000:]
+    assert process.returncode == SAVED, error[-2000:]
     assert "note SIGTERM: saving and stopping" in output

@@ -198,7 +198,7 @@ def test_steps_become_actions_with_labels(tmp_path):
     _, actor, _ = assemble.assemble(config)
     found = files.read(config.data, str(path))
     made = written.gathered([g for i in range(2) for g in written.groups(actor, config, found, i)])
-    batch = experience.as_trajectory(made, config)
+    batch = experience.to_trajectory(config)(made)
     acts = np.argwhere(batch.action_mask)
     np.testing.assert_array_equal(acts, [[0, 4], [0, 7], [1, 4], [1, 7]])
     np.testing.assert_array_equal(batch.extra["turn_rewards"][batch.action_mask], [1, 0, 1, 0])

@@ -28,7 +28,7 @@ def test_a_change_holds_until_a_later_one():
     seen = [stages.at(config, done).rollout for done in range(12)]
     assert [r.group_size for r in seen] == [8] * 4 + [2] * 8
     assert [r.temperature for r in seen] == [1.0] * 10 + [0.5] * 2
-    assert [stages.start(config, done) for done in (0, 3, 4, 9, 10, 11)] == [0, 0, 4, 4, 10, 10]
+    assert stages.starts(config) == [0, 4, 10]
     assert [done for done, _ in stages.all_of(config)] == [0, 4, 10]
     assert stages.at(Config(), 5) == Config()
 
@@ -46,7 +46,6 @@ def test_stages_with_a_period_alternate():
     preference = {*range(20, 25), *range(40, 45), *range(60, 65)}
     assert {done for done in range(70) if policies[done] == "online_dpo"} == preference
     assert stages.starts(config) == [0, 20, 25, 40, 45, 60, 65]
-    assert [stages.start(config, done) for done in (19, 24, 39, 69)] == [0, 20, 25, 65]
     assert [stages.first(config, done) for done in (19, 24, 39, 40, 69)] == [0, 20, 25, 20, 25]
     assert [done for done, _ in stages.all_of(config)] == [0, 20, 25]
     # a function begins with its own arguments alone

@@ -96,7 +96,7 @@ def ours(name, records, models, tmp_path):
         )
         found = files.read(config.data, str(path))
         groups = [g for i in range(len(found)) for g in written.groups(actor, config, found, i)]
-        batch = experience.as_trajectory(written.gathered(groups), config)
+        batch = experience.to_trajectory(config)(written.gathered(groups))
         optimize = optax.sgd(0.0)
         state = init_state(params, optimize)
         for extension in extensions.values():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-import secrets
 import shutil
 import sys
 from collections.abc import Sequence
@@ -23,19 +22,6 @@ from jaxrl.data.sources import extract
 from jaxrl.data.types import Problem, Reward, Score
 
 _LANGUAGES = Path(__file__).parents[2] / "languages"
-
-_EVALUATE = """
-import sys, types
-module = sys.modules["program"] = types.ModuleType("program")
-with open("program.py", "rb") as file:
-    exec(compile(file.read(), "program.py", "exec"), module.__dict__)
-for i, expression in enumerate({expressions!r}):
-    try:
-        value = eval(expression, module.__dict__)
-        print({mark!r}, i, repr(value), flush=True)
-    except BaseException:
-        pass
-"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,68 +133,6 @@ def seconds(tests: int, limits: runner.Limits = runner.Limits()) -> float:
     return limits.wall_s * (tests + 1) + runner.START_S
 
 
-def answers_calls(*, partial: bool = False, limits: runner.Limits = runner.Limits()) -> Reward:
-    """Reward of Python functions by `problem.metadata["calls"]`: (expression, value) pairs.
-
-    Each expression is evaluated after the program in the sandbox, and what it gives comes out as
-    a literal (numbers, strings, tuples, lists, dicts, sets), which is compared here.
-    """
-    spoken = language("python")
-
-    def reward(problem: Problem, completion: str) -> Score:
-        program = extract.fenced(completion, "python")
-        calls = problem.metadata["calls"]
-        if not calls:
-            return Score(None, error=f"gold: problem {problem.id!r} has no calls")
-        if program is None:
-            return Score(0.0, {"correct": 0.0, "format": 0.0})
-        values, timed_out = evaluate(spoken, program, [e for e, _ in calls], limits)
-        passed = sum(
-            value is not None and _same(value[0], expected)
-            for value, (_, expected) in zip(values, calls, strict=True)
-        )
-        correct = float(passed == len(calls))
-        return Score(
-            passed / len(calls) if partial else correct,
-            {"correct": correct, "format": 1.0},
-            timed_out=timed_out,
-        )
-
-    return reward
-
-
-def evaluate(
-    spoken: Language, program: str, expressions: Sequence[str], limits: runner.Limits
-) -> tuple[list[tuple[Any] | None], bool]:
-    """The value of each expression after the program, and whether time ran out.
-
-    Each is evaluated even if one before it raises. The program runs as an imported module does:
-    what it would do only as the main program is not done.
-
-    Returns:
-      1-tuples, or None where there is no value; True if the program or an expression overran.
-    """
-    mark = secrets.token_hex(8)
-    outcome = runner.run(
-        spoken.run,
-        files={
-            spoken.file: _EVALUATE.format(mark=mark, expressions=list(expressions)),
-            "program.py": program,
-        },
-        limits=dataclasses.replace(limits, memory_mb=max(limits.memory_mb, spoken.memory_mb)),
-    )
-    values: list[tuple[Any] | None] = [None] * len(expressions)
-    for line in outcome.stdout.splitlines():
-        head, _, rest = line.partition(" ")
-        number, _, literal = rest.partition(" ")
-        if head == mark and number.isdecimal() and int(number) < len(values):
-            try:
-                values[int(number)] = (ast.literal_eval(literal),)
-            except (ValueError, SyntaxError, MemoryError, RecursionError):
-                values[int(number)] = None
-    return values, outcome.end == "timeout"
-
-
 def calls_of_asserts(source: str) -> list[tuple[str, Any]]:
     """The (expression, value) pairs of `assert expression == literal` lines, as in MBPP.
 
@@ -223,10 +147,6 @@ def calls_of_asserts(source: str) -> list[tuple[str, Any]]:
             case _:
                 raise ValueError(f"not `assert CALL == LITERAL`: {ast.unparse(node)}")
     return pairs
-
-
-def _same(left: Any, right: Any) -> bool:
-    return isinstance(left, bool) == isinstance(right, bool) and left == right
 
 
 def _lines(text: str) -> list[str]:

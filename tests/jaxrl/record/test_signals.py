@@ -16,9 +16,8 @@ import pytest
 from jaxrl.data.scoring import user_functions
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.record import checkpoint
-from jaxrl.record.process import Heartbeat
+from jaxrl.record.process import INTERRUPTED, SAVED, STOPPING, UNSAVED, Heartbeat, Stop, stoppable
 from jaxrl.run.loop import train
-from jaxrl.run.signals import INTERRUPTED, SAVED, STOPPING, UNSAVED, Stop, stoppable
 from tests.jaxrl import tiny
 
 
@@ -65,7 +64,7 @@ def child(code, *, send):
 
 BUSY = """
 import time
-from jaxrl.run.signals import stoppable
+from jaxrl.record.process import stoppable
 with stoppable({grace}, lambda text: None) as gate, gate.closed():
     print("ready", flush=True)
     time.sleep(60)
