@@ -216,7 +216,7 @@ BROAD = ("latent", "channels", "beside")
 def test_families(monkeypatch, family):
     """With recurrent layers too, whose states have not read what was refused of a draft."""
     monkeypatch.setattr(drafts, "price", lambda *_: 1.0)
-    config, features = FAMILIES[family], Features(biases=1)
+    config, features = FAMILIES[family], Features(biases=4)
     stacked = decoder.init(config, jax.random.key(0))
     params = decoder.unstack(stacked)
     items = [
