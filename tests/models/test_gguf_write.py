@@ -202,6 +202,7 @@ def test_read_back(written, case):
     assert config == dataclasses.replace(CASES[case], family=family, rope_scaling=scaling)
 
 
+@pytest.mark.sample(4, broad=8)
 @pytest.mark.parametrize("case", CASES)
 def test_tensors_have_the_names_of_their_architecture(case):
     """Those that the package `gguf` lists for it."""
@@ -225,6 +226,7 @@ def test_llama3_scaling_is_kept_as_factors(written):
     assert np.abs(ours - _logits(plain, got, tokens)).max() > 1e-2
 
 
+@pytest.mark.sample(9, broad=6)
 @pytest.mark.parity
 @pytest.mark.exact("llama.cpp gives the log-probs of a GGUF file that we wrote, to 2e-3")
 @pytest.mark.parametrize("case", CASES)

@@ -198,19 +198,15 @@ def test_turns(monkeypatch):
         assert completion.source.tolist() == expected[name].source.tolist()
 
 
-BROAD = ("latent", "channels", "beside")
+BROAD = ("latent", "hybrid")
 
 
 @pytest.mark.exact("drafts change no token of any family")
 @pytest.mark.parametrize(
     "family",
     [
-        "hybrid",
-        *(
-            pytest.param(name, marks=pytest.mark.broad if name in BROAD else pytest.mark.slow)
-            for name in FAMILIES
-            if name != "hybrid"
-        ),
+        pytest.param(name, marks=pytest.mark.broad if name in BROAD else pytest.mark.slow)
+        for name in FAMILIES
     ],
 )
 def test_families(monkeypatch, family):
