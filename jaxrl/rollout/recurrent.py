@@ -19,7 +19,7 @@ def check(config: Config, model: DecoderConfig) -> None:
         return
     for done, staged in stages.all_of(config):
         with stages.of_stage(config, done):
-            _refuse(model.family, _refused(staged))
+            _refuse(model.family, _unreadable(staged))
 
 
 def check_reader(config: Config, model: DecoderConfig, name: str) -> None:
@@ -44,7 +44,7 @@ def _refuse(name: str, settings: Iterable[tuple[str, str]]) -> None:
 
 
 def _unreadable(config: Config) -> Iterator[tuple[str, str]]:
-    """What the rows of a run may not have."""
+    """What the rows of a run may not have, and why, with the remedy."""
     if config.packing.share_prompts:
         yield (
             "packing.share_prompts=True",
@@ -57,19 +57,3 @@ def _unreadable(config: Config) -> Iterator[tuple[str, str]]:
                 "which go along whole rows, and this axis cuts them; set it to 1, and fsdp, data "
                 "or tensor to more",
             )
-
-
-def _refused(config: Config) -> Iterator[tuple[str, str]]:
-    """Settings, and why they are refused, with the remedy."""
-    yield from _unreadable(config)
-    if config.sampler.most_drafted:
-        yield (
-            f"sampler.drafts={config.sampler.drafts!r}",
-            "whose state cannot be taken back to the last token that was accepted; set it to "
-            "'none'",
-        )
-    if config.rollout.chunks.size:
-        yield (
-            f"rollout.chunks.size={config.rollout.chunks.size}",
-            "with which responses are not sampled in chunks; set it to 0",
-        )

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 
 from jaxrl.mesh import layouts
 from jaxrl.models import decoder, head, lora_stack
+from jaxrl.models.config import DecoderConfig
 from jaxrl.models.linear import AdaptedRows
+from jaxrl.models.mixers import memory
 from jaxrl.sampling import drafts, sampling, support
 from jaxrl.sampling import logits as processors
 from jaxrl.sampling.slots import (
@@ -158,8 +160,7 @@ def decode(
       allowed: [S, W] uint32, the tokens that each slot may draw next, see
         `jaxrl.sampling.support`; then `steps` is 1, and there are no drafts. None: all tokens, at
         every step.
-      draft_tokens: static, most tokens that a pass verifies; 0: none. Then no layer may be
-        recurrent.
+      draft_tokens: static, most tokens that a pass verifies; 0: none.
       draft_cost: scalar float32, what a pass that verifies drafts takes, see `drafts.price`.
     """
     capacity = slots.tokens.shape[1]
@@ -234,6 +235,9 @@ def decode(
         right = (drawn_tokens[:, :-1] == draft.tokens) & real[:, 1:] & ~ended[:, :-1]
         count = s.live * (1 + jnp.sum(jnp.cumprod(right, axis=1), axis=1))
         accepted = ahead < count[:, None]
+        if width > 1:
+            at = jnp.where(accepted, last[:, None] + ahead, capacity)
+            caches = _read_again(models, params, unread, at, s.caches, caches)
         at = jnp.where(accepted, lengths, capacity)
 
         def write(old: jax.Array, new: jax.Array) -> jax.Array:
@@ -272,6 +276,36 @@ def decode(
         return step + 1, advance(s, none)[0]
 
     return jax.lax.while_loop(running, one_token, (jnp.int32(0), slots))[1]
+
+
+def _read_again(
+    models: Models,
+    params: tuple[Params, ...],
+    tokens: jax.Array,
+    positions: jax.Array,
+    before: Caches,
+    after: Caches,
+) -> Caches:
+    """The caches `after` a pass, with recurrent states that have read the accepted tokens alone.
+
+    Keys and values of other tokens are written over. A recurrent state cannot forget them, so its
+    model reads the accepted ones again, from its state before.
+
+    Args:
+      models: shapes.
+      params: as from `decoder.unstack`.
+      tokens: [S, T] int32, what the pass has read.
+      positions: [S, T] int32 of the accepted ones; those of others lie beyond the caches.
+      before, after: of the pass.
+    """
+
+    def accept(model: DecoderConfig, p: Params, old: Any, new: Any) -> Any:
+        if not model.recurrent:
+            return new
+        start = memory.by_kind(lambda _, a: a, lambda a, _: a, old, new)
+        return extend((model,), (p,), tokens, positions, (start,))[1][0]
+
+    return tuple(map(accept, models, params, before, after))
 
 
 @jax.jit

@@ -53,29 +53,21 @@ Advance = Callable[[SlotState, Draft], tuple[SlotState, jax.Array]]
 """A pass over the models: the slots after it, and the tokens that each of them has drawn."""
 
 
-def check(sampler: SamplerConfig, models: Models, world: Any = None) -> None:
+def check(sampler: SamplerConfig, world: Any) -> None:
     """Refuse drafts where they cannot be verified.
 
     Args:
       sampler: may ask for drafts.
-      models: all that read the tokens.
       world: of episodes that are played within the decode loop; None: there are none.
 
     Raises:
       ValueError: naming the field and the remedy.
     """
-    if not sampler.most_drafted:
-        return
-    reasons = [
-        f"{model.family} has recurrent layers, whose state cannot be taken back to the last token "
-        "that was accepted"
-        for model in models
-        if model.recurrent
-    ]
-    if world is not None:
-        reasons.append("episodes within the decode loop are sampled a token at a time")
-    if reasons:
-        raise ValueError(f"sampler.drafts={sampler.drafts!r}: {reasons[0]}; set it to 'none'")
+    if sampler.most_drafted and world is not None:
+        raise ValueError(
+            f"sampler.drafts={sampler.drafts!r}: episodes within the decode loop are sampled a "
+            "token at a time; set it to 'none'"
+        )
 
 
 def none(slots: int) -> Draft:
@@ -135,15 +127,19 @@ def judge(tokens: jax.Array, length: jax.Array) -> jax.Array:
     return jax.lax.fori_loop(1, _JUDGED + 1, add, zeros)
 
 
-def price(rows: int, draft_tokens: int) -> float:
-    """What a pass that verifies drafts takes, in passes that do not.
+def price(models: Models, rows: int, draft_tokens: int) -> float:
+    """What verifying drafts takes, in passes that verify none.
+
+    A model with recurrent layers then reads what was accepted in a second pass.
 
     Args:
+      models: shapes.
       rows: slots of a device.
       draft_tokens: of each.
     """
     ridge = _RIDGE.get(jax.default_backend(), _RIDGE_OF_OTHERS)
-    return (ridge + rows * (1 + draft_tokens)) / (ridge + rows)
+    passes = 2 if any(model.recurrent for model in models) else 1
+    return passes * (ridge + rows * (1 + draft_tokens)) / (ridge + rows)
 
 
 def run(

@@ -115,7 +115,7 @@ def submit(setup: Setup, work: Work, requests: Sequence[Request]) -> None:
     """
     check_requests(setup.config, requests, max_length=setup.max_length)
     check_guide(setup.config, setup.guide)
-    drafts.check(setup.sampler, setup.models, setup.world)
+    drafts.check(setup.sampler, setup.world)
     for r in requests:
         if len(start_of(r)) > setup.max_prompt:
             raise ValueError(
@@ -204,7 +204,7 @@ def advance(
         features=_needed(setup, [seat.request for seat in seats.values()]),
         allowed=allowed,
         draft_tokens=draft_tokens,
-        draft_cost=jnp.float32(drafts.price(total // setup.shards, draft_tokens)),
+        draft_cost=jnp.float32(drafts.price(setup.models, total // setup.shards, draft_tokens)),
     )
     live, length, failed = _ends(work)
     if draft_tokens:

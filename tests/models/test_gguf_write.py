@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
+import gguf as library
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,14 @@ import pytest
 from jaxrl.data.gguf import gguf_fields
 from jaxrl.models import decoder, head, load
 from jaxrl.models.checkpoints import gguf, gguf_write
-from jaxrl.models.config import DecoderConfig, Experts, Latent, RopeScaling
+from jaxrl.models.config import (
+    ChunkedLayers,
+    DecoderConfig,
+    Experts,
+    Latent,
+    Mamba2,
+    RopeScaling,
+)
 from tests.models import byte_tokenizer
 
 LLAMA = DecoderConfig(
@@ -41,6 +50,19 @@ GEMMA = {
     "embed_scale": 32**0.5,
     "attention_scale": 8**-0.5,
     "sliding_window": 5,
+}
+GRANITE = {
+    "embed_scale": 3.0,
+    "residual_scale": 0.22,
+    "attention_scale": 0.2,
+    "logit_divisor": 1.5,
+}
+MAMBA = Mamba2(8, 8, groups=2, state=8, taps=4)
+LFM2 = {
+    "num_layers": 5,
+    "qk_norm": "head",
+    "convolution": 3,
+    "recurrent_layers": (True, False, True, False, True),
 }
 CASES = {
     "llama": LLAMA,
@@ -73,6 +95,64 @@ CASES = {
         **GEMMA,
     ),
     "olmo2": _with(family="olmo2", pre_norm=False, post_norm=True, qk_norm="flat"),
+    "gpt_oss": _with(
+        family="gpt_oss",
+        intermediate_size=24,
+        qkv_bias=True,
+        o_bias=True,
+        sinks=True,
+        sliding_window=5,
+        local_layers=(True, False),
+        experts=Experts(8, 3, 24, biases=True, clamp=7.0),
+    ),
+    "seed_oss": _with(family="seed_oss", qkv_bias=True),
+    "ernie4_5": _with(family="ernie4_5", rope_interleaved=True),
+    "minimax_m2": _with(
+        family="minimax_m2",
+        intermediate_size=24,
+        qk_norm="flat",
+        rope_fraction=0.5,
+        experts=Experts(8, 3, 24, scoring="sigmoid", correction_bias=True),
+    ),
+    "granite": _with(family="granite", qkv_bias=True, o_bias=True, **GRANITE),
+    "granitemoe": _with(
+        family="granitemoe", intermediate_size=24, experts=Experts(8, 3, 24), **GRANITE
+    ),
+    "granitehybrid": _with(
+        family="granitemoehybrid",
+        intermediate_size=24,
+        num_layers=3,
+        mamba=MAMBA,
+        recurrent_layers=(True, False, True),
+        experts=Experts(8, 3, 24, shared_size=40),
+        **GRANITE,
+    ),
+    "granitehybrid-dense": _with(
+        family="granitemoehybrid",
+        num_layers=3,
+        tie_embeddings=True,
+        mamba=MAMBA,
+        recurrent_layers=(True, True, False),
+        rope_layers=(False,) * 3,
+        **GRANITE,
+    ),
+    "lfm2": _with(tie_embeddings=True, family="lfm2", **LFM2),
+    "lfm2_moe": _with(
+        family="lfm2_moe",
+        tie_embeddings=True,
+        experts=Experts(
+            8, 3, 24, dense_layers=1, scoring="sigmoid", correction_bias=True, floor=1e-6
+        ),
+        **LFM2,
+    ),
+    "llama4": _with(
+        family="llama4_text",
+        num_layers=5,
+        rope_interleaved=True,
+        rope_layers=(True, True, True, False, True),
+        experts=Experts(4, 2, 24, shared_size=24, scoring="sigmoid", normalize=False),
+        chunks=ChunkedLayers(8192, (False, True, False, True, False), temperature=0.1),
+    ),
 }
 
 
@@ -110,7 +190,7 @@ def _logits(config, params, tokens):
     return head.logits(hidden[0], decoder.unembedding(params), softcap=config.logit_softcap)
 
 
-@pytest.mark.sample(3, broad=3)
+@pytest.mark.sample(3, broad=5)
 @pytest.mark.exact("a model written as GGUF is read back with equal weights, to 2e-7")
 @pytest.mark.parametrize("case", CASES)
 def test_read_back(written, case):
@@ -120,6 +200,20 @@ def test_read_back(written, case):
     family = "llama" if case == "mistral" else CASES[case].family
     scaling = config.rope_scaling if case == "llama3" else CASES[case].rope_scaling
     assert config == dataclasses.replace(CASES[case], family=family, rope_scaling=scaling)
+
+
+@pytest.mark.sample(4, broad=8)
+@pytest.mark.parametrize("case", CASES)
+def test_tensors_have_the_names_of_their_architecture(case):
+    """Those that the package `gguf` lists for it."""
+    arch = gguf_write.architecture(CASES[case])
+    (number,) = [key for key, name in library.MODEL_ARCH_NAMES.items() if name == arch]
+    stems = {library.TENSOR_NAMES[tensor] for tensor in library.MODEL_TENSORS[number]}
+    family = "llama" if case == "mistral" else CASES[case].family
+    for group in gguf.tensors(dataclasses.replace(CASES[case], family=family)).values():
+        for row, name in enumerate(group):
+            stem = re.sub(r"\.(weight|bias)$", "", re.sub(r"^blk\.\d+\.", "blk.{bid}.", name))
+            assert stem in stems, f"layer {row}: {name}"
 
 
 def test_llama3_scaling_is_kept_as_factors(written):
@@ -132,23 +226,24 @@ def test_llama3_scaling_is_kept_as_factors(written):
     assert np.abs(ours - _logits(plain, got, tokens)).max() > 1e-2
 
 
+@pytest.mark.sample(9, broad=6)
 @pytest.mark.parity
 @pytest.mark.exact("llama.cpp gives the log-probs of a GGUF file that we wrote, to 2e-3")
 @pytest.mark.parametrize("case", CASES)
 def test_llama_cpp(written, case):
-    library = pytest.importorskip("xllamacpp")
+    llama_cpp = pytest.importorskip("xllamacpp")
     path, params = written(case)
-    settings = library.CommonParams()
+    settings = llama_cpp.CommonParams()
     settings.model.path = str(path)
     settings.n_ctx = settings.n_batch = 64
     settings.n_parallel = settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = 1
     settings.warmup = settings.fit_params = False
-    settings.cache_type_k = settings.cache_type_v = library.ggml_type.GGML_TYPE_F32
-    settings.flash_attn_type = library.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    settings.cache_type_k = settings.cache_type_v = llama_cpp.ggml_type.GGML_TYPE_F32
+    settings.flash_attn_type = llama_cpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     tokens = list(range(3, 27))
     request = {"prompt": tokens, "n_predict": 1, "temperature": 0, "n_probs": 10}
     request["ignore_eos"] = True  # which would leave no token to tell of
-    reply = library.Server(settings).handle_completions(request)
+    reply = llama_cpp.Server(settings).handle_completions(request)
     reply = reply if isinstance(reply, dict) else json.loads(reply)
     (place,) = reply["choices"][0]["logprobs"]["content"]
     found = {row["id"]: row["logprob"] for row in place["top_logprobs"]}

@@ -113,6 +113,42 @@ def test_layers_of_every_kind_over_quantised_weights(family, kind):
     np.testing.assert_allclose(cached, got, atol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.exact("trained adapters over quantised mixers equal their merge up to rounding")
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("hybrid", "nf4"),
+        ("channels", "int8"),
+        ("mamba", "nf4"),
+        ("convolution", "int8"),
+        ("beside", "nf4"),
+        ("parts", "int8"),
+    ],
+)
+def test_trained_adapters_over_quantised_mixers(family, kind):
+    """A recurrence carries rounding on, so the bound is what it makes of a last bit of the weights:
+    merging rounds each of them once, and computing beside them rounds each sum."""
+    model, config = FAMILIES[family], LoraConfig(rank=3, alpha=8.0)
+    params = jax.jit(decoder.init, static_argnums=0)(model, jax.random.key(0))
+    base = quantize.quantize(model, params, kind)
+    adapters = _trained(model, base, config)
+    beside = hidden(model, lora.attach(model, base, adapters, config))
+    merged = lora.merge(model, base, adapters, config)
+    expected = hidden(model, merged)
+
+    def change(seed: int) -> jax.Array:
+        """Of the states, by a last bit of each weight."""
+        rng = np.random.default_rng(seed)
+        bits = jax.tree.map(lambda w: w * (1 + 2.0**-23 * rng.choice([-1, 1], w.shape)), merged)
+        bits = jax.tree.map(lambda w: jnp.asarray(w, jnp.float32), bits)
+        return jnp.abs(hidden(model, bits) - expected).max()
+
+    error, bound = jnp.abs(beside - expected).max(), max(change(seed) for seed in range(3))
+    print("ROUNDING", family, kind, float(error), float(bound), float(jnp.abs(expected).max()))
+    assert error < 4 * bound < 1e-3
+
+
 def test_gradients_flow_to_adapters_alone():
     """And equal those that the merged matrix hands down: dW = (dA B + A dB) scale."""
     params = decoder.init(DENSE, jax.random.key(0))

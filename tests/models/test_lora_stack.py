@@ -173,7 +173,7 @@ def test_requests_of_several_adapters_share_the_slots():
 @pytest.mark.broad
 def test_drafts_are_verified_with_the_adapters_of_their_rows(monkeypatch):
     """Those of the output head too: several draws of a row in one pass."""
-    monkeypatch.setattr(drafts, "price", lambda rows, count: 1.0)
+    monkeypatch.setattr(drafts, "price", lambda *_: 1.0)
     paths = [*lora_stack.matrices(DENSE), lora_stack.HEAD]
     params = policy.sampling_params(base(), "float32")
     params = lora_stack.attach(DENSE, params, paths, count=3, rank=2)

@@ -15,7 +15,6 @@ from jaxrl.models.checkpoints.forms import stacked, wrapped
 from jaxrl.models.lora import LoraConfig
 from tests import broad_except
 from tests.models import test_config_mutations, wrapped_tiny
-from tests.models.mutations import mutations
 from tests.models.test_families import _logits, _oracle, _rows
 
 pytestmark = pytest.mark.parity
@@ -211,7 +210,8 @@ def _check(variant, directory, count):
     wrapped_tiny.make(*wrapped_tiny.VARIANTS[variant], base)
     raw = json.loads((base / "config.json").read_text())
     changes = {
-        label: {**raw, "text_config": inner} for label, inner in mutations(raw["text_config"])
+        label: {**raw, "text_config": inner}
+        for label, inner in test_config_mutations.mutations(raw["text_config"])
     }
     changes["outer tie"] = {**raw, "tie_word_embeddings": not raw["tie_word_embeddings"]}
     changes["no tie"] = {k: v for k, v in raw.items() if k != "tie_word_embeddings"}

@@ -22,7 +22,6 @@ from jaxrl.models.config import DecoderConfig
 from jaxrl.record import account, storage
 from jaxrl.rollout import episodes, policy, tasks, value_search
 from jaxrl.run import evaluate
-from jaxrl.sampling import drafts
 from jaxrl.types import Params
 
 
@@ -148,7 +147,6 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
         task_args=settings.task_args,
     )
     model, tokenizer = policy.describe_writer(source, trust=settings.trust)
-    drafts.check(config.sampler, (model,))
     tokenizer = tokenizers.with_variables(tokenizer, config.rollout.template_args)
     keep = policy.keeps(tokenizer, config.rollout, task)
     held_out = evaluate.problems(task, settings.split, settings.problems, settings.seed, keep)

@@ -23,7 +23,7 @@ from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
-from jaxrl.sampling import constraints, drafts, sampler
+from jaxrl.sampling import constraints, sampler
 from jaxrl.sampling.requests import features_of
 from jaxrl.sampling.warm_up import warm_up_first
 from jaxrl.sampling.work import SamplerConfig
@@ -232,7 +232,6 @@ def complete(
     """
     the_mesh = mesh.make(Config().mesh)
     sampler.check_requests(model, requests)
-    drafts.check(layout, (model,))
 
     def load() -> Params:
         return policy.sampling_params(policy.first_params(opened, model, the_mesh), "float32")

@@ -29,7 +29,7 @@ from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
 from jaxrl.rollout import policy
 from jaxrl.rollout.policy import Policy
-from jaxrl.sampling import constraints, drafts, sampler
+from jaxrl.sampling import constraints, sampler
 from jaxrl.sampling.slots import Features
 
 
@@ -93,7 +93,6 @@ def make_server(actor: Policy, config: ServeConfig, name: str) -> Server:
         draft_tokens=config.draft_tokens,
     )
     validate.check_drafts(layout)
-    drafts.check(layout, (model,))
     setup = sampler.Setup(
         model,
         jax.random.key(config.seed),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,140 +14,27 @@ import safetensors.numpy
 from flax import nnx
 
 from jaxrl.gguf_file import cached, header, open_file
-from jaxrl.models.config import DecoderConfig, Experts, RopeScaling
+from jaxrl.models.checkpoints.forms.gguf_architectures import (
+    ARCHITECTURES,
+    BIASES,
+    LAYER,
+    OUTSIDE,
+    ROUTED,
+    Architecture,
+    Meta,
+    number,
+    scaling,
+)
+from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import Leaf, Params, layout
 from jaxrl.models.linear import Kind
 from jaxrl.models.stream import Shardings, assemble, places, put
 
-Meta = Mapping[str, Any]
-"""Metadata of an architecture, its prefix removed."""
-
 KEPT_BYTES = 2 << 30
 """Of the parameters of a model, as float32, up to which they are kept dequantised."""
 
-OUTSIDE = {
-    "embed": "token_embd.weight",
-    "norm/weight": "output_norm.weight",
-    "head": "output.weight",
-}
-"""Our parameters outside the layers, and their tensors."""
-
 FREQUENCIES = "rope_freqs.weight"
 """Divisors of the rotary frequencies, one for each: how Llama 3's scaling is kept."""
-
-LAYER = {
-    "attention_norm/weight": "attn_norm.weight",
-    "attention/q": "attn_q.weight",
-    "attention/q_bias": "attn_q.bias",
-    "attention/k": "attn_k.weight",
-    "attention/k_bias": "attn_k.bias",
-    "attention/v": "attn_v.weight",
-    "attention/v_bias": "attn_v.bias",
-    "attention/o": "attn_output.weight",
-    "attention/o_bias": "attn_output.bias",
-    "attention/q_norm/weight": "attn_q_norm.weight",
-    "attention/k_norm/weight": "attn_k_norm.weight",
-    "attention_post_norm/weight": "post_attention_norm.weight",
-    "mlp_norm/weight": "ffn_norm.weight",
-    "mlp/gate": "ffn_gate.weight",
-    "mlp/gate_bias": "ffn_gate.bias",
-    "mlp/up": "ffn_up.weight",
-    "mlp/up_bias": "ffn_up.bias",
-    "mlp/down": "ffn_down.weight",
-    "mlp/down_bias": "ffn_down.bias",
-    "mlp_post_norm/weight": "post_ffw_norm.weight",
-}
-"""Our parameters in a layer, and their tensors under `blk.{layer}.`."""
-
-ROUTED = {
-    "mlp/router": "ffn_gate_inp.weight",
-    "mlp/gate": "ffn_gate_exps.weight",
-    "mlp/up": "ffn_up_exps.weight",
-    "mlp/down": "ffn_down_exps.weight",
-}
-"""Those that a layer with experts names otherwise."""
-
-BIASES = {
-    "qkv_bias": "blk.0.attn_q.bias",
-    "o_bias": "blk.0.attn_output.bias",
-    "mlp_bias": "blk.0.ffn_gate.bias",
-}
-"""Fields of `DecoderConfig`, and a tensor that is there where they are set."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Architecture:
-    """What llama.cpp knows by an architecture's name."""
-
-    family: str
-    """Of `families.FAMILIES`."""
-    fields: Callable[[Meta], dict[str, Any]] = lambda meta: {}
-    """The fields of `DecoderConfig` that the name decides, some by way of the metadata."""
-    biases: tuple[str, ...] = ()
-    """Which of the fields `qkv_bias`, `o_bias` and `mlp_bias` a file may have the tensors of."""
-    permuted: bool = False
-    """Rows of queries and keys lie so that neighbouring features are rotated together."""
-
-
-def _gemma(meta: Meta, *, largest: int) -> dict[str, Any]:
-    layers, size, heads = (
-        meta[key] for key in ("block_count", "embedding_length", "attention.head_count")
-    )
-    head = size / heads if layers == largest else meta["attention.key_length"]
-    return {
-        "norm_offset": 1.0,
-        "post_norm": True,
-        "activation": "gelu_tanh",
-        "embed_scale": size**0.5,
-        "attention_scale": head**-0.5,  # the 27B alone scales by its width
-        "sliding_window": meta["attention.sliding_window"],
-    }
-
-
-def _gemma2(meta: Meta) -> dict[str, Any]:
-    return _gemma(meta, largest=46) | {
-        "local_layers": tuple(i % 2 == 0 for i in range(meta["block_count"])),
-        "attention_softcap": _float(meta["attn_logit_softcapping"]),
-        "logit_softcap": _float(meta["final_logit_softcapping"]),
-    }
-
-
-def _gemma3(meta: Meta) -> dict[str, Any]:
-    return _gemma(meta, largest=62) | {
-        "qk_norm": "head",
-        "local_layers": tuple(bool((i + 1) % 6) for i in range(meta["block_count"])),
-        "local_rope_theta": 10_000.0,
-    }
-
-
-def _qwen3_moe(meta: Meta) -> dict[str, Any]:
-    experts = Experts(
-        num_experts=meta["expert_count"],
-        per_token=meta["expert_used_count"],
-        size=meta["expert_feed_forward_length"],
-    )
-    return {"qk_norm": "head", "experts": experts}
-
-
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "llama": Architecture("llama", biases=tuple(BIASES), permuted=True),
-    "smollm3": Architecture(
-        "smollm3",
-        lambda meta: {
-            "rope_layers": tuple(bool((i + 1) % 4) for i in range(meta["block_count"])),
-        },
-        permuted=True,
-    ),
-    "qwen2": Architecture("qwen2", biases=("qkv_bias",)),
-    "qwen3": Architecture("qwen3", lambda meta: {"qk_norm": "head"}),
-    "qwen3moe": Architecture("qwen3_moe", _qwen3_moe),
-    "gemma2": Architecture("gemma2", _gemma2),
-    "gemma3": Architecture("gemma3_text", _gemma3),
-    "olmo2": Architecture(
-        "olmo2", lambda meta: {"pre_norm": False, "post_norm": True, "qk_norm": "flat"}
-    ),
-}
-"""By `general.architecture`."""
 
 
 def read_config(path: str | Path) -> DecoderConfig:
@@ -194,21 +80,21 @@ def describe(
     Raises:
       ValueError: a scaling of RoPE that we do not read.
     """
-    heads = meta["attention.head_count"]
-    record = ARCHITECTURES[arch]
+    heads, record = meta["attention.head_count"], ARCHITECTURES[arch]
+    kv_heads = meta.get("attention.head_count_kv", heads)
     common = {
         "vocab_size": vocab_size,
         "hidden_size": meta["embedding_length"],
         "intermediate_size": meta["feed_forward_length"],
         "num_layers": meta["block_count"],
         "num_heads": heads,
-        "num_kv_heads": meta.get("attention.head_count_kv", heads),
+        "num_kv_heads": max(kv_heads) if isinstance(kv_heads, list) else kv_heads,
         "head_dim": meta.get("attention.key_length", meta["embedding_length"] // heads),
         "family": record.family,
         "max_positions": meta["context_length"],
-        "rope_theta": _float(meta.get("rope.freq_base", 10_000.0)),
-        "rope_scaling": _scaling(meta, factors),
-        "norm_eps": _float(meta["attention.layer_norm_rms_epsilon"]),
+        "rope_theta": number(meta.get("rope.freq_base", 10_000.0)),
+        "rope_scaling": scaling(meta, factors),
+        "norm_eps": number(meta["attention.layer_norm_rms_epsilon"]),
         "tie_embeddings": OUTSIDE["head"] not in names,
     }
     common |= {name: BIASES[name] in names for name in record.biases}
@@ -217,42 +103,27 @@ def describe(
     return DecoderConfig(**(common | record.fields(meta)))
 
 
-def _float(value: float) -> float:
-    """The shortest number that is kept as this float32: 1e-05, not 9.999999747378752e-06."""
-    return float(str(np.float32(value)))
-
-
-def _scaling(meta: Meta, factors: np.ndarray | None) -> RopeScaling | None:
-    kind, factor = meta.get("rope.scaling.type", "none"), meta.get("rope.scaling.factor")
-    if factors is not None and kind == "none" and factor is None:
-        divisors = tuple(float(f) for f in factors)
-        return RopeScaling(
-            "longrope", 1.0, meta["context_length"], attention_factor=1.0,
-            short_factors=divisors, long_factors=divisors,
-        )  # fmt: skip
-    scaled = [key for key in meta if key.startswith("rope.scaling.")]
-    if not scaled or scaled == ["rope.scaling.type"]:
-        return None
-    if kind == "linear" and factors is None:
-        return RopeScaling("linear", _float(factor))
-    if kind == "yarn" and factors is None:
-        return RopeScaling("yarn", _float(factor), meta["rope.scaling.original_context_length"])
-    raise ValueError(f"{scaled} describe a scaled RoPE of type {kind!r}; linear and yarn are read")
-
-
 def tensors(config: DecoderConfig) -> dict[str, list[str]]:
     """Our parameters by path, and the tensor of each layer, or of the whole."""
-    names = LAYER | (ROUTED if config.experts else {})
-    tensor_names = {}
-    for path, leaf in layout(config).items():
-        ours = "/".join(path)
-        if not leaf.batch:
-            tensor_names[ours] = [OUTSIDE[ours]]
-        elif (inner := ours.removeprefix("layers/")) in names:
-            tensor_names[ours] = [f"blk.{i}.{names[inner]}" for i in range(config.num_layers)]
-        else:
-            raise ValueError(f"GGUF has no tensor for {ours} of a {config.family} decoder")
+    leaves = {"/".join(path): leaf for path, leaf in layout(config).items()}
+    record = _record(config.family)
+    outside = {**OUTSIDE, **record.outside}
+    tensor_names: dict[str, list[str]] = {
+        ours: [outside[ours]] for ours, leaf in leaves.items() if not leaf.batch and ours in outside
+    }
+    for layer in range(config.num_layers):
+        stack, _ = config.place(layer)
+        names = {**LAYER, **(ROUTED if config.routes(layer) else {}), **record.names}
+        for inner, tensor in names.items():
+            if f"{stack}/{inner}" in leaves:
+                tensor_names.setdefault(f"{stack}/{inner}", []).append(f"blk.{layer}.{tensor}")
+    if nameless := sorted(leaves.keys() - tensor_names.keys()):
+        raise ValueError(f"GGUF has no tensor for {nameless[0]} of a {config.family} decoder")
     return tensor_names
+
+
+def _record(family: str) -> Architecture:
+    return next(record for record in ARCHITECTURES.values() if record.family == family)
 
 
 def to_ours(config: DecoderConfig, path: str, leaf: Leaf, value: np.ndarray) -> np.ndarray:
@@ -262,10 +133,12 @@ def to_ours(config: DecoderConfig, path: str, leaf: Leaf, value: np.ndarray) -> 
       config: the decoder.
       path: of our parameter.
       leaf: the parameter.
-      value: [outputs, inputs], [experts, outputs, inputs] or [size].
+      value: as `file_shape` says.
     """
     if path.endswith("norm/weight"):
         return (value - config.norm_offset).reshape(_shape(leaf))  # the file adds it beforehand
+    if path.endswith("mixer/a_log"):
+        value = np.log(-value)
     if _is_permuted(config, path):
         # llama.cpp rotates neighbouring pairs and permutes rows to suit; we rotate halves
         heads, size = _heads(leaf)
@@ -280,14 +153,14 @@ def to_file(config: DecoderConfig, path: str, leaf: Leaf, value: np.ndarray) -> 
     """What `to_ours` undoes: the tensor in the file from one layer of a parameter, as float32."""
     value = np.asarray(value, np.float32)
     if path.endswith("norm/weight"):
-        return (value + np.float32(config.norm_offset)).reshape(-1)
+        value = value + np.float32(config.norm_offset)
+    if path.endswith("mixer/a_log"):
+        value = -np.exp(value)
     if leaf.inputs:
-        experts = leaf.shape[1 : leaf.batch]
-        inner = leaf.shape[leaf.batch :]
-        input_size = int(np.prod(inner[: leaf.inputs]))
-        value = value.reshape(*experts, input_size, -1).swapaxes(-1, -2)
-    elif "vocab" not in leaf.axes:
-        value = value.reshape(-1)
+        *experts, outputs, inputs = file_shape(config, path, leaf)
+        value = value.reshape(*experts, inputs, outputs).swapaxes(-1, -2)
+    else:
+        value = value.reshape(file_shape(config, path, leaf))
     if _is_permuted(config, path):
         heads, size = _heads(leaf)
         turned = value.reshape(heads, 2, size // 2, -1).swapaxes(1, 2)
@@ -295,9 +168,31 @@ def to_file(config: DecoderConfig, path: str, leaf: Leaf, value: np.ndarray) -> 
     return np.ascontiguousarray(value)
 
 
+def file_shape(config: DecoderConfig, path: str, leaf: Leaf) -> tuple[int, ...]:
+    """Of the tensor in the file: [outputs, inputs], [size], or the same of all experts.
+
+    The taps of a convolution are [channels, taps], and what Mamba-2 has of each head or of each
+    group [heads, 1] and [groups, size], but for the bias of its strides.
+    """
+    inner, experts = leaf.shape[leaf.batch :], leaf.shape[1 : leaf.batch]
+    size = math.prod(inner)
+    if leaf.inputs:
+        inputs = math.prod(inner[: leaf.inputs])
+        return (*experts, size // inputs, inputs)
+    if "vocab" in leaf.axes:
+        return inner
+    if "taps" in leaf.axes:
+        return inner[0], inner[-1]
+    if path.endswith(("mixer/a_log", "mixer/skip")):
+        return size, 1
+    if config.mamba and path.endswith("mixer/norm/weight"):
+        return config.mamba.groups, size // config.mamba.groups
+    return (*experts, size)
+
+
 def _is_permuted(config: DecoderConfig, path: str) -> bool:
-    permuted = any(a.permuted and a.family == config.family for a in ARCHITECTURES.values())
-    return permuted and path.startswith(("layers/attention/q", "layers/attention/k"))
+    rotated = path.partition("/")[2].startswith(("attention/q", "attention/k"))
+    return rotated and _record(config.family).permuted
 
 
 def _heads(leaf: Leaf) -> tuple[int, int]:

@@ -13,9 +13,10 @@ from flax import nnx
 
 from jaxrl.gguf_file import Field
 from jaxrl.models import rope
-from jaxrl.models.checkpoints.gguf import ARCHITECTURES, FREQUENCIES, describe, tensors, to_file
+from jaxrl.models.checkpoints.forms.gguf_architectures import ARCHITECTURES
+from jaxrl.models.checkpoints.gguf import FREQUENCIES, describe, file_shape, tensors, to_file
 from jaxrl.models.config import DecoderConfig
-from jaxrl.models.decoder import Leaf, Params, layout
+from jaxrl.models.decoder import Params, layout
 
 _KINDS = {
     "float32": (gguf.GGMLQuantizationType.F32, gguf.LlamaFileType.ALL_F32),
@@ -51,9 +52,9 @@ def save(
         fields; the message lists them.
     """
     arch = architecture(config)
+    config = dataclasses.replace(config, family=ARCHITECTURES[arch].family)
     meta, factors = metadata(config), _factors(config)
     _check(arch, config, meta, factors)
-    config = dataclasses.replace(config, family=ARCHITECTURES[arch].family)
     kind, file_type = _KINDS[dtype]
     writer = gguf.GGUFWriter(path, arch)
     if name:
@@ -70,7 +71,7 @@ def save(
             FREQUENCIES, factors.shape, factors.dtype, factors.nbytes, gguf.GGMLQuantizationType.F32
         )
     for entry in plan:
-        shape = _file_shape(leaves[entry.ours])
+        shape = file_shape(config, entry.ours, leaves[entry.ours])
         size = int(np.prod(gguf.quant_shape_to_byte_shape(shape, entry.kind)))
         writer.add_tensor_info(entry.tensor, shape, np.dtype(np.float32), size, entry.kind)
     writer.write_header_to_file()
@@ -98,20 +99,13 @@ def _plan(config: DecoderConfig, kind: gguf.GGMLQuantizationType) -> list[_Entry
     leaves = {"/".join(path): leaf for path, leaf in layout(config).items()}
     plan = []
     for ours, names in tensors(config).items():
-        matrix = len(_file_shape(leaves[ours])) > 1 and not ours.endswith("router")
+        leaf = leaves[ours]
+        matrix = bool(leaf.inputs or "vocab" in leaf.axes) and not ours.endswith("router")
         for row, tensor in enumerate(names):
-            place = row if leaves[ours].batch else None
+            place = row if leaf.batch else None
             tensor_kind = kind if matrix else gguf.GGMLQuantizationType.F32
             plan.append(_Entry(ours, place, tensor, tensor_kind))
     return plan
-
-
-def _file_shape(leaf: Leaf) -> tuple[int, ...]:
-    inner = leaf.shape[leaf.batch :]
-    if leaf.inputs:
-        input_size = int(np.prod(inner[: leaf.inputs]))
-        return (*leaf.shape[1 : leaf.batch], int(np.prod(inner)) // input_size, input_size)
-    return inner if "vocab" in leaf.axes else (int(np.prod(inner)),)
 
 
 def architecture(config: DecoderConfig) -> str:
@@ -132,8 +126,12 @@ def architecture(config: DecoderConfig) -> str:
 
 
 def metadata(config: DecoderConfig) -> dict[str, Any]:
-    """What describes a decoder, the architecture's prefix left out."""
+    """What describes a decoder of a family of `ARCHITECTURES`, the prefix left out."""
     scaling, experts = config.rope_scaling, config.experts
+    record = next(r for r in ARCHITECTURES.values() if r.family == config.family)
+    kv_heads: int | list[int] = config.num_kv_heads
+    if config.recurrent:
+        kv_heads = [0 if mixes else config.num_kv_heads for mixes in config.recurrent_layers]
     meta: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "context_length": config.max_positions,
@@ -141,7 +139,7 @@ def metadata(config: DecoderConfig) -> dict[str, Any]:
         "block_count": config.num_layers,
         "feed_forward_length": config.intermediate_size,
         "attention.head_count": config.num_heads,
-        "attention.head_count_kv": config.num_kv_heads,
+        "attention.head_count_kv": kv_heads,
         "attention.key_length": config.head_dim,
         "attention.value_length": config.head_dim,
         "attention.layer_norm_rms_epsilon": float(config.norm_eps),
@@ -158,12 +156,14 @@ def metadata(config: DecoderConfig) -> dict[str, Any]:
         meta["expert_count"] = experts.num_experts
         meta["expert_used_count"] = experts.per_token
         meta["expert_feed_forward_length"] = experts.size
+        if experts.shared_size:
+            meta["expert_shared_feed_forward_length"] = experts.shared_size
     if scaling and scaling.kind in ("linear", "yarn"):
         meta["rope.scaling.type"] = scaling.kind
         meta["rope.scaling.factor"] = float(scaling.factor)
         if scaling.kind == "yarn":
             meta["rope.scaling.original_context_length"] = scaling.original_max_positions
-    return meta
+    return meta | record.describe(config)
 
 
 def _factors(config: DecoderConfig) -> np.ndarray | None:
@@ -214,6 +214,10 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
     match value:
         case str():
             writer.add_string(key, value)
+        case bool():
+            writer.add_bool(key, value)
+        case list():
+            writer.add_array(key, value)
         case float():
             writer.add_float32(key, value)
         case int():
