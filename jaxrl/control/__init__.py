@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 __all__ = ["load"]
 
 
-def load(run: Any, seed: int = 0) -> Policy:
+def load(run: Any, seed: int = 0, point: str = "last") -> Policy:
     """The policy of a control run, see `jaxrl.control.policy.load`."""
     from jaxrl.control import policy
 
-    return policy.load(run, seed)
+    return policy.load(run, seed, point)

@@ -1,7 +1,8 @@
 """A trained policy as a thing of its own: loaded without its data, its environment or a command.
 
 A control run keeps two files for it: `policy.json`, with the algorithm, its settings, the sizes and
-the layouts of the environment, and `policy.npz`, with the parameters of every seed.
+the layouts of the environment, and `policy.npz`, with the parameters of every seed. These are of
+the point that it last came to; `best.json` and `best.npz` are of its best point.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from jaxrl.control import algorithms, settings, spaces
 from jaxrl.control.environment import Environment, Space
 from jaxrl.printable import printable
 
-NAMES = ("policy.json", "policy.npz")
+POINTS = {"last": ("policy.npz", "policy.json"), "best": ("best.npz", "best.json")}
+"""The files of a policy by the point that it is of, in the order in which they are written."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,18 +95,22 @@ class Policy:
         return actions[0] if single else actions
 
 
-def load(run: str | Path, seed: int = 0) -> Policy:
-    """The policy of a control run: of the point that it last came to.
+def load(run: str | Path, seed: int = 0, point: str = "last") -> Policy:
+    """The policy of a control run: of the point that it last came to, or of its best.
 
     Args:
       run: its directory.
       seed: which of its seeds.
+      point: `last`, or `best`: the one whose evaluation had the highest mean return over all seeds,
+        the first of equals. As it was chosen by that return, judge it by episodes of its own.
 
     Raises:
       FileNotFoundError: no control run, or one that has come to no point yet.
-      ValueError: no such seed.
+      ValueError: no such seed or point.
     """
-    description_path, params_path = (Path(run) / name for name in NAMES)
+    if point not in POINTS:
+        raise ValueError(f"point={point!r}: choose one of {', '.join(POINTS)}")
+    params_path, description_path = (Path(run) / name for name in POINTS[point])
     for path in (description_path, params_path):
         if not path.exists():
             raise FileNotFoundError(
@@ -209,17 +215,18 @@ def _check_fit(description: Mapping[str, Any], params: Any) -> None:
     jax.eval_shape(algorithm.best, key, params, observation)
 
 
-def save(run: Path, description: Mapping[str, Any], params: Any) -> None:
+def save(run: Path, description: Mapping[str, Any], params: Any, point: str = "last") -> None:
     """Write the two files of a policy, one after the other and each at once.
 
     Args:
       run: the run directory.
       description: `algorithm`, `config`, `phase`, `env`, `horizon`, `space`, `layouts`, `seeds`.
       params: leaves [seeds, ...].
+      point: see `load`.
     """
     leaves: list[np.ndarray] = []
     tree = _packed(jax.device_get(params), leaves)
-    for name in NAMES:
+    for name in POINTS[point]:
         temporary = run / f".{name}.part"
         if name.endswith(".json"):
             text = json.dumps({**description, "tree": tree}, indent=1)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 
@@ -13,10 +16,11 @@ import numpy as np
 import pytest
 
 from jaxrl import control
-from jaxrl.control import algorithms, environments, host, numpy_policy, spaces
+from jaxrl.control import algorithms, environments, host, numpy_policy, spaces, train
 from jaxrl.control.environments import point_mass
 from jaxrl.data.offline import readers
 from jaxrl.launch import cli
+from jaxrl.record import metrics
 
 gymnasium = pytest.importorskip("gymnasium")
 FEW = ["--seeds", "2", "--points", "1", "--episodes", "1"]
@@ -153,22 +157,144 @@ print(control.load({str(out)!r})({{"place": [0.0, 0.0, 0.0], "door": 1}}))
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["sac", "ppo"])
-def test_a_run_in_gymnasium_continues(name, tmp_path, capsys):
-    env = "gym/Pendulum-v1" if name == "sac" else "gym/CartPole-v1"
-    out = tmp_path / "run"
-    given = [name, "--env", env, "--env-args.max_episode_steps", "12", *FEW, "--run-dir", out]
-    if name == "sac":
-        given += ["--algorithm.warmup", "16", "--algorithm.batch-size", "8"]
+class Gusts(gymnasium.Env):
+    """A walk whose steps and starts are random: by its own generator, or by one of the process."""
+
+    observation_space = gymnasium.spaces.Box(-99.0, 99.0, (2,))
+    action_space = gymnasium.spaces.Box(-3.0, 1.0, (1,))
+    steps = 0
+    """Of all copies in the process."""
+
+    def __init__(self, shared=False, dies=0):
+        self.shared, self.dies = shared, dies
+
+    def draw(self):
+        return np.random.normal(size=2) if self.shared else self.np_random.normal(size=2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = self.draw().astype(np.float32)
+        return self.place, {}
+
+    def step(self, action):
+        Gusts.steps += 1
+        if Gusts.steps == self.dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.place += (0.1 * self.draw() + 0.1 * action).astype(np.float32)  # the same array
+        return self.place, float(-np.square(self.place).sum()), bool(self.place[0] > 2), False, {}
+
+
+def gusts(shared=False):
+    return Gusts(shared)
+
+
+def flags_of(name, env, out, *more):
+    """Two seeds, four points of it, episodes that no point divides."""
+    out_flags = ["--seeds", "2", "--points", "4", "--episodes", "1", "--run-dir", out]
+    flags = [name, "--env", env, *out_flags, "--algorithm.hidden", "8", "--algorithm.steps", "44"]
+    if name == "ppo":
+        flags += ["--algorithm.worlds", "2", "--algorithm.segment", "6"]
+        flags += ["--algorithm.minibatches", "2", "--algorithm.epochs", "1"]
     else:
-        given += ["--algorithm.worlds", "2", "--algorithm.segment", "8"]
-        given += ["--algorithm.minibatches", "2", "--algorithm.epochs", "1"]
+        flags += ["--algorithm.warmup", "16", "--algorithm.batch-size", "8"]
+    return [*flags, *more]
+
+
+def cut(run, points):
+    """Remove what a run has saved of its last points."""
+    for late in sorted((run / "checkpoints").iterdir())[-points:]:
+        shutil.rmtree(late)
+    for name in ("summary.json", "policy.json", "policy.npz"):
+        (run / name).unlink()
+
+
+def same_runs(first, second):
+    rows = [metrics.read(run) for run in (first, second)]
+    assert rows[0] == rows[1] and len(rows[0]) == 5
+    with np.load(first / "policy.npz") as a, np.load(second / "policy.npz") as b:
+        assert a.files == b.files
+        for name in a.files:
+            np.testing.assert_array_equal(a[name], b[name])
+
+
+@pytest.mark.exact("a control run in Gymnasium that is stopped continues exactly")
+@pytest.mark.parametrize(
+    "name,env", [
+        ("sac", f"{__name__}:gusts"),
+        pytest.param("ppo", f"{__name__}:gusts", marks=pytest.mark.broad),
+        pytest.param("ppo", "gym/Blackjack-v1", marks=pytest.mark.broad),
+        pytest.param("sac", "gym/InvertedPendulum-v5", marks=pytest.mark.broad),
+    ],
+)  # fmt: skip
+def test_a_run_in_gymnasium_continues_exactly(name, env, tmp_path, capsys):
+    """In the middle of episodes, with starts, steps and ends that are drawn."""
+    whole, other = tmp_path / "whole", tmp_path / "other"
+    limit = ["--env-args.horizon", "15"]
+    for out in (whole, other):
+        assert run(flags_of(name, env, out, *limit), capsys)[0] == 0
+    cut(other, 2)
+    status, said, error = run(flags_of(name, env, other, *limit), capsys)
+    assert status == 0 and "continuing" in said and "fresh episodes" not in error, error
+    same_runs(whole, other)
+
+
+def test_an_environment_that_does_not_repeat_itself_begins_anew_and_says_so(tmp_path, capsys):
+    out, shared = tmp_path / "run", ["--env-args.horizon", "15", "--env-args.shared", "true"]
+    given = flags_of("sac", f"{__name__}:gusts", out, *shared)
     assert run(given, capsys)[0] == 0
-    status, said, _ = run(given, capsys)
-    assert status == 0 and "with fresh episodes" in said
-    first, second = (control.load(out, seed=s).params for s in (0, 1))
-    pairs = zip(*map(jax.tree.leaves, (first, second)), strict=True)
-    assert any(np.any(a != b) for a, b in pairs)
+    cut(out, 2)
+    status, _, error = run(given, capsys)
+    assert status == 0 and "fresh episodes" in error and "not as it would" in error, error
+    assert len(metrics.read(out)) == 5
+
+
+KILLED = """
+import os, signal, sys
+import jax
+from jaxrl.launch import cli
+from tests.launch import test_control_front_door as door
+
+where, count = sys.argv[1], int(sys.argv[2])
+compiled, calls = jax.jit, [0]
+
+def watched(function, **options):
+    call = compiled(function, **options)
+    if getattr(function, "__name__", "") != "learn":
+        return call
+    def learn(*arguments):
+        out = call(*arguments)
+        calls[0] += 1
+        if calls[0] == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return out
+    return learn
+
+if where == "learn":
+    jax.jit = watched
+else:
+    gusts = door.Gusts
+    door.gusts = lambda shared=False: gusts(shared, dies=count)
+cli.main(["control", *sys.argv[3:]])
+"""
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("where,count", [("collect", 130), ("learn", 30)])
+def test_a_run_that_is_killed_where_it_plays_or_learns_continues_exactly(
+    where, count, tmp_path, capsys
+):
+    limit = ["--env-args.horizon", "15"]
+    whole, other = (
+        flags_of("sac", f"{__name__}:gusts", tmp_path / name, *limit) for name in ("whole", "other")
+    )
+    assert run(whole, capsys)[0] == 0
+    command = [sys.executable, "-c", KILLED, where, str(count), *map(str, other)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not (tmp_path / "other" / "summary.json").exists()
+    status, said, error = run(other, capsys)
+    assert status == 0 and "continuing" in said and "fresh episodes" not in error, error
+    same_runs(tmp_path / "whole", tmp_path / "other")
 
 
 def test_a_seed_plays_the_same_episodes_alone_and_beside_others():
@@ -191,6 +317,58 @@ def test_gymnasiums_cart_pole_is_ours():
         np.testing.assert_allclose(steps.next_observations[0], step.observation, atol=1e-4)
         assert bool(steps.terminals[0]) == bool(step.terminal)
         state = vector.observations[0]
+
+
+@pytest.mark.parametrize("tops", [[2, 2, 5, 1, 4], pytest.param([3, 1], marks=pytest.mark.broad)])
+def test_the_best_point_is_the_first_of_highest_mean_return(tops, tmp_path, monkeypatch, capsys):
+    """Whose parameters are those that were evaluated, though the run goes on, is cut and continues.
+
+    With the last and the best, `play`, `export` and `load` differ by the point alone.
+    """
+    out, params = tmp_path / "run", {}
+    points = len(tops) - 1
+    given = ["sac", "--seeds", 2, "--points", points, "--episodes", 1, "--run-dir", out]
+    given += ["--algorithm.steps", 2 * points, "--algorithm.hidden", 8]
+    given += ["--algorithm.warmup", 8, "--algorithm.batch-size", 8]
+    evaluation = train._evaluation
+
+    def scripted(*arguments):
+        measure = evaluation(*arguments)
+
+        def measure_as_scripted(learner, keys, step):
+            params[step] = jax.device_get(learner)
+            returns, costs = measure(learner, keys, step)
+            return returns * 0 + tops[step // 2] + np.array([-1.0, 1.0]), costs
+
+        return measure_as_scripted
+
+    monkeypatch.setattr(train, "_evaluation", scripted)
+    assert run(given, capsys)[0] == 0
+    top = 2 * int(np.argmax(tops))
+    for again in range(2):
+        for point, step in (("best", top), ("last", 2 * points)):
+            loaded = control.load(out, seed=1, point=point)
+            assert loaded.description["step"] == step
+            assert loaded.description["returns"] == [tops[step // 2] - 1, tops[step // 2] + 1]
+            expected = jax.tree.map(lambda x: x[1], params[step])
+            jax.tree.map(np.testing.assert_array_equal, loaded.params, expected)
+        if not again:
+            cut(out, 1)
+            assert run(given, capsys)[0] == 0
+    played = [
+        run(["play", out, "--episodes", "2", "--json", *more], capsys)[1]
+        for more in ([], ["--point", "last"], ["--point", "best"])
+    ]
+    assert played[0] == played[1] and (played[2] != played[0]) == (top != 2 * points)
+    for point in ("last", "best"):
+        assert run(["export", out, tmp_path / point, "--point", point], capsys)[0] == 0
+        exported, seen = module_at(tmp_path / point / "policy.py"), np.full(4, 0.3, np.float32)
+        expected = control.load(out, point=point)(seen)
+        np.testing.assert_allclose(exported.policy(seen), expected, atol=2e-6)
+    with pytest.raises(ValueError, match="choose one of last, best"):
+        control.load(out, point="first")
+    assert cli.main(["control", *map(str, given)]) == 0  # nothing is left to do, nor changed
+    assert control.load(out, point="best").description["step"] == top
 
 
 S = gymnasium.spaces

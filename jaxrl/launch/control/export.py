@@ -23,9 +23,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory of jaxrl control")
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder to write")
     parser.add_argument("--seed", type=int, default=0, help="of the run's seeds (%(default)s)")
+    parser.add_argument(
+        "--point", default="last", choices=policy.POINTS, help="of the run (%(default)s)"
+    )
     flags = parser.parse_args(argv)
     try:
-        for path in write(policy.load(flags.run, flags.seed), flags.out):
+        for path in write(policy.load(flags.run, flags.seed, flags.point), flags.out):
             print(path)
     except REFUSALS as error:
         return refused(error)

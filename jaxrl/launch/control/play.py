@@ -23,6 +23,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--env", default="", help="another environment of the same spaces")
     parser.add_argument("--episodes", type=int, default=10, help="how many (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the run's seeds (%(default)s)")
+    parser.add_argument(
+        "--point", default="last", choices=policy.POINTS, help="of the run (%(default)s)"
+    )
     parser.add_argument("--start", type=int, default=0, help="seed of the episodes (%(default)s)")
     parser.add_argument("--json", action="store_true", help='print {"returns": [...]} alone')
     parser.add_argument("--video", type=Path, help="film the first episode: .gif, or .mp4")
@@ -45,7 +48,7 @@ def main(argv: list[str]) -> int:
 
 def play(flags: argparse.Namespace) -> list[float]:
     """The returns of the episodes."""
-    loaded = policy.load(flags.run, flags.seed)
+    loaded = policy.load(flags.run, flags.seed, flags.point)
     env = environment(loaded, flags)
     if env.host is None:
         if flags.video:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,16 +97,20 @@ def follow(
     after = _restore(directory, programs, env, run, data, console.print)
     log = metrics.MetricsLog(directory, -1 if after is None else _total(programs, after), _warn)
     options = CheckpointConfig(every=1)
-    point = after
+    point, highest = after, _highest(directory, after)
     with Writer(directory, options, _warn) as writer:
         arguments = {"seeds": range(run.seeds), "points": run.points, "episodes": run.episodes}
-        for point in train.train(programs, env, data=data, after=after, **arguments):
+        for point in train.train(programs, env, data=data, after=after, note=_warn, **arguments):
             step = _total(programs, point)
             train.check_finite(point, programs, f"the point before it stays in {directory}")
             log.write(step, _row(point))
             state, host = _pack(point)
             writer.save(step, state, host)
-            policy.save(directory, _described(name, env, run, point), point.carry.learner.params)
+            description, params = _described(name, env, run, point), point.carry.learner.params
+            policy.save(directory, description, params)
+            if (mean := _mean(point.returns)) > highest:
+                highest = mean
+                policy.save(directory, description, params, "best")
             return_text = f"return {point.returns.mean():.4g} (seeds {_span(point.returns)})"
             console.print(
                 f"{programs[point.phase].name} {point.step}  {return_text}", highlight=False
@@ -126,6 +131,7 @@ def _described(name: str, env: Environment, run: Any, point: train.Point) -> dic
         "config": dataclasses.asdict(run.algorithm),
         "phase": point.phase,
         "step": point.step,
+        "returns": point.returns.tolist(),
         "env": run.env,
         "env_args": run.env_args,
         "horizon": env.horizon,
@@ -133,6 +139,25 @@ def _described(name: str, env: Environment, run: Any, point: train.Point) -> dic
         "layouts": dict(env.layouts),
         "seeds": run.seeds,
     }
+
+
+def _highest(directory: Path, after: train.Point | None) -> float:
+    """The mean return of the best point so far; none is where a run begins."""
+    file = directory / policy.POINTS["best"][-1]
+    if after is None or not file.is_file():
+        return -math.inf
+    returns = json_file.field(file, "returns")
+    try:
+        return _mean(returns)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{file} is damaged: returns={returns!r:.80}; restore it from a copy"
+        ) from error
+
+
+def _mean(returns: Any) -> float:
+    """Of all seeds, alike for an array and for its JSON."""
+    return float(np.mean(np.asarray(returns, np.float64)))
 
 
 def _pack(point: train.Point) -> tuple[TrainState, dict[str, Any]]:
@@ -159,8 +184,7 @@ def _restore(
     saved = checkpoint.restore(directory, step, _pack(like)[0])
     opt_state, rest = saved.state.opt_state
     learner = TrainState(saved.state.params, opt_state, saved.state.step)
-    fresh = ", with fresh episodes" if env.host is not None else ""
-    note(f"continuing {directory} after step {step}{fresh}")
+    note(f"continuing {directory} after step {step}")
     none = np.full(run.seeds, np.nan)
     carry = rest._replace(learner=learner)
     return train.Point(host["phase"], host["step"], host["env_steps"], none, none, {}, carry)
