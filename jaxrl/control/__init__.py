@@ -1,6 +1,7 @@
 """Control on the same core: environments as pure functions, and training wholly inside jit.
 
-`load(run)` is the policy of a run: `action = load("runs/mine")(observation)`.
+`load(run)` is the policy of a run: `action = load("runs/mine")(observation)`. `relabel(data, reward)`
+gives offline data another reward.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jaxrl.control.policy import Policy
 
-__all__ = ["load"]
+__all__ = ["load", "relabel"]
 
 
 def load(run: Any, seed: int = 0, point: str = "last") -> Policy:
@@ -18,3 +19,10 @@ def load(run: Any, seed: int = 0, point: str = "last") -> Policy:
     from jaxrl.control import policy
 
     return policy.load(run, seed, point)
+
+
+def relabel(data: Any, reward: Any) -> Any:
+    """Offline data with another reward, see `jaxrl.data.offline.transitions.relabel`."""
+    from jaxrl.data.offline import transitions
+
+    return transitions.relabel(data, reward)

@@ -10,13 +10,16 @@ one-hot vectors and parts of a dict in the order of their names; actions of a bo
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from jaxrl.control.environment import Space
+from jaxrl.data.offline import columns
 from jaxrl.data.offline.transitions import from_unit_box, to_unit_box
 
 Layout = dict[str, Any]
@@ -94,6 +97,37 @@ def flatten(form: Layout, observations: Any) -> np.ndarray:
     else:
         parts = [flatten(f, x) for f, x in zip(form["parts"], observations, strict=True)]
     return np.concatenate(parts, axis=1)
+
+
+def flatten_file(form: Layout, observations: Any) -> np.ndarray:
+    """Observations of a file as `flatten` gives them: as the environment has them, or flat already.
+
+    Args:
+      form: of the environment.
+      observations: an array [N, ...], or a dict or tuple of such, whose parts stand side by side
+        where those of the environment do not have names.
+
+    Returns:
+      [N, O] float32; of another size than O where the file has neither.
+
+    Raises:
+      ValueError: parts that the environment has and the file has not.
+    """
+    if isinstance(observations, Mapping) and form["kind"] == "dict":
+        missing = sorted(form["parts"].keys() - observations.keys())
+        if missing:
+            raise ValueError(
+                f"observations of the data have the parts {sorted(observations)}, and the "
+                f"environment also has {missing}; choose the environment that the data are of"
+            )
+        return flatten(form, observations)
+    if isinstance(observations, (tuple, list)) and form["kind"] == "tuple":
+        return flatten(form, observations)
+    flat = columns.flat(observations)
+    numbers = {"discrete": 1, "multi": len(form.get("n", ())) if form["kind"] == "multi" else 0}
+    if flat.shape[1] == numbers.get(form["kind"], 0) != size(form):
+        return flatten(form, flat.astype(np.int64))
+    return flat
 
 
 def extra_axes(form: Layout, observation: Any) -> int:
@@ -179,3 +213,13 @@ def from_environment(form: Layout, actions: Any) -> np.ndarray:
             f"has 0 to {limit - 1}; choose the environment that the data are of"
         )
     return numbers.astype(np.int32)
+
+
+def of_files(layouts: Mapping[str, Layout]) -> tuple[Any, Any]:
+    """What `readers.read` needs of an environment, (convert, flatten); None without layouts."""
+    if not layouts:
+        return None, None
+    return (
+        functools.partial(from_environment, layouts["action"]),
+        functools.partial(flatten_file, layouts["observation"]),
+    )

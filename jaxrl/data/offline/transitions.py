@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,6 +128,25 @@ def returns_to_go(data: Transitions, discount: float = 1.0) -> np.ndarray:
         following = data.rewards[i] + discount * following * (1.0 - data.ends[i])
         out[i] = following
     return out
+
+
+def relabel(data: Transitions, reward: Callable[[Any, Any, Any], Any]) -> Transitions:
+    """`data` with another reward.
+
+    Args:
+      data: whose steps are paid anew.
+      reward: observations [N, O], actions [N, ...] and next observations [N, O] -> rewards [N].
+
+    Raises:
+      ValueError: as many rewards as steps were not given, or one that is not finite.
+    """
+    rewards = np.asarray(reward(data.observations, data.actions, data.next_observations))
+    if rewards.shape != (len(data.rewards),):
+        raise ValueError(
+            f"reward gave {list(rewards.shape)} numbers for {len(data.rewards)} steps; give one "
+            "for each"
+        )
+    return check(data._replace(rewards=rewards))
 
 
 def next_actions(data: Transitions) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import sys
@@ -209,9 +208,7 @@ def _data(env: Environment, run: Any) -> Any:
         return offline_sets.tiers(env).sets[run.data]
     from jaxrl.data.offline import readers
 
-    form = env.layouts.get("action")
-    convert = functools.partial(spaces.from_environment, form) if form else None
-    return readers.read(run.data, convert)
+    return readers.read(run.data, *spaces.of_files(env.layouts))
 
 
 def _learns(name: str, programs: Sequence[Program], data: str) -> None:
@@ -224,7 +221,8 @@ def _learns(name: str, programs: Sequence[Program], data: str) -> None:
     if needed and not data:
         raise ValueError(
             f"algorithm {name!r} learns from offline data and data is empty; give --data a "
-            f"tier ({', '.join(offline_sets.TIERS)}), a file, minari:NAME or rlds:NAME"
+            f"tier ({', '.join(offline_sets.TIERS)}), a file, minari:NAME, rlds:NAME, "
+            "robomimic:FILE or lerobot:DIRECTORY"
         )
     if data and not needed:
         raise ValueError(
