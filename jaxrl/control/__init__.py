@@ -1,7 +1,7 @@
 """Control on the same core: environments as pure functions, and training wholly inside jit.
 
-`load(run)` is the policy of a run: `action = load("runs/mine")(observation)`. `relabel(data, reward)`
-gives offline data another reward.
+`load(run)` is the policy of a run: `action = load("runs/mine")(observation)`. With
+`relabel(data, reward)` offline data have another reward.
 """
 
 from __future__ import annotations

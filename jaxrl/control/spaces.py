@@ -197,7 +197,17 @@ def from_environment(form: Layout, actions: Any) -> np.ndarray:
     """
     array = np.asarray(actions)
     if form["kind"] == "box":
-        return to_unit_box(array.reshape(len(array), -1), form["low"], form["high"])
+        flat = array.reshape(len(array), -1)
+        if flat.shape[1] != size(form):
+            return flat  # of another environment, which is told where all sizes are compared
+        scaled = to_unit_box(flat, form["low"], form["high"])
+        if np.abs(scaled).max(initial=0.0) > 1.0 + 1e-4:
+            raise ValueError(
+                f"actions of the data reach {flat.min():.4g} to {flat.max():.4g}, and the "
+                f"environment has {min(form['low']):.4g} to {max(form['high']):.4g}; choose the "
+                "environment that the data are of, or clip them"
+            )
+        return scaled
     if form["kind"] == "discrete":
         numbers = array.reshape(len(array)).astype(np.int64) - form["start"]
         limit = form["n"]

@@ -14,6 +14,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 from jaxrl import control
 from jaxrl.control import algorithms, environments, host, numpy_policy, spaces, train
@@ -173,18 +174,22 @@ class Gusts(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.place = self.draw().astype(np.float32)
+        self.place, self.clock = self.draw().astype(np.float32), 0
         return self.place, {}
+
+    def render(self):
+        return np.full((4, 6, 3), 20 * self.clock, np.uint8)
 
     def step(self, action):
         Gusts.steps += 1
         if Gusts.steps == self.dies:
             os.kill(os.getpid(), signal.SIGKILL)
+        self.clock += 1
         self.place += (0.1 * self.draw() + 0.1 * action).astype(np.float32)  # the same array
         return self.place, float(-np.square(self.place).sum()), bool(self.place[0] > 2), False, {}
 
 
-def gusts(shared=False):
+def gusts(shared=False, render_mode=None):
     return Gusts(shared)
 
 
@@ -273,7 +278,7 @@ if where == "learn":
     jax.jit = watched
 else:
     gusts = door.Gusts
-    door.gusts = lambda shared=False: gusts(shared, dies=count)
+    door.gusts = lambda: gusts(dies=count)
 cli.main(["control", *sys.argv[3:]])
 """
 
@@ -441,6 +446,61 @@ def test_what_cannot_be_is_refused(given, said, tmp_path, capsys):
     more = ["--run-dir", tmp_path / "run"] if given[0] in ("sac", "dt") else []
     status, _, error = run([*(words.get(word, word) for word in given), *more], capsys)
     assert status == 2 and said in error, error
+
+
+@pytest.mark.parametrize(
+    "change,flags,said",
+    [
+        ({"actions": lambda x: x * 1.5}, [], "the environment has -2 to 2"),
+        ({"timeouts": None}, [], "one of steps holds"),
+        ({"rewards": None}, [], "are missing"),
+        ({"rewards": lambda x: np.full(len(x), np.nan)}, [], "rewards holds values that are not"),
+        ({"observations": lambda x: x * np.inf}, [], "observations holds values that are not"),
+        ({"actions": lambda x: x[:-1]}, [], "cut them alike"),
+        ({"observations": lambda x: x[:, :2]}, [], "the data have 2 observations"),
+        ({"actions": lambda x: np.hstack([x, x])}, [], "2 actions"),
+        ({"actions": lambda x: (x > 0).astype(int)}, ["--env", "gym/CartPole-v1"], "the data have"),
+        ({"actions": lambda x: (x > 0) + 5}, ["--env", "gym/CartPole-v1"], "0 to 1"),
+        ({}, ["--env", "gym/CartPole-v1"], "environment"),
+    ],
+)
+def test_data_that_are_not_of_the_environment_are_refused(change, flags, said, tmp_path, capsys):
+    columns = collected("Pendulum-v1")
+    for name, edit in change.items():
+        column = columns.pop(name)
+        if edit is not None:
+            with np.errstate(invalid="ignore"):
+                columns[name] = edit(column)
+    np.savez(tmp_path / "data.npz", **columns)
+    flags = flags or ["--env", "gym/Pendulum-v1"]
+    given = ["iql", *flags, "--data", tmp_path / "data.npz", *FEW, "--run-dir", tmp_path / "run"]
+    status, _, error = run(given, capsys)
+    assert status == 2 and said in error and "Traceback" not in error, error
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_what_cannot_be_played_or_filmed_is_refused_before_it_is_played(tmp_path, capsys):
+    out = tmp_path / "run"
+    given = ["sac", "--env", f"{__name__}:gusts", "--env-args.horizon", "12", *FEW]
+    given += ["--algorithm.batch-size", "8", "--algorithm.warmup", "8", "--run-dir", out]
+    assert run(given, capsys)[0] == 0
+    for more, said in (
+        (["--episodes", "0"], "episodes=0"),
+        (["--env", "gym/CartPole-v1"], "choose an environment of the same spaces"),
+        (["--env", "point_mass"], "choose an environment of the same spaces"),
+        (["--video", tmp_path / "film.txt"], "ends in .gif or .mp4"),
+        (["--video", tmp_path / "nowhere" / "film.gif"], "no folder"),
+        (["--seed", "2"], "seeds"),
+    ):
+        status, shown, error = run(["play", out, *more], capsys)
+        assert status == 2 and said in error and not shown, (more, error)
+    film = tmp_path / "film.gif"
+    assert run(["play", out, "--episodes", "2", "--video", film], capsys)[0] == 0
+    with Image.open(film) as pictures:
+        assert pictures.n_frames == 12 and pictures.size == (6, 4)
+        for i in range(12):
+            pictures.seek(i)
+            assert abs(int(np.asarray(pictures.convert("L"))[0, 0]) - 20 * i) < 4
 
 
 def test_a_copied_run_needs_trust_for_a_function(tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,8 @@ def play(flags: argparse.Namespace) -> list[float]:
             jax.random.PRNGKey(flags.start), episodes=flags.episodes,
         )  # fmt: skip
         return [float(value) for value in outcome.returns]
+    if flags.video:
+        check_film(flags.video)
     frames: list[np.ndarray] | None = [] if flags.video else None
     numbers = [host.hash_seed(flags.start, i) for i in range(flags.episodes)]
     key = jax.random.PRNGKey(flags.start)
@@ -105,26 +108,32 @@ def environment(loaded: policy.Policy, flags: argparse.Namespace) -> Environment
     return env
 
 
-def film(path: Path, frames: list[np.ndarray]) -> None:
-    """Write pictures [H, W, 3] as a film at 30 a second.
+def check_film(path: Path) -> None:
+    """Refuse a film that cannot be written, before anything is played.
 
     Raises:
       ModuleNotFoundError: a kind of film whose package is not installed.
-      ValueError: another ending.
+      ValueError: another ending, or a folder that is not there.
     """
+    if path.suffix not in (".gif", ".mp4"):
+        raise ValueError(f"video={str(path)!r}: choose a name that ends in .gif or .mp4")
+    if not path.parent.is_dir():
+        raise ValueError(f"video={str(path)!r}: there is no folder {str(path.parent)!r}; make it")
+    if path.suffix == ".mp4" and importlib.util.find_spec("imageio") is None:
+        raise ModuleNotFoundError(
+            f"video={str(path)!r} needs imageio; install it: pip install 'imageio[ffmpeg]', or "
+            "choose a name that ends in .gif"
+        )
+
+
+def film(path: Path, frames: list[np.ndarray]) -> None:
+    """Write pictures [H, W, 3] as a film at 30 a second."""
     if path.suffix == ".gif":
         from PIL import Image
 
         first, *rest = (Image.fromarray(frame) for frame in frames)
         first.save(path, save_all=True, append_images=rest, duration=33, loop=0)
         return
-    if path.suffix != ".mp4":
-        raise ValueError(f"video={str(path)!r}: choose a name that ends in .gif or .mp4")
-    try:
-        import imageio.v3 as imageio
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"video={str(path)!r} needs imageio; install it: pip install 'imageio[ffmpeg]', or "
-            "choose a name that ends in .gif"
-        ) from error
+    import imageio.v3 as imageio
+
     imageio.imwrite(path, np.stack(frames), fps=30)
