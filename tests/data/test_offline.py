@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import warnings
 from types import SimpleNamespace
@@ -504,6 +505,56 @@ def test_scores_by_hand():
     assert statistics.headroom(data) == pytest.approx((40.0**2) / 2)
     with pytest.raises(ValueError, match="above the random policy"):
         statistics.normalised_score(0.0, statistics.Bounds(1.0, 1.0))
+
+
+RUNS = np.array(
+    [[0.1, 0.9, 0.4], [0.3, 1.2, 0.2], [0.8, 0.7, 0.5], [0.2, 1.1, 0.9], [0.6, 0.3, 0.1]]
+)
+"""Scores of five runs of three tasks."""
+
+
+def test_numbers_over_runs_and_tasks_are_those_of_rliable():
+    """Constants of rliable 1.2.0, with arch 7.2.0 and pandas 2.3.3, after `np.random.seed(0)`:
+
+        library.get_interval_estimates({"a": RUNS}, lambda x: np.array([
+            metrics.aggregate_iqm(x), metrics.aggregate_optimality_gap(x)]), reps=50000)
+        library.create_performance_profile({"a": RUNS}, THRESHOLDS, reps=20000)
+
+    The ends of its intervals are values that many resamples have, so that ours are equal though the
+    draws are others.
+    """
+    thresholds, scores = np.array([0.0, 0.25, 0.5, 0.75, 1.0]), RUNS.ravel()
+    iqm, gap = statistics.interquartile_mean(scores), statistics.optimality_gap(scores)
+    np.testing.assert_allclose([iqm, gap], [0.52222222, 0.46666667], atol=1e-8)
+    profile = statistics.performance_profile(scores, thresholds)
+    expected = [1.0, 0.73333333, 0.46666667, 0.33333333, 0.13333333]
+    np.testing.assert_allclose(profile, expected, atol=1e-8)
+    many = {"resamples": 50_000}
+    for runs, statistic, interval in (
+        (RUNS, statistics.interquartile_mean, (0.33333333, 0.72222222)),
+        (RUNS, statistics.optimality_gap, (0.33333333, 0.6)),
+        (RUNS[:, 0], statistics.interquartile_mean, (0.13333333, 0.73333333)),
+        (RUNS[:3, :2], statistics.interquartile_mean, (0.45, 0.925)),
+    ):
+        found = statistics.bootstrap_interval(runs, statistic, **many)
+        np.testing.assert_allclose(found, interval, atol=1e-8)
+    profiles = lambda x: statistics.performance_profile(x, thresholds)  # noqa: E731
+    low, high = statistics.bootstrap_interval(RUNS, profiles, resamples=20_000)
+    np.testing.assert_allclose(low, [1.0, 0.53333333, 0.26666667, 0.13333333, 0.0], atol=1e-8)
+    np.testing.assert_allclose(
+        high, [1.0, 0.93333333, 0.66666667, 0.53333333, 0.26666667], atol=1e-8
+    )
+
+
+def test_the_bootstrap_draws_the_runs_of_each_task_for_itself():
+    """Against all 729 resamples of three runs of two tasks, which are equally likely."""
+    runs = RUNS[:3, :2]
+    choices = [np.reshape(i, (3, 2)) for i in itertools.product(range(3), repeat=6)]
+    values = [statistics.interquartile_mean(runs[i, [0, 1]].ravel()) for i in choices]
+    for level in (0.5, 0.8, 0.95):
+        edge = (1 - level) / 2
+        found = statistics.bootstrap_interval(runs, resamples=40_000, level=level)
+        np.testing.assert_allclose(found, np.quantile(values, [edge, 1 - edge]), atol=0.011)
 
 
 def test_scores_around_the_mean_of_the_data_by_hand():
