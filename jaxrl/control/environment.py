@@ -18,6 +18,8 @@ class Space(NamedTuple):
     action: int
     """Dimensions of a continuous action, or the number of choices."""
     discrete: bool = False
+    shape: tuple[int, ...] = ()
+    """H, W, C of pictures, whose observations are flat rows [H W C] of uint8; empty for numbers."""
 
 
 class Step(NamedTuple):

@@ -25,6 +25,7 @@ import numpy as np
 from jaxrl import json_file
 from jaxrl.control import algorithms, settings, spaces
 from jaxrl.control.environment import Environment, Space
+from jaxrl.control.program import blank_step
 from jaxrl.printable import printable
 
 POINTS = {"last": ("policy.npz", "policy.json"), "best": ("best.npz", "best.json")}
@@ -177,20 +178,24 @@ def _check(description: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}={description[name]!r}; restore it from a copy")
     for name in ("config", "env_args", "space", "layouts"):
         typed_field(description, name, dict)
-    space = description["space"]
+    space = {"shape": []} | description["space"]  # older ones have no pictures
     if space.keys() != set(Space._fields) or not isinstance(space["discrete"], bool):
         raise ValueError(f"space={space!r:.200} has other fields; restore it from a copy")
     if min(typed_field(space, "observation", int), typed_field(space, "action", int)) < 1:
         raise ValueError(f"space={space!r:.200}: a size is 1 or more; restore it from a copy")
+    shape = typed_field(space, "shape", list)
+    whole = all(type(side) is int and side > 0 for side in shape)
+    if shape and not (len(shape) == 3 and whole and math.prod(shape) == space["observation"]):
+        raise ValueError(f"space={space!r:.200}: its shape is of another size")
     typed_field(description, "tree", dict, int)
     module = algorithms.load(description["algorithm"])
     config = rebuilt(module.config(), description["config"])
     settings.check(config)
     layouts = description["layouts"]
     try:
-        if layouts and spaces.space_of(layouts["observation"], layouts["action"], "") != Space(
-            **space
-        ):
+        if layouts and spaces.space_of(
+            layouts["observation"], layouts["action"], ""
+        ) != saved_space(description):
             raise ValueError("the layouts are of other sizes")
         phases = len(module.programs(stand_in(description), config))
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
@@ -210,8 +215,8 @@ def _check_fit(description: Mapping[str, Any], params: Any) -> None:
     """Trace the policy once, which fails where the parameters are of another one."""
     env = stand_in(description)
     algorithm = _algorithm(description, env)
-    size = algorithm.observe(env).space.observation
-    key, observation = jax.random.PRNGKey(0), jax.ShapeDtypeStruct((size,), jnp.float32)
+    observation = blank_step(algorithm.observe(env).space).observations
+    key = jax.random.PRNGKey(0)
     jax.eval_shape(algorithm.best, key, params, observation)
 
 
@@ -243,8 +248,14 @@ def stand_in(description: Mapping[str, Any]) -> Environment:
     def refuse(*args: Any) -> Any:
         raise ValueError("a loaded policy has no environment to play in; make one")
 
-    space = Space(**description["space"])
+    space = saved_space(description)
     return Environment(description["env"], space, description["horizon"], refuse, refuse)
+
+
+def saved_space(description: Mapping[str, Any]) -> Space:
+    """The sizes that a description has."""
+    space = {"shape": ()} | description["space"]
+    return Space(**space | {"shape": tuple(space["shape"])})
 
 
 def rebuilt(default: Any, values: Mapping[str, Any]) -> Any:

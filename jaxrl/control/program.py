@@ -274,7 +274,8 @@ def blank_step(space: Space) -> Transitions:
     """The shapes of one step in an environment of these sizes."""
     form = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
     action = jax.ShapeDtypeStruct((), jnp.int32) if space.discrete else form(space.action)
-    observation = form(space.observation)
+    kind = jnp.uint8 if space.shape else jnp.float32
+    observation = jax.ShapeDtypeStruct((space.observation,), kind)
     return Transitions(observation, action, form(), observation, form(), form())
 
 

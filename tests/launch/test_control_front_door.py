@@ -376,6 +376,128 @@ def test_the_best_point_is_the_first_of_highest_mean_return(tops, tmp_path, monk
     assert control.load(out, point="best").description["step"] == top
 
 
+class Lights(gymnasium.Env):
+    """A picture of a light on the left or on the right, whose side is the right action."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, first=False, render_mode=None):
+        self.first = first
+        shape = (2, 5, 6) if first else (5, 6, 2)
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.side = int(self.np_random.integers(2))
+        picture = self.np_random.integers(0, 60, (5, 6, 2)).astype(np.uint8)
+        row, column = self.np_random.integers(5), self.np_random.integers(3)
+        picture[row, column + 3 * self.side, 1] = 255
+        return (np.moveaxis(picture, -1, 0) if self.first else picture), {}
+
+    def step(self, action):
+        return self.reset()[0], float(action == self.side), True, False, {}
+
+
+def lights_log(path, kind, count=400):
+    """Random actions under the lights; each episode is one step."""
+    env, rng = Lights(), np.random.default_rng(0)
+    pictures, actions, rewards = [], rng.integers(0, 2, count), []
+    for i, action in enumerate(actions):
+        pictures.append(env.reset(seed=i)[0])
+        rewards.append(env.step(action)[1])
+    columns = {"observations": np.array(pictures), "actions": actions, "rewards": np.array(rewards)}
+    columns |= {"terminals": np.ones(count, bool), "timeouts": np.zeros(count, bool)}
+    if kind == "npz":
+        np.savez(path, **columns)
+        return
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        for name, values in columns.items():
+            file[name] = values
+
+
+LIGHTS = [f"--env={__name__}:Lights", "--seeds", "1", "--points", "1", "--episodes", "40"]
+
+
+@pytest.mark.parametrize(
+    "name,flags",
+    [
+        ("dqn", ["steps=40", "warmup=8", "batch-size=8"]),
+        pytest.param("dqn", ["offline-steps=30", "DATA.npz"], marks=pytest.mark.broad),
+        pytest.param("dqn", ["offline-steps=30", "DATA.hdf5"], marks=pytest.mark.broad),
+        pytest.param("c51", ["steps=40", "warmup=8", "batch-size=8"], marks=pytest.mark.broad),
+        pytest.param(
+            "ppo", ["steps=64", "worlds=4", "segment=8", "minibatches=2", "epochs=1",
+                    "no-normalise-observations"], marks=pytest.mark.broad,
+        ),
+    ],
+)  # fmt: skip
+def test_pictures_stay_bytes_from_the_environment_to_the_exported_policy(
+    name, flags, tmp_path, capsys
+):
+    out = tmp_path / "run"
+    given = [name, *LIGHTS, "--run-dir", out, "--algorithm.hidden", "8"]
+    given += ["--env-args.first", "true"] if name == "ppo" else []
+    for flag in flags:
+        if flag.startswith("DATA"):
+            lights_log(tmp_path / flag, flag.split(".")[1])
+            given += ["--data", tmp_path / flag]
+        else:
+            given.append(f"--algorithm.{flag}")
+    status, _, error = run(given, capsys)
+    assert status == 0, error
+    first = name == "ppo"
+    env, policy = Lights(first), control.load(out)
+    assert policy.description["space"]["shape"] == [5, 6, 2]
+    pictures = np.stack([env.reset(seed=i)[0] for i in range(20)])
+    actions = policy(pictures)
+    assert actions.shape == (20,) and policy(pictures[3]) == actions[3]
+    assert len(json.loads(run(["play", out, "--episodes", "3", "--json"], capsys)[1])["returns"])
+    assert run(["export", out, tmp_path / "out"], capsys)[0] == 0
+    exported = module_at(tmp_path / "out" / "policy.py")
+    assert [exported.policy(picture) for picture in pictures] == actions.tolist()
+    status, said, error = run(given, capsys)  # what is saved is restored as bytes
+    assert status == 0 and "continuing" in said, error
+    if "DATA" not in str(flags) and name == "dqn":
+        module, env = algorithms.load(name), environments.get(f"{__name__}:Lights")
+        shapes = train.shapes(module.programs(env, module.config()), seeds=[0])
+        kept = shapes.replay.data
+        assert kept.observations.dtype == kept.next_observations.dtype == np.uint8
+        assert kept.observations.shape[-1] == 60
+
+
+def test_pictures_are_refused_where_nothing_reads_them(tmp_path, capsys):
+    lights_log(tmp_path / "data.npz", "npz", 8)
+    data = ["--data", tmp_path / "data.npz"]
+    for given, said in (
+        (["iql", *LIGHTS, *data], "choose c51, dqn, hl_gauss, ppo"),
+        (["ppo", *LIGHTS], "--algorithm.no-normalise-observations"),
+        (["dqn", "--env", "cartpole", *data, "--algorithm.offline-steps", "2"], "the data have 60"),
+    ):
+        status, _, error = run([*given, "--run-dir", tmp_path / "run"], capsys)
+        assert status == 2 and said in error, error
+
+
+@pytest.mark.broad
+@pytest.mark.optimized
+@pytest.mark.parametrize("name", ["dqn", "ppo", "offline"])
+def test_a_policy_learns_from_pictures(name, tmp_path, capsys):
+    out, flags = tmp_path / "run", {
+        "dqn": ["steps=600", "warmup=100", "batch-size=64", "learning-rate=2e-3",
+                "epsilon-updates=100", "discount=0.5"],
+        "ppo": ["steps=4096", "worlds=16", "segment=16", "minibatches=2", "epochs=4",
+                "learning-rate=3e-3", "no-normalise-observations"],
+        "offline": ["offline-steps=400", "batch-size=64", "learning-rate=2e-3", "discount=0.5"],
+    }[name]  # fmt: skip
+    given = ["ppo" if name == "ppo" else "dqn", *LIGHTS, "--run-dir", out]
+    given += [f"--algorithm.{flag}" for flag in flags]
+    if name == "offline":
+        lights_log(tmp_path / "data.npz", "npz")
+        given += ["--data", tmp_path / "data.npz"]
+    assert run(given, capsys)[0] == 0
+    assert np.mean(json.loads((out / "summary.json").read_text())["return"]) >= 0.9
+
+
 S = gymnasium.spaces
 BOX = S.Box(-1.0, 2.0, (2, 2))
 
@@ -415,7 +537,8 @@ def test_actions_come_back_as_they_were(space):
         (S.Text(3), S.Discrete(2), "Text"),
         (S.Sequence(S.Discrete(2)), S.Discrete(2), "Sequence"),
         (S.Graph(S.Discrete(2), None), S.Discrete(2), "Graph"),
-        (S.Box(0, 255, (8, 8, 3), np.uint8), S.Discrete(2), "pictures"),
+        (S.Box(0, 255, (4, 8, 8, 3), np.uint8), S.Discrete(2), "more than three axes"),
+        (S.Dict({"a": S.Box(0, 255, (8, 8, 3), np.uint8)}), S.Discrete(2), "beside other parts"),
         (S.Discrete(2), S.Box(-np.inf, np.inf, (2,)), "without bounds"),
         (S.Discrete(2), S.MultiDiscrete([40, 40]), "1600 combinations"),
         (S.Discrete(2), S.Dict({"a": S.Discrete(2)}), "dict"),

@@ -15,7 +15,6 @@ Flatten = Callable[[Any], np.ndarray]
 """Observations as the environment has them, an array [N, ...] or a dict or tuple of such ->
 [N, O]."""
 
-
 D4RL = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
 ALIASES = {"terminations": "terminals", "truncations": "timeouts"}
 CUTS = frozenset({"timeouts", "truncations", "ends"})
@@ -94,27 +93,38 @@ def choose(observations: Any, parts: Sequence[str], where: str) -> Any:
     if unknown:
         raise ValueError(f"observations have no parts {unknown}; there are {sorted(observations)}")
     chosen = {name: observations[name] for name in parts or observations}
+    if len(parts) == 1 and _is_picture(chosen[parts[0]]):
+        return chosen[parts[0]]
     unread = [n for n, x in chosen.items() if not isinstance(x, Mapping) and _is_unread(x)]
     if unread:
         rest = [name for name in sorted(observations) if name not in unread]
         raise ValueError(
-            f"the parts {unread} of the observations are pictures or texts; choose others by name: "
+            f"the parts {unread} of the observations are pictures or texts; choose one picture, or "
+            f"others by name: "
             f"{where}:{','.join(rest) or 'PART'}"
         )
     return chosen
 
 
 def _is_unread(values: np.ndarray) -> bool:
-    return values.dtype.kind in "SUO" or (values.dtype == np.uint8 and values.ndim > 2)
+    return values.dtype.kind in "SUO" or _is_picture(values)
+
+
+def _is_picture(values: Any) -> bool:
+    return isinstance(values, np.ndarray) and values.dtype == np.uint8 and values.ndim > 2
 
 
 def flat(observations: Any) -> np.ndarray:
-    """Leaves of nested dicts and tuples of arrays [N, ...] side by side, in the order of names."""
+    """Leaves of nested dicts and tuples of arrays [N, ...] side by side, in the order of names.
+
+    Returns:
+      [N, O] float32, or uint8 of pictures: arrays of uint8 with more than one axis beside N.
+    """
     if isinstance(observations, Mapping):
         observations = [observations[name] for name in sorted(observations)]
     if isinstance(observations, (tuple, list)):
         return np.concatenate([flat(part) for part in observations], axis=1)
     array = np.asarray(observations)
-    if array.dtype == np.uint8 and array.ndim > 2:
-        return array
+    if array.dtype == np.uint8 and array.ndim > 2:  # pictures
+        return array.reshape(len(array), -1)
     return array.reshape(len(array), -1).astype(np.float32)

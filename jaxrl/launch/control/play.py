@@ -98,10 +98,11 @@ def environment(loaded: policy.Policy, flags: argparse.Namespace) -> Environment
     if flags.video:
         args["render_mode"] = "rgb_array"
     env = environments.get(name, **args)
-    spaces = env.space._asdict(), json.loads(json.dumps(dict(env.layouts)))
-    if spaces[0] != saved["space"] or (saved["layouts"] and spaces[1] != saved["layouts"]):
+    layouts = json.loads(json.dumps(dict(env.layouts)))
+    fits = env.space == policy.saved_space(saved)
+    if not fits or (saved["layouts"] and layouts != saved["layouts"]):
         raise ValueError(
-            f"env={name!r} has the sizes {spaces[0]} and the policy was trained with "
+            f"env={name!r} has the sizes {env.space._asdict()} and the policy was trained with "
             f"{saved['space']} in env={saved['env']!r}, or their bounds or parts differ; choose an "
             "environment of the same spaces"
         )

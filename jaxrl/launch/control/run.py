@@ -70,6 +70,7 @@ def main(argv: list[str]) -> int:
         settings.check(run.algorithm)
         env = environments.get(run.env, **run.env_args)
         _acts(name, module, env)
+        _sees(name, module, env)
         programs = module.programs(env, run.algorithm)
         _learns(name, programs, run.data)
         directory = Path(run.run_dir or f"runs/control-{name}-{env.name.replace('/', '-')}")
@@ -241,6 +242,13 @@ def _fits(env: Environment, data: Any) -> None:
     discrete = np.ndim(data.actions) == 1
     data_sizes = data.observations.shape[1], None if discrete else data.actions.shape[1]
     env_sizes = env.space.observation, None if env.space.discrete else env.space.action
+    pictures = data.observations.dtype == np.uint8
+    if data_sizes == env_sizes and pictures != bool(env.space.shape):
+        kinds = ("numbers", "pictures of uint8")
+        raise ValueError(
+            f"observations of the data are {kinds[pictures]}, and those of env={env.name!r} are "
+            f"{kinds[not pictures]}; choose the environment that the data are of"
+        )
     if data_sizes != env_sizes:
         sizes = [
             f"{o} observations and {a or 'discrete'} actions" for o, a in (data_sizes, env_sizes)
@@ -267,6 +275,21 @@ def _acts(name: str, module: Any, env: Environment) -> None:
         f"{kinds[env.space.discrete]} ones; choose another algorithm, or an env such as "
         f"{', '.join(env_names)}"
     )
+
+
+def _sees(name: str, module: Any, env: Environment) -> None:
+    """Refuse pictures to an algorithm that has no encoder.
+
+    Raises:
+      ValueError: with the algorithms that have one.
+    """
+    if env.space.shape and not getattr(module, "PICTURES", False):
+        able = [n for n in algorithms.names() if getattr(algorithms.load(n), "PICTURES", False)]
+        raise ValueError(
+            f"algorithm {name!r} reads no pictures, and the observations of env={env.name!r} are "
+            f"pictures {list(env.space.shape)}; choose {', '.join(able)}, or give features with a "
+            "gymnasium.ObservationWrapper"
+        )
 
 
 def _same(directory: Path, name: str, run: Any) -> None:
