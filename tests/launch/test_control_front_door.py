@@ -395,7 +395,8 @@ class Lights(gymnasium.Env):
         return (np.moveaxis(picture, -1, 0) if self.first else picture), {}
 
     def step(self, action):
-        return self.reset()[0], float(action == self.side), True, False, {}
+        reward = float(action == self.side)
+        return self.reset()[0], reward, True, False, {}
 
 
 def lights_log(path, kind, count=400):
@@ -648,6 +649,26 @@ def test_terminals_inside_of_a_trajectory_do_not_end_it(tmp_path):
         data.ends.sum() == 4
         and data.terminals.sum() == 4
         and not (data.ends * data.terminals).any()
+    )
+
+
+@pytest.mark.slow
+def test_the_script_of_the_docs_runs_as_written(tmp_path):
+    """From a log of 60 episodes, most of which fall, to five policies that hold for 1000 steps."""
+    folder = shutil.copytree("docs/control/own_data", tmp_path / "own_data")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), str(folder)])}
+    done = subprocess.run(
+        [sys.executable, "run.py"], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    returns = json.loads(done.stdout.splitlines()[-1])["returns"]
+    assert len(returns) == 5 and np.mean(returns) >= 950
+    with Image.open(folder / "rig.gif") as film:
+        assert film.n_frames > 100
+    exported = module_at(folder / "runs" / "exported" / "policy.py")
+    observation = {"cart": np.zeros(2, np.float32), "pole": np.full(2, 0.02, np.float32)}
+    np.testing.assert_allclose(
+        exported.policy(observation), control.load(folder / "runs" / "rig")(observation), atol=1e-5
     )
 
 
