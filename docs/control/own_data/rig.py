@@ -35,7 +35,7 @@ class Rig(gymnasium.Env):
 
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
         """20 ms of force: a cart of 1 kg, a pole of 0.1 kg and 1 m."""
-        place, speed, angle, rate = self.state
+        _, speed, angle, rate = self.state
         force = 3.0 * float(np.clip(action[0], -3.0, 3.0)) + 0.5 * self.np_random.normal()
         push = (force + 0.05 * rate**2 * np.sin(angle)) / 1.1
         turn = 9.8 * np.sin(angle) - np.cos(angle) * push
