@@ -115,7 +115,7 @@ def follow(
             console.print(
                 f"{programs[point.phase].name} {point.step}  {return_text}", highlight=False
             )
-        if point is not None:
+        if point is not None and np.isfinite(point.returns).all():
             state, host = _pack(point)
             writer.save_now(_total(programs, point), state, host)
             summary = {"return": point.returns.tolist(), "env_steps": point.env_steps}
@@ -185,9 +185,16 @@ def _restore(
     opt_state, rest = saved.state.opt_state
     learner = TrainState(saved.state.params, opt_state, saved.state.step)
     note(f"continuing {directory} after step {step}")
-    none = np.full(run.seeds, np.nan)
     carry = rest._replace(learner=learner)
-    return train.Point(host["phase"], host["step"], host["env_steps"], none, none, {}, carry)
+    returns, costs = _returns(directory, step, run.seeds), np.full(run.seeds, np.nan)
+    return train.Point(host["phase"], host["step"], host["env_steps"], returns, costs, {}, carry)
+
+
+def _returns(directory: Path, step: int, seeds: int) -> np.ndarray:
+    """Of the point of a step [seeds], by the metrics; not-a-number where they do not say."""
+    rows = [row for row in metrics.read(directory) if row["step"] == step]
+    row = rows[-1] if rows else {}
+    return np.array([row.get(f"return/seed{i}", np.nan) for i in range(seeds)])
 
 
 def _total(programs: Sequence[Program], point: train.Point) -> int:
