@@ -240,7 +240,7 @@ def test_a_run_in_gymnasium_continues_exactly(name, env, tmp_path, capsys):
     limit = ["--env-args.horizon", "15"]
     for out in (whole, other):
         assert run(flags_of(name, env, out, *limit), capsys)[0] == 0
-    cut(other, 2)
+    cut(other, 1)
     status, said, error = run(flags_of(name, env, other, *limit), capsys)
     assert status == 0 and "continuing" in said and "fresh episodes" not in error, error
     same_runs(whole, other)
@@ -250,7 +250,7 @@ def test_an_environment_that_does_not_repeat_itself_begins_anew_and_says_so(tmp_
     out, shared = tmp_path / "run", ["--env-args.horizon", "15", "--env-args.shared", "true"]
     given = flags_of("sac", f"{__name__}:gusts", out, *shared)
     assert run(given, capsys)[0] == 0
-    cut(out, 2)
+    cut(out, 1)
     status, _, error = run(given, capsys)
     assert status == 0 and "fresh episodes" in error and "not as it would" in error, error
     assert len(metrics.read(out)) == 5

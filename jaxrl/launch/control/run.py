@@ -146,7 +146,7 @@ def _highest(directory: Path, after: train.Point | None) -> float:
     file = directory / policy.POINTS["best"][-1]
     if after is None or not file.is_file():
         return -math.inf
-    returns = json_file.field(file, "returns")
+    returns = json_file.read(file).get("returns")
     try:
         return _mean(returns)
     except (ValueError, TypeError) as error:
@@ -194,7 +194,7 @@ def _returns(directory: Path, step: int, seeds: int) -> np.ndarray:
     """Of the point of a step [seeds], by the metrics; not-a-number where they do not say."""
     rows = [row for row in metrics.read(directory) if row["step"] == step]
     row = rows[-1] if rows else {}
-    return np.array([row.get(f"return/seed{i}", np.nan) for i in range(seeds)])
+    return np.array([row.get(f"return/seed{i}") for i in range(seeds)], np.float64)
 
 
 def _total(programs: Sequence[Program], point: train.Point) -> int:
