@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ LOSSES = ("jaxrl.losses.control", "jaxrl.losses.value")
 The loop around it, which the tests hold to its results, does not."""
 
 
+@functools.cache
 def code_of(algorithm: str) -> str:
     """Twelve hex digits of the algorithm's files: their docstrings, comments and names aside.
 

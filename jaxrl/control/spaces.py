@@ -231,7 +231,10 @@ def from_environment(form: Layout, actions: Any) -> np.ndarray:
     if form["kind"] == "box":
         flat = array.reshape(len(array), -1)
         if flat.shape[1] != size(form):
-            return flat  # of another environment, which is told where all sizes are compared
+            raise ValueError(
+                f"actions of the data have {flat.shape[1]} numbers, and the environment takes "
+                f"{size(form)}; choose the environment that the data are of"
+            )
         scaled = to_unit_box(flat, form["low"], form["high"])
         if np.abs(scaled).max(initial=0.0) > 1.0 + 1e-4:
             raise ValueError(

@@ -588,7 +588,7 @@ def test_what_cannot_be_is_refused(given, said, tmp_path, capsys):
         ({"observations": lambda x: x * np.inf}, [], "observations holds values that are not"),
         ({"actions": lambda x: x[:-1]}, [], "cut them alike"),
         ({"observations": lambda x: x[:, :2]}, [], "the data have 2 observations"),
-        ({"actions": lambda x: np.hstack([x, x])}, [], "2 actions"),
+        ({"actions": lambda x: np.hstack([x, x])}, [], "2 numbers"),
         ({"actions": lambda x: (x > 0).astype(int)}, ["--env", "gym/CartPole-v1"], "the data have"),
         ({"actions": lambda x: (x > 0) + 5}, ["--env", "gym/CartPole-v1"], "0 to 1"),
         ({}, ["--env", "gym/CartPole-v1"], "environment"),

@@ -25,12 +25,15 @@ def from_columns(columns: Mapping[str, np.ndarray]) -> Transitions:
     """`Transitions` of D4RL's columns; see `d4rl`.
 
     Raises:
-      ValueError: a column that is missing.
+      ValueError: a column that is missing, or of another length.
     """
     columns = {ALIASES.get(name, name): values for name, values in columns.items()}
     missing = [name for name in D4RL[:4] if name not in columns]
     if missing:
         raise ValueError(f"columns {missing} are missing; there are {sorted(columns)}")
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"columns have {lengths} steps; cut them alike")
     terminals = np.asarray(columns["terminals"], bool)
     terminals = terminals.reshape(len(terminals))
     if "ends" in columns:
