@@ -89,8 +89,8 @@ def blank_trail(env: Environment, worlds: int) -> Trail:
     actions = jnp.zeros((worlds, steps), jnp.int32)
     if not env.space.discrete:
         actions = jnp.zeros((worlds, steps, env.space.action), jnp.float32)
-    whole, positive = (jnp.zeros(worlds, kind) for kind in (jnp.int32, jnp.uint32))
-    return Trail(positive, whole, whole, actions, positive)
+    signed, unsigned = (jnp.zeros(worlds, kind) for kind in (jnp.int32, jnp.uint32))
+    return Trail(unsigned, signed, signed, actions, unsigned)
 
 
 def begin(env: Environment, key: jax.Array) -> World:

@@ -184,8 +184,8 @@ def _check(description: Mapping[str, Any]) -> None:
     if min(typed_field(space, "observation", int), typed_field(space, "action", int)) < 1:
         raise ValueError(f"space={space!r:.200}: a size is 1 or more; restore it from a copy")
     shape = typed_field(space, "shape", list)
-    whole = all(type(side) is int and side > 0 for side in shape)
-    if shape and not (len(shape) == 3 and whole and math.prod(shape) == space["observation"]):
+    are_sides = all(type(side) is int and side > 0 for side in shape)
+    if shape and not (len(shape) == 3 and are_sides and math.prod(shape) == space["observation"]):
         raise ValueError(f"space={space!r:.200}: its shape is of another size")
     typed_field(description, "tree", dict, int)
     module = algorithms.load(description["algorithm"])
