@@ -18,6 +18,8 @@ class Space(NamedTuple):
     action: int
     """Dimensions of a continuous action, or the number of choices."""
     discrete: bool = False
+    shape: tuple[int, ...] = ()
+    """H, W, C of pictures, whose observations are flat rows [H W C] of uint8; empty for numbers."""
 
 
 class Step(NamedTuple):
@@ -57,6 +59,38 @@ class World(NamedTuple):
     observation: Any
     clock: jax.Array
     """int32: steps since the reset."""
+
+
+class Trail(NamedTuple):
+    """How unfinished episodes on the host came to where they are, so that they can be played again.
+
+    Leaves lead with [N], or with [seeds, worlds] where a run carries them.
+    """
+
+    seeds: Any
+    """uint32: of the copies of the environment."""
+    episodes: Any
+    """int32: which episode of its copy it is; it was reset with a seed of both."""
+    clock: Any
+    """int32: steps since the reset."""
+    actions: Any
+    """[..., T, A] float32 or [..., T] int32: of the policy, the first `clock` of them."""
+    checksum: Any
+    """uint32: of the observations and rewards so far."""
+
+
+LONGEST_TRAIL = 100_000
+"""Most steps of an episode that a `Trail` keeps."""
+
+
+def blank_trail(env: Environment, worlds: int) -> Trail:
+    """The trail of `worlds` copies before any step, zeros alone."""
+    steps = min(env.horizon, LONGEST_TRAIL)
+    actions = jnp.zeros((worlds, steps), jnp.int32)
+    if not env.space.discrete:
+        actions = jnp.zeros((worlds, steps, env.space.action), jnp.float32)
+    signed, unsigned = (jnp.zeros(worlds, kind) for kind in (jnp.int32, jnp.uint32))
+    return Trail(unsigned, signed, signed, actions, unsigned)
 
 
 def begin(env: Environment, key: jax.Array) -> World:

@@ -6,6 +6,7 @@ the vector and one that puts the steps into the replay buffers; the updates are 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.control import spaces
-from jaxrl.control.environment import Environment
+from jaxrl.control.environment import Environment, Trail, blank_trail
 from jaxrl.control.program import Carry, Program, split
 from jaxrl.control.rollout import Act
 from jaxrl.data.offline.transitions import Transitions
@@ -56,64 +57,124 @@ def environment(name: str, make: Callable[[], Any], horizon: int = 1000) -> Envi
         )
 
     sizes = spaces.space_of(*layouts.values(), repr(name))
-    vector = lambda seeds: Vector(limited, layouts, seeds)  # noqa: E731
-    return Environment(name, sizes, int(limit or horizon), refuse, refuse, vector, layouts)
+    env = Environment(name, sizes, int(limit or horizon), refuse, refuse, layouts=layouts)
+    vector = lambda seeds: Vector(limited, layouts, seeds, blank_trail(env, len(seeds)))  # noqa: E731
+    return env._replace(host=vector)
 
 
 class Vector:
-    """Copies of an environment, stepped together; where an episode ends, a fresh one begins."""
+    """Copies of an environment, stepped together; where an episode ends, a fresh one begins.
+
+    Each episode is reset with a seed that follows from the seed of its copy and its number, so that
+    seeds and actions say where the copies are, see `trail` and `replay`.
+    """
 
     def __init__(
-        self, make: Callable[[], Any], layouts: Mapping[str, spaces.Layout], seeds: Sequence[int]
+        self,
+        make: Callable[[], Any],
+        layouts: Mapping[str, spaces.Layout],
+        seeds: Sequence[int],
+        blank: Trail,
     ) -> None:
-        """Make and reset a copy for each of `seeds`."""
-        import gymnasium
-
-        mode = gymnasium.vector.AutoresetMode.SAME_STEP
-        self._copies = gymnasium.vector.SyncVectorEnv([make] * len(seeds), autoreset_mode=mode)
+        """Make and reset a copy for each of `seeds`; `blank` has a row for each."""
+        self._copies = [make() for _ in seeds]
         self._layouts = layouts
-        seeds = [int(seed) for seed in seeds]
-        self.observations = self._flatten(self._copies.reset(seed=seeds)[0])
+        self._trail = Trail(*(np.array(leaf) for leaf in blank))
+        self._trail.seeds[:] = seeds
+        self.observations = np.stack([self._reset(i) for i in range(len(seeds))])
         """[N, O] float32."""
-        self.clock = np.zeros(len(seeds), np.int32)
-        """[N]: steps since the reset."""
+
+    @property
+    def clock(self) -> np.ndarray:
+        """[N] int32: steps since the reset."""
+        return self._trail.clock.copy()
+
+    @property
+    def trail(self) -> Trail:
+        """How the copies came to where they are; leaves [N, ...], a copy."""
+        return Trail(*(leaf.copy() for leaf in self._trail))
 
     def step(self, actions: np.ndarray) -> tuple[Transitions, np.ndarray]:
         """Take `actions`, [N, A] in [-1, 1] or [N]; the steps [N, ...], and their costs [N]."""
         played = spaces.to_environment(self._layouts["action"], actions)
-        after, rewards, terminals, cut, infos = self._copies.step(played)
-        before, self.observations = self.observations, self._flatten(after)
-        following, ends = self.observations.copy(), terminals | cut
+        following = np.empty_like(self.observations)
+        rewards, terminals, ends, costs = np.zeros((4, len(played)), np.float32)
+        for i, action in enumerate(played):
+            following[i], rewards[i], terminals[i], ends[i], costs[i] = self._step(i, action)
+            if self._trail.clock[i] <= self._trail.actions.shape[1]:
+                self._trail.actions[i, self._trail.clock[i] - 1] = actions[i]
+        before, self.observations = self.observations, following.copy()
         for i in np.flatnonzero(ends):
-            following[i] = self._flatten_one(infos["final_obs"][i])
-        self.clock = np.where(ends, 0, self.clock + 1)
-        flags = [np.asarray(x, np.float32) for x in (rewards, terminals, ends)]
-        steps = Transitions(before, actions, flags[0], following, flags[1], flags[2])
-        costs = np.broadcast_to(np.asarray(infos.get("cost", 0.0), np.float32), rewards.shape)
-        return steps, costs
+            self._trail.episodes[i] += 1
+            self.observations[i] = self._reset(i)
+        return Transitions(before, actions, rewards, following, terminals, ends), costs
+
+    def replay(self, trail: Trail) -> bool:
+        """Play the unfinished episodes of `trail`, leaves [N, ...] of as many copies, once more.
+
+        Returns:
+          Whether every observation and reward was what it had been. If not, these copies are not
+          to be used.
+        """
+        if int(np.max(trail.clock)) > trail.actions.shape[1]:
+            return False
+        for i in range(len(self._copies)):
+            self._trail.seeds[i], self._trail.episodes[i] = trail.seeds[i], trail.episodes[i]
+            self._trail.actions[i] = trail.actions[i]
+            self.observations[i] = self._reset(i)
+            steps = int(trail.clock[i])
+            played = spaces.to_environment(self._layouts["action"], trail.actions[i, :steps])
+            for action in played:
+                self.observations[i], _, _, over, _ = self._step(i, action)
+                if over:
+                    return False
+            if self._trail.checksum[i] != trail.checksum[i]:
+                return False
+        return True
 
     def render(self) -> np.ndarray:
         """A picture [H, W, 3] uint8 of the first copy."""
-        return np.asarray(self._copies.envs[0].render())
+        return np.asarray(self._copies[0].render())
 
     def close(self) -> None:
         """Close the copies."""
-        self._copies.close()
+        for copy in self._copies:
+            copy.close()
 
-    def _flatten(self, observations: Any) -> np.ndarray:
-        return spaces.flatten(self._layouts["observation"], observations)
+    def _reset(self, i: int) -> np.ndarray:
+        """Begin the episode of copy `i` that its row of the trail names; what is seen [O]."""
+        seed, episode = int(self._trail.seeds[i]), int(self._trail.episodes[i])
+        observation, _ = self._copies[i].reset(seed=hash_seed(seed, episode) if episode else seed)
+        flat = self._flatten(observation)
+        self._trail.clock[i] = 0
+        self._trail.checksum[i] = zlib.crc32(flat)
+        return flat
 
-    def _flatten_one(self, observation: Any) -> np.ndarray:
-        return self._flatten(jax.tree.map(lambda x: np.asarray(x)[None], observation))[0]
+    def _step(self, i: int, action: Any) -> tuple[np.ndarray, float, bool, bool, float]:
+        """Play `action` in copy `i`: what is seen [O], reward, terminal, end and cost."""
+        observation, reward, terminal, cut, info = self._copies[i].step(action)
+        flat, reward = self._flatten(observation), np.float32(reward)
+        self._trail.clock[i] += 1
+        checksum = zlib.crc32(flat, int(self._trail.checksum[i]))
+        self._trail.checksum[i] = zlib.crc32(reward, checksum)
+        over = bool(terminal) or bool(cut)
+        return flat, float(reward), bool(terminal), over, float(info.get("cost", 0.0))
+
+    def _flatten(self, observation: Any) -> np.ndarray:
+        form = self._layouts["observation"]
+        if form["kind"] == "box":  # most environments, and this is the inner loop
+            return np.asarray(observation, np.float32).ravel()
+        return spaces.flatten(form, spaces.as_batch(form, observation))[0]
 
 
 def advance(
-    program: Program, env: Environment, seeds: Sequence[int]
+    program: Program, env: Environment, seeds: Sequence[int], note: Callable[[str], None]
 ) -> Callable[[Carry, Any, int], tuple[Carry, Any]]:
     """carries, data, length -> the carries after as many steps of `program`, and mean metrics.
 
     The worlds live as long as the function; the first call after the start of a phase takes the
-    steps that precede its first update, and a run that continues plays fresh episodes.
+    steps that precede its first update. In a run that continues the unfinished episodes are played
+    once more, see `Trail`; where they come out otherwise, `note` is told so and fresh ones begin.
     """
     parts = program.play
     worlds, count = parts.worlds, len(seeds)
@@ -136,12 +197,24 @@ def advance(
             carry = (again if t else fresh)(carry, clock, rows)
         return carry
 
+    def enter(trail: Trail, steps: int) -> Vector:
+        """The worlds of a run after `steps` steps."""
+        numbers = [hash_seed(seed, w, steps, 0) for seed in seeds for w in range(worlds)]
+        vector = env.host(numbers)
+        if not steps or vector.replay(_rows(trail)):
+            return vector
+        vector.close()
+        note(
+            f"env={env.name!r} does not repeat an episode from its seed and its actions, so the "
+            "run continues with fresh episodes, and not as it would have gone on"
+        )
+        return env.host(numbers)
+
     def run(carry: Carry, data: Any, length: int) -> tuple[Carry, Any]:
+        trail, carry = carry.world, carry._replace(world=())
         begins = not vectors and bool(np.all(np.asarray(carry.replay.count) == 0))
         if not vectors:
-            steps = int(np.max(np.asarray(carry.replay.count)))
-            numbers = [hash_seed(seed, w, steps, 0) for seed in seeds for w in range(worlds)]
-            vectors.append(env.host(numbers))
+            vectors.append(enter(trail, int(np.max(np.asarray(carry.replay.count)))))
         totals = None
         if begins and parts.warmup:
             key, moving, _ = keys_of(carry)
@@ -151,9 +224,17 @@ def advance(
             carry = move(policies[1], carry._replace(key=key), moving, parts.segment)
             carry, metrics = learn(carry, learning, data)
             totals = metrics if totals is None else jax.tree.map(jnp.add, totals, metrics)
-        return carry, jax.tree.map(lambda x: x / length, totals)
+        trail = Trail(
+            *(jnp.array(x.reshape(count, worlds, *x.shape[1:])) for x in vectors[0].trail)
+        )
+        return carry._replace(world=trail), jax.tree.map(lambda x: x / length, totals)
 
     return run
+
+
+def _rows(trail: Trail) -> Trail:
+    """A trail [seeds, worlds, ...] as a `Vector` has it, [N, ...]."""
+    return Trail(*(np.asarray(x).reshape(-1, *x.shape[2:]) for x in trail))
 
 
 def hash_seed(*numbers: int) -> int:

@@ -37,17 +37,20 @@ REDUCTIONS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min", "re
               "reduce_or": "any"}  # fmt: skip
 
 
-def write(function: Callable[[jax.Array], jax.Array], size: int) -> tuple[str, list[np.ndarray]]:
+def write(
+    function: Callable[[jax.Array], jax.Array], size: int, dtype: Any = np.float32
+) -> tuple[str, list[np.ndarray]]:
     """Source of `act(observation, c)` in NumPy, and the arrays that it reads as `c[0]`, `c[1]`, ...
 
     Args:
-      function: an observation [size] float32 -> an action.
+      function: an observation [size] -> an action.
       size: O.
+      dtype: of the observation.
 
     Raises:
       ValueError: an operation that is not translated.
     """
-    closed = jax.make_jaxpr(function)(jnp.zeros(size))
+    closed = jax.make_jaxpr(function)(jnp.zeros(size, dtype))
     constants: list[np.ndarray] = []
     lines: list[str] = []
     names = {var: "x" for var in closed.jaxpr.invars}
@@ -165,6 +168,17 @@ def _takes_rows(equation: Any) -> bool:
     )
 
 
+def _is_plain(params: dict[str, Any]) -> bool:
+    """Whether a convolution is of [N, H, W, C] with [i, j, C, O], without padding or groups."""
+    numbers = params["dimension_numbers"]
+    return (
+        tuple(numbers) == ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
+        and not any(side for pair in params["padding"] for side in pair)
+        and {*params["lhs_dilation"], *params["rhs_dilation"]} == {1}
+        and params["feature_group_count"] == params["batch_group_count"] == 1
+    )
+
+
 def _expression(name: str, equation: Any, arguments: list[str]) -> str:
     """An equation in NumPy.
 
@@ -222,6 +236,13 @@ def _expression(name: str, equation: Any, arguments: list[str]) -> str:
                 if n not in ((*left_batch, *left), (*right_batch, *right))[k]]  # fmt: skip
         pattern = f"{''.join(sides[0])},{''.join(sides[1])}->{''.join(lead + rest)}"
         return f"np.einsum({pattern!r}, {arguments[0]}, {arguments[1]})"
+    if name == "conv_general_dilated" and _is_plain(params):
+        rows, columns = params["window_strides"]
+        kernel = equation.invars[1].aval.shape[:2]
+        windows = f"np.lib.stride_tricks.sliding_window_view({first}, {tuple(kernel)}, axis=(1, 2))"
+        return (
+            f"np.einsum('nhwcij,ijco->nhwo', {windows}[:, ::{rows}, ::{columns}], {arguments[1]})"
+        )
     raise ValueError(
         f"this policy has the operation {name!r}, which is not written in NumPy; use "
         "policy.stablehlo, or jaxrl.control.load"

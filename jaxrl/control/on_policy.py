@@ -94,8 +94,16 @@ def rounds(algorithm: Algorithm, env: Environment, annotate: Annotate, config: A
       annotate: see `Annotate`.
       config: with `steps`, `worlds`, `segment`, `epochs`, `minibatches`, `discount`,
         `normalise_observations` and `normalise_rewards`.
+
+    Raises:
+      ValueError: pictures whose moments would be needed.
     """
     count = config.worlds * config.segment
+    if config.normalise_observations and env.space.shape:
+        raise ValueError(
+            f"observations of env={env.name!r} are pictures, which are not standardised by their "
+            "moments; choose --algorithm.no-normalise-observations"
+        )
 
     def start(key: jax.Array, learner: TrainState, data: Any, example: Transitions) -> Carry:
         return Carry(learner, key, replay=replay.empty(example, count))

@@ -1,7 +1,8 @@
 """A trained policy as a thing of its own: loaded without its data, its environment or a command.
 
 A control run keeps two files for it: `policy.json`, with the algorithm, its settings, the sizes and
-the layouts of the environment, and `policy.npz`, with the parameters of every seed.
+the layouts of the environment, and `policy.npz`, with the parameters of every seed. These are of
+the point that it last came to; `best.json` and `best.npz` are of its best point.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ import numpy as np
 from jaxrl import json_file
 from jaxrl.control import algorithms, settings, spaces
 from jaxrl.control.environment import Environment, Space
+from jaxrl.control.program import blank_step
 from jaxrl.printable import printable
 
-NAMES = ("policy.json", "policy.npz")
+POINTS = {"last": ("policy.npz", "policy.json"), "best": ("best.npz", "best.json")}
+"""The files of a policy by the point that it is of, in the order in which they are written."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,18 +96,22 @@ class Policy:
         return actions[0] if single else actions
 
 
-def load(run: str | Path, seed: int = 0) -> Policy:
-    """The policy of a control run: of the point that it last came to.
+def load(run: str | Path, seed: int = 0, point: str = "last") -> Policy:
+    """The policy of a control run: of the point that it last came to, or of its best.
 
     Args:
       run: its directory.
       seed: which of its seeds.
+      point: `last`, or `best`: the one whose evaluation had the highest mean return over all seeds,
+        the first of equals. As it was chosen by that return, judge it by episodes of its own.
 
     Raises:
       FileNotFoundError: no control run, or one that has come to no point yet.
-      ValueError: no such seed.
+      ValueError: no such seed or point.
     """
-    description_path, params_path = (Path(run) / name for name in NAMES)
+    if point not in POINTS:
+        raise ValueError(f"point={point!r}: choose one of {', '.join(POINTS)}")
+    params_path, description_path = (Path(run) / name for name in POINTS[point])
     for path in (description_path, params_path):
         if not path.exists():
             raise FileNotFoundError(
@@ -171,20 +178,24 @@ def _check(description: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}={description[name]!r}; restore it from a copy")
     for name in ("config", "env_args", "space", "layouts"):
         typed_field(description, name, dict)
-    space = description["space"]
+    space = {"shape": []} | description["space"]  # older ones have no pictures
     if space.keys() != set(Space._fields) or not isinstance(space["discrete"], bool):
         raise ValueError(f"space={space!r:.200} has other fields; restore it from a copy")
     if min(typed_field(space, "observation", int), typed_field(space, "action", int)) < 1:
         raise ValueError(f"space={space!r:.200}: a size is 1 or more; restore it from a copy")
+    shape = typed_field(space, "shape", list)
+    are_sides = all(type(side) is int and side > 0 for side in shape)
+    if shape and not (len(shape) == 3 and are_sides and math.prod(shape) == space["observation"]):
+        raise ValueError(f"space={space!r:.200}: its shape is of another size")
     typed_field(description, "tree", dict, int)
     module = algorithms.load(description["algorithm"])
     config = rebuilt(module.config(), description["config"])
     settings.check(config)
     layouts = description["layouts"]
     try:
-        if layouts and spaces.space_of(layouts["observation"], layouts["action"], "") != Space(
-            **space
-        ):
+        if layouts and spaces.space_of(
+            layouts["observation"], layouts["action"], ""
+        ) != saved_space(description):
             raise ValueError("the layouts are of other sizes")
         phases = len(module.programs(stand_in(description), config))
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
@@ -204,22 +215,23 @@ def _check_fit(description: Mapping[str, Any], params: Any) -> None:
     """Trace the policy once, which fails where the parameters are of another one."""
     env = stand_in(description)
     algorithm = _algorithm(description, env)
-    size = algorithm.observe(env).space.observation
-    key, observation = jax.random.PRNGKey(0), jax.ShapeDtypeStruct((size,), jnp.float32)
+    observation = blank_step(algorithm.observe(env).space).observations
+    key = jax.random.PRNGKey(0)
     jax.eval_shape(algorithm.best, key, params, observation)
 
 
-def save(run: Path, description: Mapping[str, Any], params: Any) -> None:
+def save(run: Path, description: Mapping[str, Any], params: Any, point: str = "last") -> None:
     """Write the two files of a policy, one after the other and each at once.
 
     Args:
       run: the run directory.
       description: `algorithm`, `config`, `phase`, `env`, `horizon`, `space`, `layouts`, `seeds`.
       params: leaves [seeds, ...].
+      point: see `load`.
     """
     leaves: list[np.ndarray] = []
     tree = _packed(jax.device_get(params), leaves)
-    for name in NAMES:
+    for name in POINTS[point]:
         temporary = run / f".{name}.part"
         if name.endswith(".json"):
             text = json.dumps({**description, "tree": tree}, indent=1)
@@ -236,8 +248,14 @@ def stand_in(description: Mapping[str, Any]) -> Environment:
     def refuse(*args: Any) -> Any:
         raise ValueError("a loaded policy has no environment to play in; make one")
 
-    space = Space(**description["space"])
+    space = saved_space(description)
     return Environment(description["env"], space, description["horizon"], refuse, refuse)
+
+
+def saved_space(description: Mapping[str, Any]) -> Space:
+    """The sizes that a description has."""
+    space = {"shape": ()} | description["space"]
+    return Space(**space | {"shape": tuple(space["shape"])})
 
 
 def rebuilt(default: Any, values: Mapping[str, Any]) -> Any:

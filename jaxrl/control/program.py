@@ -11,7 +11,14 @@ import jax.numpy as jnp
 from jaxrl.control import replay
 from jaxrl.control.algorithm import Algorithm, Metrics
 from jaxrl.control.batches import Batch, with_own_terminals
-from jaxrl.control.environment import Environment, Space, begin, play, random_action
+from jaxrl.control.environment import (
+    Environment,
+    Space,
+    begin,
+    blank_trail,
+    play,
+    random_action,
+)
 from jaxrl.control.rollout import Act, play_all
 from jaxrl.data.offline.transitions import Transitions
 from jaxrl.types import TrainState
@@ -23,6 +30,7 @@ class Carry(NamedTuple):
     learner: TrainState
     key: jax.Array
     world: Any = ()
+    """The unfinished episodes: a `World` in JAX, a `Trail` on the host."""
     replay: Any = ()
 
 
@@ -243,7 +251,8 @@ def playing(
     def init(key: jax.Array, learner: TrainState, data: Any) -> Carry:
         key, start, warming = jax.random.split(key, 3)
         if env.host is not None:
-            return parts.begin(key, learner, data, blank_step(env.space))
+            carry = parts.begin(key, learner, data, blank_step(env.space))
+            return carry._replace(world=blank_trail(env, worlds))
         world = jax.vmap(lambda k: begin(env, k))(jax.random.split(start, worlds))
         example_step = lambda k: play(env, k, begin(env, k), random_action(k, env.space))[1]  # noqa: E731
         carry = parts.begin(key, learner, data, jax.eval_shape(example_step, start))
@@ -265,7 +274,8 @@ def blank_step(space: Space) -> Transitions:
     """The shapes of one step in an environment of these sizes."""
     form = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float32)  # noqa: E731
     action = jax.ShapeDtypeStruct((), jnp.int32) if space.discrete else form(space.action)
-    observation = form(space.observation)
+    kind = jnp.uint8 if space.shape else jnp.float32
+    observation = jax.ShapeDtypeStruct((space.observation,), kind)
     return Transitions(observation, action, form(), observation, form(), form())
 
 

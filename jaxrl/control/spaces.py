@@ -1,7 +1,8 @@
 """Spaces of Gymnasium as plain values: what a policy sees of them, and the actions it gives back.
 
 A layout is JSON: `{"kind": "box", "shape", "low", "high"}`, `{"kind": "discrete", "n", "start"}`,
-`{"kind": "multi", "n": [...], "one_hot"}`, `{"kind": "dict", "parts": {name: layout}}` or
+`{"kind": "multi", "n": [...], "one_hot"}`, `{"kind": "picture", "shape", "channels"}` of uint8,
+`{"kind": "dict", "parts": {name: layout}}` or
 `{"kind": "tuple", "parts": [layout, ...]}`. A run keeps the layouts of its environment, so that
 its policy can be played without one. Observations are flattened to [O] float32, numbers as
 one-hot vectors and parts of a dict in the order of their names; actions of a box are scaled to
@@ -10,13 +11,16 @@ one-hot vectors and parts of a dict in the order of their names; actions of a bo
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from jaxrl.control.environment import Space
+from jaxrl.data.offline import columns
 from jaxrl.data.offline.transitions import from_unit_box, to_unit_box
 
 Layout = dict[str, Any]
@@ -37,10 +41,7 @@ def layout(space: Any, where: str) -> Layout:
     kind = type(space).__name__
     if kind == "Box":
         if space.dtype == np.uint8 and len(space.shape) >= 2:
-            raise ValueError(
-                f"{where} are pictures {space}, which no network here reads; give features with a "
-                "gymnasium.ObservationWrapper"
-            )
+            return _picture(space.shape, where)
         low, high = (np.asarray(x, np.float64).ravel().tolist() for x in (space.low, space.high))
         finite = [x if math.isfinite(x) else None for x in (*low, *high)]
         size = len(low)
@@ -52,6 +53,14 @@ def layout(space: Any, where: str) -> Layout:
         return {"kind": "multi", "n": np.asarray(space.nvec).ravel().tolist(), "one_hot": True}
     if kind == "MultiBinary":
         return {"kind": "multi", "n": [2] * int(np.prod(space.shape)), "one_hot": False}
+    if kind in ("Dict", "Tuple"):
+        parts = space.spaces.values() if kind == "Dict" else space.spaces
+        if any(layout(part, where)["kind"] == "picture" for part in parts):
+            raise ValueError(
+                f"{where} hold pictures beside other parts, which no network here reads; keep one "
+                "of them with gymnasium.wrappers.FilterObservation and FlattenObservation, or a "
+                "wrapper of your own"
+            )
     if kind == "Dict":
         parts = {name: layout(space.spaces[name], where) for name in sorted(space.spaces)}
         return {"kind": "dict", "parts": parts}
@@ -63,9 +72,28 @@ def layout(space: Any, where: str) -> Layout:
     )
 
 
+def _picture(shape: tuple[int, ...], where: str) -> Layout:
+    """The layout of pictures, whose channels are the shorter one of the first and the last axis."""
+    if len(shape) > 3:
+        raise ValueError(
+            f"{where} are pictures {list(shape)}, of more than three axes; make them grey with "
+            "gymnasium.wrappers.GrayscaleObservation, or stack them along their channels"
+        )
+    first = len(shape) == 3 and shape[0] < shape[2]
+    return {"kind": "picture", "shape": list(shape), "channels": "first" if first else "last"}
+
+
+def picture_shape(form: Layout) -> tuple[int, ...]:
+    """H, W, C of pictures of this layout; empty for others."""
+    if form["kind"] != "picture":
+        return ()
+    shape = (*form["shape"], 1)[:3]
+    return (*shape[1:], shape[0]) if form["channels"] == "first" else shape
+
+
 def size(form: Layout) -> int:
     """O, numbers of an observation of this layout."""
-    if form["kind"] == "box":
+    if form["kind"] in ("box", "picture"):
         return math.prod(form["shape"])
     if form["kind"] == "discrete":
         return form["n"]
@@ -76,7 +104,12 @@ def size(form: Layout) -> int:
 
 
 def flatten(form: Layout, observations: Any) -> np.ndarray:
-    """Observations of a layout, a batch of N, as [N, O] float32."""
+    """Observations of a layout, a batch of N, as [N, O] float32, or uint8 of pictures."""
+    if form["kind"] == "picture":
+        pictures = np.asarray(observations, np.uint8)
+        if form["channels"] == "first":
+            pictures = np.moveaxis(pictures, 1, -1)
+        return pictures.reshape(len(pictures), -1)
     if form["kind"] == "box":
         array = np.asarray(observations, np.float32)
         return array.reshape(len(array), -1)
@@ -96,12 +129,45 @@ def flatten(form: Layout, observations: Any) -> np.ndarray:
     return np.concatenate(parts, axis=1)
 
 
+def flatten_file(form: Layout, observations: Any) -> np.ndarray:
+    """Observations of a file as `flatten` gives them: as the environment has them, or flat already.
+
+    Args:
+      form: of the environment.
+      observations: an array [N, ...], or a dict or tuple of such, whose parts stand side by side
+        where those of the environment do not have names.
+
+    Returns:
+      [N, O] float32, uint8 of pictures; of another size than O where the file has neither.
+
+    Raises:
+      ValueError: parts that the environment has and the file has not.
+    """
+    if isinstance(observations, Mapping) and form["kind"] == "dict":
+        missing = sorted(form["parts"].keys() - observations.keys())
+        if missing:
+            raise ValueError(
+                f"observations of the data have the parts {sorted(observations)}, and the "
+                f"environment also has {missing}; choose the environment that the data are of"
+            )
+        return flatten(form, observations)
+    if isinstance(observations, (tuple, list)) and form["kind"] == "tuple":
+        return flatten(form, observations)
+    if form["kind"] == "picture" and np.shape(observations)[1:] == tuple(form["shape"]):
+        return flatten(form, observations)
+    flat = columns.flat(observations)
+    numbers = {"discrete": 1, "multi": len(form.get("n", ())) if form["kind"] == "multi" else 0}
+    if flat.shape[1] == numbers.get(form["kind"], 0) != size(form):
+        return flatten(form, flat.astype(np.int64))
+    return flat
+
+
 def extra_axes(form: Layout, observation: Any) -> int:
     """Leading axes of an observation of this layout: 0 for one, 1 for a batch."""
     if form["kind"] in ("dict", "tuple"):
         name = min(form["parts"]) if form["kind"] == "dict" else 0
         return extra_axes(form["parts"][name], observation[name])
-    rank = {"box": len(form.get("shape", ())), "discrete": 0, "multi": 1}[form["kind"]]
+    rank = {"discrete": 0, "multi": 1}.get(form["kind"], len(form.get("shape", ())))
     return np.ndim(observation) - rank
 
 
@@ -120,9 +186,9 @@ def space_of(observation: Layout, action: Layout, where: str) -> Space:
     Raises:
       ValueError: actions without finite bounds, a dict of actions, or too many combinations.
     """
-    sizes = size(observation)
+    sizes, shape = size(observation), picture_shape(observation)
     if action["kind"] == "discrete":
-        return Space(sizes, action["n"], discrete=True)
+        return Space(sizes, action["n"], discrete=True, shape=shape)
     if action["kind"] == "multi":
         count = math.prod(action["n"])
         if count > COMBINATIONS:
@@ -130,7 +196,7 @@ def space_of(observation: Layout, action: Layout, where: str) -> Space:
                 f"the actions of {where} have {count} combinations, and at most {COMBINATIONS} are "
                 "played as one choice; wrap it to fewer"
             )
-        return Space(sizes, count, discrete=True)
+        return Space(sizes, count, discrete=True, shape=shape)
     if action["kind"] != "box":
         raise ValueError(
             f"the actions of {where} are a {action['kind']}; wrap it "
@@ -141,7 +207,7 @@ def space_of(observation: Layout, action: Layout, where: str) -> Space:
             f"the actions of {where} are without bounds; give finite ones with "
             "gymnasium.wrappers.RescaleAction or a wrapper of your own"
         )
-    return Space(sizes, size(action))
+    return Space(sizes, size(action), shape=shape)
 
 
 def to_environment(form: Layout, actions: np.ndarray) -> np.ndarray:
@@ -163,7 +229,20 @@ def from_environment(form: Layout, actions: Any) -> np.ndarray:
     """
     array = np.asarray(actions)
     if form["kind"] == "box":
-        return to_unit_box(array.reshape(len(array), -1), form["low"], form["high"])
+        flat = array.reshape(len(array), -1)
+        if flat.shape[1] != size(form):
+            raise ValueError(
+                f"actions of the data have {flat.shape[1]} numbers, and the environment takes "
+                f"{size(form)}; choose the environment that the data are of"
+            )
+        scaled = to_unit_box(flat, form["low"], form["high"])
+        if np.abs(scaled).max(initial=0.0) > 1.0 + 1e-4:
+            raise ValueError(
+                f"actions of the data reach {flat.min():.4g} to {flat.max():.4g}, and the "
+                f"environment has {min(form['low']):.4g} to {max(form['high']):.4g}; choose the "
+                "environment that the data are of, or clip them"
+            )
+        return scaled
     if form["kind"] == "discrete":
         numbers = array.reshape(len(array)).astype(np.int64) - form["start"]
         limit = form["n"]
@@ -179,3 +258,13 @@ def from_environment(form: Layout, actions: Any) -> np.ndarray:
             f"has 0 to {limit - 1}; choose the environment that the data are of"
         )
     return numbers.astype(np.int32)
+
+
+def of_files(layouts: Mapping[str, Layout]) -> tuple[Any, Any]:
+    """What `readers.read` needs of an environment, (convert, flatten); None without layouts."""
+    if not layouts:
+        return None, None
+    return (
+        functools.partial(from_environment, layouts["action"]),
+        functools.partial(flatten_file, layouts["observation"]),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -43,6 +44,7 @@ def train(
     points: int = 10,
     episodes: int = 16,
     after: Point | None = None,
+    note: Callable[[str], None] = warnings.warn,
 ) -> Iterator[Point]:
     """Run the phases one after the other, and evaluate the policy at evenly spaced points.
 
@@ -59,6 +61,7 @@ def train(
       points: of each phase, beside one before its first step.
       episodes: that each seed plays at a point.
       after: continue after this point of the same run.
+      note: told where a run continues otherwise than it would have gone on.
 
     Yields:
       The points in order.
@@ -76,7 +79,7 @@ def train(
                 advance = _advance(program, mesh)
                 measure = _evaluation(program, env, episodes, mesh)
             else:
-                advance, measure = _on_host(program, env, seeds, episodes, mesh)
+                advance, measure = _on_host(program, env, seeds, episodes, mesh, note)
             at = after.step if after is not None and phase == after.phase else 0
             if not at:
                 carry = _start(program, mesh, phase_keys, carry, prepared)
@@ -191,7 +194,12 @@ def _evaluation(
 
 
 def _on_host(
-    program: Program, env: Environment, seeds: Sequence[int], episodes: int, mesh: Mesh | None
+    program: Program,
+    env: Environment,
+    seeds: Sequence[int],
+    episodes: int,
+    mesh: Mesh | None,
+    note: Callable[[str], None],
 ) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
     """What `_advance` and `_evaluation` give, for an environment on the host.
 
@@ -205,7 +213,7 @@ def _on_host(
         )
     advance = _advance(program, mesh)
     if program.play is not None:
-        advance = host.advance(program, env, seeds)
+        advance = host.advance(program, env, seeds, note)
     return advance, host.evaluation(program.algorithm.best, env, seeds, episodes)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from jaxrl import control
+from jaxrl.control import spaces as control_spaces
 from jaxrl.data.offline import corrupt, readers, statistics, transitions
 from jaxrl.data.offline.transitions import Transitions
 
@@ -44,6 +49,18 @@ def test_the_best_are_whole_trajectories_none_of_which_is_below_one_left_out(len
     assert not left or max(left) <= kept_returns.min() + 1e-6
     starts = {int(data.observations[e.start, 0]) for e in transitions.episodes(data)}
     assert {int(kept.observations[e.start, 0]) for e in transitions.episodes(kept)} <= starts
+
+
+def test_data_are_paid_anew():
+    data = rows([2, 3])
+    paid = control.relabel(data, lambda here, actions, after: after[:, 0] - 2 * actions[:, 1])
+    np.testing.assert_allclose(paid.rewards, np.arange(1, 6) - 2 * data.actions[:, 1], rtol=1e-6)
+    for name in set(data._fields) - {"rewards", "extra"}:
+        np.testing.assert_array_equal(getattr(paid, name), getattr(data, name))
+    with pytest.raises(ValueError, match=r"gave \[5, 2\] numbers for 5 steps"):
+        control.relabel(data, lambda here, actions, after: here)
+    with pytest.raises(ValueError, match="rewards holds values that are not finite"):
+        control.relabel(data, lambda here, actions, after: np.full(5, np.nan))
 
 
 def test_a_mix_has_the_shares_asked_for():
@@ -135,6 +152,278 @@ def test_minari_and_rlds_episodes():
     assert rlds.terminals.tolist() == [0, 0, 1]
 
 
+LOG = (
+    # of each trajectory: states, actions, whether its last step ended it
+    (np.arange(4.0), [-2.0, 1.0, 2.0], True),
+    (10.0 + np.arange(5.0), [0.0, 0.5, -1.0, 2.0], False),
+)
+"""Two trajectories of an environment whose actions reach 2."""
+
+
+def logged(name):
+    """A column of all steps of `LOG`; the observations are parts `place` [N, 2] and `door` [N]."""
+    parts = []
+    for states, actions, over in LOG:
+        last = np.arange(len(actions)) == len(actions) - 1
+        here = states[1:] if name == "next" else states[:-1]
+        seen = {"place": np.stack([here, -here], 1), "door": here.astype(np.int64) % 3}
+        column = {
+            "observations": seen, "next": seen, "actions": np.array(actions, np.float32)[:, None],
+            "rewards": np.array(actions, np.float32) ** 2, "terminals": last & over,
+            "timeouts": last & (not over), "ends": last,
+        }[name]  # fmt: skip
+        parts.append(column)
+    if isinstance(parts[0], dict):
+        return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    return np.concatenate(parts)
+
+
+COLUMNS = ("observations", "actions", "rewards", "terminals", "timeouts")
+
+
+def as_hdf5(folder, next_ones=False):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(folder / "own.hdf5", "w") as file:
+        for name in COLUMNS[1:]:
+            file[name] = logged(name)
+        for name in ("observations", *(["next_observations"] if next_ones else [])):
+            for part, values in logged("next" if "next" in name else name).items():
+                file[f"{name}/{part}"] = values
+    return str(folder / "own.hdf5")
+
+
+def as_hdf5_with_next_ones(folder):
+    return as_hdf5(folder, next_ones=True)
+
+
+def as_npz(folder):
+    seen = logged("observations")
+    flat = np.concatenate([seen["door"][:, None], seen["place"]], axis=1)
+    columns = {name: logged(name) for name in COLUMNS[1:]}
+    np.savez(folder / "own.npz", observations=flat, **columns)
+    return str(folder / "own.npz")
+
+
+def as_robomimic(folder, next_ones=True):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(folder / "demos.hdf5", "w") as file:
+        for i, (states, actions, over) in enumerate(LOG):
+            demo, last = file.create_group(f"data/demo_{9 + i}"), len(actions) - 1
+            demo["actions"] = np.array(actions)[:, None]
+            demo["rewards"] = np.array(actions) ** 2
+            demo["dones"] = (np.arange(len(actions)) == last) * int(over)
+            for name, seen in (("obs", states[:-1]), ("next_obs", states[1:])):
+                if next_ones or name == "obs":
+                    demo[f"{name}/place"] = np.stack([seen, -seen], 1)
+                    demo[f"{name}/door"] = seen.astype(int) % 3
+                    demo[f"{name}/camera"] = np.zeros((len(seen), 4, 4, 3), np.uint8)
+    return f"robomimic:{folder / 'demos.hdf5'}:place,door"
+
+
+def as_robomimic_without_next_ones(folder):
+    return as_robomimic(folder, next_ones=False)
+
+
+def as_lerobot(folder, version="v3.0"):
+    """Every frame of version 3 in one file, of version 2 in a file for each episode."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    features = {
+        "observation.state": {"dtype": "float32", "shape": [2]},
+        "observation.door": {"dtype": "int64", "shape": [1]},
+        "observation.images.top": {"dtype": "video", "shape": [3, 4, 4]},
+    }
+    plain = ("action", "next.reward", "next.done", "next.success", "episode_index", "frame_index")
+    features |= {name: {"dtype": "float32", "shape": [1]} for name in plain}
+    (folder / "meta").mkdir()
+    info = {"codebase_version": version, "features": features}
+    (folder / "meta" / "info.json").write_text(json.dumps(info))
+    tables = []
+    for i, (states, actions, over) in enumerate(LOG):
+        last = np.arange(len(actions)) == len(actions) - 1
+        here = states[:-1].astype(np.float32)
+        frames = {
+            "observation.state": np.stack([here, -here], 1).tolist(),
+            "observation.door": here.astype(np.int64) % 3,
+            "action": [[action] for action in actions],
+            "next.reward": np.array(actions, np.float32) ** 2,
+            "next.done": last,
+            "next.success": last & over,
+            "episode_index": np.full(len(actions), i),
+            "frame_index": np.arange(len(actions)),
+        }
+        tables.append(pyarrow.table(frames))
+    data = folder / "data" / "chunk-000"
+    data.mkdir(parents=True)
+    if version == "v3.0":
+        parquet.write_table(pyarrow.concat_tables(tables[::-1]), data / "file-000.parquet")
+    else:
+        for i, table in enumerate(tables):
+            parquet.write_table(table, data / f"episode_{i:06d}.parquet")
+    return f"lerobot:{folder}:observation.door,observation.state"
+
+
+def as_lerobot_of_version_2(folder):
+    return as_lerobot(folder, "v2.1")
+
+
+def as_minari(folder, monkeypatch):
+    minari, gymnasium = pytest.importorskip("minari"), pytest.importorskip("gymnasium")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
+    buffers = []
+    for i, (states, actions, over) in enumerate(LOG):
+        last = np.arange(len(actions)) == len(actions) - 1
+        seen = {"place": np.stack([states, -states], 1).astype(np.float32)}
+        seen |= {"door": states.astype(np.int64) % 3}
+        buffers.append(
+            minari.data_collector.EpisodeBuffer(
+                id=i, observations={name: list(x) for name, x in seen.items()},
+                actions=[np.array([a], np.float32) for a in actions],
+                rewards=[a**2 for a in actions], terminations=list(last & over),
+                truncations=list(last & (not over)), infos={},
+            )
+        )  # fmt: skip
+    spaces = gymnasium.spaces
+    parts = {"place": spaces.Box(-99, 99, (2,)), "door": spaces.Discrete(3)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        minari.create_dataset_from_buffers(
+            dataset_id="own/log-v0", buffer=buffers, observation_space=spaces.Dict(parts),
+            action_space=spaces.Box(-2.0, 2.0, (1,)),
+        )  # fmt: skip
+    return "minari:own/log-v0"
+
+
+def as_rlds(folder):
+    import tensorflow_datasets as tfds
+
+    f, steps = tfds.features, []
+    for states, actions, over in LOG:
+        rows = zip(states, [*actions, 0.0], strict=True)
+        steps.append(
+            [
+                {
+                    "observation": {"place": np.float32([x, -x]), "door": int(x) % 3, "note": "hm"},
+                    "action": np.float32([action]), "reward": np.float32(action**2),
+                    "is_terminal": over and x == states[-1],
+                }
+                for x, action in rows
+            ]
+        )  # fmt: skip
+
+    class Log(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            seen = {"place": f.Tensor(shape=(2,), dtype=np.float32), "note": f.Text()}
+            seen |= {"door": f.Scalar(dtype=np.int64)}
+            step = {"observation": seen, "action": f.Tensor(shape=(1,), dtype=np.float32)}
+            step |= {"reward": f.Scalar(dtype=np.float32), "is_terminal": np.bool_}
+            return tfds.core.DatasetInfo(
+                builder=self, features=f.FeaturesDict({"steps": f.Dataset(step)})
+            )
+
+        def _split_generators(self, manager):
+            return {"train": self._generate_examples()}
+
+        def _generate_examples(self):
+            for i, rows in enumerate(steps):
+                yield i, {"steps": rows}
+
+    builder = Log(data_dir=folder, file_format="array_record")
+    builder.download_and_prepare()
+    return f"rlds:{builder.data_path}:train:place,door"
+
+
+WRITERS = {
+    # what writes it, and whether the last observation of a trajectory is in it
+    "own hdf5": (as_hdf5, False), "d4rl": (as_hdf5_with_next_ones, True), "npz": (as_npz, False),
+    "robomimic": (as_robomimic, True),
+    "robomimic, no next": (as_robomimic_without_next_ones, False),
+    "lerobot 3": (as_lerobot, False), "lerobot 2": (as_lerobot_of_version_2, False),
+    "minari": (as_minari, True), "rlds": (as_rlds, True),
+}  # fmt: skip
+
+
+@pytest.mark.extra
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_has_the_same_log(name, tmp_path, monkeypatch):
+    """Bounds, parts, terminals, time limits and what followed each step, as the writers have them.
+
+    The environment's spaces scale the actions and turn the number `door` into one of three.
+    """
+    gymnasium = pytest.importorskip("gymnasium")
+    write, has_last = WRITERS[name]
+    more = [monkeypatch] if write is as_minari else []
+    source = write(tmp_path, *more)
+    spaces = gymnasium.spaces
+    parts = {"place": spaces.Box(-99, 99, (2,)), "door": spaces.Discrete(3)}
+    if "lerobot" in name:
+        parts = {f"observation.{n}": parts[p] for n, p in (("state", "place"), ("door", "door"))}
+    layouts = {
+        "observation": control_spaces.layout(spaces.Dict(parts), "it"),
+        "action": control_spaces.layout(spaces.Box(-2.0, 2.0, (1,)), "it"),
+    }
+    convert, flatten = control_spaces.of_files(layouts)
+    # a flat file holds the number itself, which no layout can tell from three
+    flatten = None if name == "npz" else flatten
+    data = readers.read(source, convert, flatten)
+    rows = np.ones(7, bool) if has_last else ~logged("timeouts")
+    ends = logged("ends") if has_last else np.array([0, 0, 1, 0, 0, 1, 0], bool)
+    np.testing.assert_array_equal(data.terminals, logged("terminals")[rows])
+    np.testing.assert_array_equal(data.ends, ends[rows])
+    np.testing.assert_allclose(data.actions, logged("actions")[rows] / 2.0)
+    np.testing.assert_allclose(data.rewards, logged("rewards")[rows])
+    for column, values, shown in (
+        ("observations", data.observations, rows),
+        ("next", data.next_observations, rows & ~logged("terminals")),  # not read at a terminal
+    ):
+        seen = logged(column)
+        door = np.eye(3)[seen["door"]] if flatten else seen["door"][:, None]
+        expected = np.concatenate([door, seen["place"]], axis=1)
+        np.testing.assert_allclose(values[shown[rows]], expected[shown])
+
+
+def test_pictures_texts_and_missing_columns_are_refused_with_the_remedy(tmp_path):
+    for write, said in (
+        (as_robomimic, "robomimic:FILE:door,place"),
+        (as_lerobot, f"lerobot:{tmp_path}/lerobot:observation.state,observation.door"),
+        (as_rlds, ":train:door,place"),
+    ):
+        folder = tmp_path / write.__name__.removeprefix("as_")
+        folder.mkdir()
+        whole = write(folder).rsplit(":", 1)[0]
+        with pytest.raises(ValueError, match=r"pictures or texts|films or pictures") as refusal:
+            readers.read(whole)
+        assert said in str(refusal.value)
+        with pytest.raises(ValueError, match=r"no parts|no columns"):
+            readers.read(f"{whole}:size")
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "raw.hdf5", "w") as file:
+        file["data/demo_0/actions"] = np.zeros((3, 1))
+    with pytest.raises(ValueError, match="dataset_states_to_obs"):
+        readers.read(str(tmp_path / "raw.hdf5"))
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        readers.read("lerobot:/no/such/place")
+
+
+def test_several_choices_of_minari_need_the_environment():
+    episode = SimpleNamespace(
+        observations=np.zeros((3, 1)), actions=np.array([[0, 1], [1, 2]]), rewards=np.ones(2),
+        terminations=np.zeros(2),
+    )  # fmt: skip
+    several = SimpleNamespace(nvec=np.array([2, 3]))
+    with pytest.raises(ValueError, match="name the environment"):
+        readers.minari_episode(episode, several)
+    form = {"kind": "multi", "n": [2, 3], "one_hot": True}
+    convert = lambda actions: control_spaces.from_environment(form, actions)  # noqa: E731
+    assert readers.minari_episode(episode, several, convert).actions.tolist() == [1, 5]
+    episode.actions = np.array([2, 3])
+    shifted = readers.minari_episode(episode, SimpleNamespace(n=2, start=2))
+    assert shifted.actions.tolist() == [0, 1] and shifted.actions.dtype == np.int32
+
+
 def test_actions_of_minari_are_scaled_from_their_bounds_and_back():
     low, high = np.array([-2.0, 0.0]), np.array([2.0, 0.4])
     episode = SimpleNamespace(
@@ -216,6 +505,56 @@ def test_scores_by_hand():
     assert statistics.headroom(data) == pytest.approx((40.0**2) / 2)
     with pytest.raises(ValueError, match="above the random policy"):
         statistics.normalised_score(0.0, statistics.Bounds(1.0, 1.0))
+
+
+RUNS = np.array(
+    [[0.1, 0.9, 0.4], [0.3, 1.2, 0.2], [0.8, 0.7, 0.5], [0.2, 1.1, 0.9], [0.6, 0.3, 0.1]]
+)
+"""Scores of five runs of three tasks."""
+
+
+def test_numbers_over_runs_and_tasks_are_those_of_rliable():
+    """Constants of rliable 1.2.0, with arch 7.2.0 and pandas 2.3.3, after `np.random.seed(0)`:
+
+        library.get_interval_estimates({"a": RUNS}, lambda x: np.array([
+            metrics.aggregate_iqm(x), metrics.aggregate_optimality_gap(x)]), reps=50000)
+        library.create_performance_profile({"a": RUNS}, THRESHOLDS, reps=20000)
+
+    The ends of its intervals are values that many resamples have, so that ours are equal though the
+    draws are others.
+    """
+    thresholds, scores = np.array([0.0, 0.25, 0.5, 0.75, 1.0]), RUNS.ravel()
+    iqm, gap = statistics.interquartile_mean(scores), statistics.optimality_gap(scores)
+    np.testing.assert_allclose([iqm, gap], [0.52222222, 0.46666667], atol=1e-8)
+    profile = statistics.performance_profile(scores, thresholds)
+    expected = [1.0, 0.73333333, 0.46666667, 0.33333333, 0.13333333]
+    np.testing.assert_allclose(profile, expected, atol=1e-8)
+    many = {"resamples": 50_000}
+    for runs, statistic, interval in (
+        (RUNS, statistics.interquartile_mean, (0.33333333, 0.72222222)),
+        (RUNS, statistics.optimality_gap, (0.33333333, 0.6)),
+        (RUNS[:, 0], statistics.interquartile_mean, (0.13333333, 0.73333333)),
+        (RUNS[:3, :2], statistics.interquartile_mean, (0.45, 0.925)),
+    ):
+        found = statistics.bootstrap_interval(runs, statistic, **many)
+        np.testing.assert_allclose(found, interval, atol=1e-8)
+    profiles = lambda x: statistics.performance_profile(x, thresholds)  # noqa: E731
+    low, high = statistics.bootstrap_interval(RUNS, profiles, resamples=20_000)
+    np.testing.assert_allclose(low, [1.0, 0.53333333, 0.26666667, 0.13333333, 0.0], atol=1e-8)
+    np.testing.assert_allclose(
+        high, [1.0, 0.93333333, 0.66666667, 0.53333333, 0.26666667], atol=1e-8
+    )
+
+
+def test_the_bootstrap_draws_the_runs_of_each_task_for_itself():
+    """Against all 729 resamples of three runs of two tasks, which are equally likely."""
+    runs = RUNS[:3, :2]
+    choices = [np.reshape(i, (3, 2)) for i in itertools.product(range(3), repeat=6)]
+    values = [statistics.interquartile_mean(runs[i, [0, 1]].ravel()) for i in choices]
+    for level in (0.5, 0.8, 0.95):
+        edge = (1 - level) / 2
+        found = statistics.bootstrap_interval(runs, resamples=40_000, level=level)
+        np.testing.assert_allclose(found, np.quantile(values, [edge, 1 - edge]), atol=0.011)
 
 
 def test_scores_around_the_mean_of_the_data_by_hand():

@@ -5,18 +5,23 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 
 from jaxrl import control
-from jaxrl.control import algorithms, environments, host, numpy_policy, spaces
+from jaxrl.control import algorithms, environments, host, numpy_policy, spaces, train
 from jaxrl.control.environments import point_mass
 from jaxrl.data.offline import readers
 from jaxrl.launch import cli
+from jaxrl.record import metrics
 
 gymnasium = pytest.importorskip("gymnasium")
 FEW = ["--seeds", "2", "--points", "1", "--episodes", "1"]
@@ -153,22 +158,151 @@ print(control.load({str(out)!r})({{"place": [0.0, 0.0, 0.0], "door": 1}}))
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["sac", "ppo"])
-def test_a_run_in_gymnasium_continues(name, tmp_path, capsys):
-    env = "gym/Pendulum-v1" if name == "sac" else "gym/CartPole-v1"
-    out = tmp_path / "run"
-    given = [name, "--env", env, "--env-args.max_episode_steps", "12", *FEW, "--run-dir", out]
-    if name == "sac":
-        given += ["--algorithm.warmup", "16", "--algorithm.batch-size", "8"]
+class Gusts(gymnasium.Env):
+    """A walk whose steps and starts are random: by its own generator, or by one of the process."""
+
+    observation_space = gymnasium.spaces.Box(-99.0, 99.0, (2,))
+    action_space = gymnasium.spaces.Box(-3.0, 1.0, (1,))
+    steps = 0
+    """Of all copies in the process."""
+
+    def __init__(self, shared=False, dies=0):
+        self.shared, self.dies = shared, dies
+
+    def draw(self):
+        return np.random.normal(size=2) if self.shared else self.np_random.normal(size=2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.clock = self.draw().astype(np.float32), 0
+        return self.place, {}
+
+    def render(self):
+        return np.full((4, 6, 3), 20 * self.clock, np.uint8)
+
+    def step(self, action):
+        Gusts.steps += 1
+        if Gusts.steps == self.dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.clock += 1
+        self.place += (0.1 * self.draw() + 0.1 * action).astype(np.float32)  # the same array
+        return self.place, float(-np.square(self.place).sum()), bool(self.place[0] > 2), False, {}
+
+
+def gusts(shared=False, render_mode=None):
+    return Gusts(shared)
+
+
+def flags_of(name, env, out, *more):
+    """Two seeds, four points of it, episodes that no point divides."""
+    out_flags = ["--seeds", "2", "--points", "4", "--episodes", "1", "--run-dir", out]
+    flags = [name, "--env", env, *out_flags, "--algorithm.hidden", "8", "--algorithm.steps", "44"]
+    if name == "ppo":
+        flags += ["--algorithm.worlds", "2", "--algorithm.segment", "6"]
+        flags += ["--algorithm.minibatches", "2", "--algorithm.epochs", "1"]
     else:
-        given += ["--algorithm.worlds", "2", "--algorithm.segment", "8"]
-        given += ["--algorithm.minibatches", "2", "--algorithm.epochs", "1"]
+        flags += ["--algorithm.warmup", "16", "--algorithm.batch-size", "8"]
+    return [*flags, *more]
+
+
+def cut(run, points):
+    """Remove what a run has saved of its last points."""
+    for late in sorted((run / "checkpoints").iterdir())[-points:]:
+        shutil.rmtree(late)
+    for name in ("summary.json", "policy.json", "policy.npz"):
+        (run / name).unlink()
+
+
+def same_runs(first, second):
+    rows = [metrics.read(run) for run in (first, second)]
+    assert rows[0] == rows[1] and len(rows[0]) == 5
+    with np.load(first / "policy.npz") as a, np.load(second / "policy.npz") as b:
+        assert a.files == b.files
+        for name in a.files:
+            np.testing.assert_array_equal(a[name], b[name])
+
+
+@pytest.mark.exact("a control run in Gymnasium that is stopped continues exactly")
+@pytest.mark.parametrize(
+    "name,env", [
+        ("sac", f"{__name__}:gusts"),
+        pytest.param("ppo", f"{__name__}:gusts", marks=pytest.mark.broad),
+        pytest.param("ppo", "gym/Blackjack-v1", marks=pytest.mark.broad),
+        pytest.param("sac", "gym/InvertedPendulum-v5", marks=pytest.mark.broad),
+    ],
+)  # fmt: skip
+def test_a_run_in_gymnasium_continues_exactly(name, env, tmp_path, capsys):
+    """In the middle of episodes, with starts, steps and ends that are drawn."""
+    if env.endswith("v5"):
+        pytest.importorskip("mujoco")
+        pytest.importorskip("imageio")  # which Gymnasium needs for it
+    whole, other = tmp_path / "whole", tmp_path / "other"
+    limit = ["--env-args.horizon", "15"]
+    for out in (whole, other):
+        assert run(flags_of(name, env, out, *limit), capsys)[0] == 0
+    cut(other, 1)
+    status, said, error = run(flags_of(name, env, other, *limit), capsys)
+    assert status == 0 and "continuing" in said and "fresh episodes" not in error, error
+    same_runs(whole, other)
+
+
+def test_an_environment_that_does_not_repeat_itself_begins_anew_and_says_so(tmp_path, capsys):
+    out, shared = tmp_path / "run", ["--env-args.horizon", "15", "--env-args.shared", "true"]
+    given = flags_of("sac", f"{__name__}:gusts", out, *shared)
     assert run(given, capsys)[0] == 0
-    status, said, _ = run(given, capsys)
-    assert status == 0 and "with fresh episodes" in said
-    first, second = (control.load(out, seed=s).params for s in (0, 1))
-    pairs = zip(*map(jax.tree.leaves, (first, second)), strict=True)
-    assert any(np.any(a != b) for a, b in pairs)
+    cut(out, 1)
+    status, _, error = run(given, capsys)
+    assert status == 0 and "fresh episodes" in error and "not as it would" in error, error
+    assert len(metrics.read(out)) == 5
+
+
+KILLED = """
+import os, signal, sys
+import jax
+from jaxrl.launch import cli
+from tests.launch import test_control_front_door as door
+
+where, count = sys.argv[1], int(sys.argv[2])
+compiled, calls = jax.jit, [0]
+
+def watched(function, **options):
+    call = compiled(function, **options)
+    if getattr(function, "__name__", "") != "learn":
+        return call
+    def learn(*arguments):
+        out = call(*arguments)
+        calls[0] += 1
+        if calls[0] == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return out
+    return learn
+
+if where == "learn":
+    jax.jit = watched
+else:
+    gusts = door.Gusts
+    door.gusts = lambda: gusts(dies=count)
+cli.main(["control", *sys.argv[3:]])
+"""
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("where,count", [("collect", 130), ("learn", 30)])
+def test_a_run_that_is_killed_where_it_plays_or_learns_continues_exactly(
+    where, count, tmp_path, capsys
+):
+    limit = ["--env-args.horizon", "15"]
+    whole, other = (
+        flags_of("sac", f"{__name__}:gusts", tmp_path / name, *limit) for name in ("whole", "other")
+    )
+    assert run(whole, capsys)[0] == 0
+    command = [sys.executable, "-c", KILLED, where, str(count), *map(str, other)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not (tmp_path / "other" / "summary.json").exists()
+    status, said, error = run(other, capsys)
+    assert status == 0 and "continuing" in said and "fresh episodes" not in error, error
+    same_runs(tmp_path / "whole", tmp_path / "other")
 
 
 def test_a_seed_plays_the_same_episodes_alone_and_beside_others():
@@ -191,6 +325,184 @@ def test_gymnasiums_cart_pole_is_ours():
         np.testing.assert_allclose(steps.next_observations[0], step.observation, atol=1e-4)
         assert bool(steps.terminals[0]) == bool(step.terminal)
         state = vector.observations[0]
+
+
+@pytest.mark.parametrize("tops", [[2, 2, 5, 1, 4], pytest.param([3, 1], marks=pytest.mark.broad)])
+def test_the_best_point_is_the_first_of_highest_mean_return(tops, tmp_path, monkeypatch, capsys):
+    """Whose parameters are those that were evaluated, though the run goes on, is cut and continues.
+
+    With the last and the best, `play`, `export` and `load` differ by the point alone.
+    """
+    out, params = tmp_path / "run", {}
+    points = len(tops) - 1
+    given = ["sac", "--seeds", 2, "--points", points, "--episodes", 1, "--run-dir", out]
+    given += ["--algorithm.steps", 2 * points, "--algorithm.hidden", 8]
+    given += ["--algorithm.warmup", 8, "--algorithm.batch-size", 8]
+    evaluation = train._evaluation
+
+    def scripted(*arguments):
+        measure = evaluation(*arguments)
+
+        def measure_as_scripted(learner, keys, step):
+            params[step] = jax.device_get(learner)
+            returns, costs = measure(learner, keys, step)
+            return returns * 0 + tops[step // 2] + np.array([-1.0, 1.0]), costs
+
+        return measure_as_scripted
+
+    monkeypatch.setattr(train, "_evaluation", scripted)
+    assert run(given, capsys)[0] == 0
+    top = 2 * int(np.argmax(tops))
+    for again in range(2):
+        for point, step in (("best", top), ("last", 2 * points)):
+            loaded = control.load(out, seed=1, point=point)
+            assert loaded.description["step"] == step
+            assert loaded.description["returns"] == [tops[step // 2] - 1, tops[step // 2] + 1]
+            expected = jax.tree.map(lambda x: x[1], params[step])
+            jax.tree.map(np.testing.assert_array_equal, loaded.params, expected)
+        if not again:
+            cut(out, 1)
+            assert run(given, capsys)[0] == 0
+    played = [
+        run(["play", out, "--episodes", "2", "--json", *more], capsys)[1]
+        for more in ([], ["--point", "last"], ["--point", "best"])
+    ]
+    assert played[0] == played[1] and (played[2] != played[0]) == (top != 2 * points)
+    for point in ("last", "best"):
+        assert run(["export", out, tmp_path / point, "--point", point], capsys)[0] == 0
+        exported, seen = module_at(tmp_path / point / "policy.py"), np.full(4, 0.3, np.float32)
+        expected = control.load(out, point=point)(seen)
+        np.testing.assert_allclose(exported.policy(seen), expected, atol=2e-6)
+    with pytest.raises(ValueError, match="choose one of last, best"):
+        control.load(out, point="first")
+    summary = json.loads((out / "summary.json").read_text())
+    assert run(given, capsys)[0] == 0  # nothing is left to do, nor changed
+    assert json.loads((out / "summary.json").read_text())["return"] == summary["return"]
+    assert summary["return"] == [tops[-1] - 1, tops[-1] + 1]
+    assert control.load(out, point="best").description["step"] == top
+
+
+class Lights(gymnasium.Env):
+    """A picture of a light on the left or on the right, whose side is the right action."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, first=False, render_mode=None):
+        self.first = first
+        shape = (2, 5, 6) if first else (5, 6, 2)
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.side = int(self.np_random.integers(2))
+        picture = self.np_random.integers(0, 60, (5, 6, 2)).astype(np.uint8)
+        row, column = self.np_random.integers(5), self.np_random.integers(3)
+        picture[row, column + 3 * self.side, 1] = 255
+        return (np.moveaxis(picture, -1, 0) if self.first else picture), {}
+
+    def step(self, action):
+        reward = float(action == self.side)
+        return self.reset()[0], reward, True, False, {}
+
+
+def lights_log(path, kind, count=400):
+    """Random actions under the lights; each episode is one step."""
+    env, rng = Lights(), np.random.default_rng(0)
+    pictures, actions, rewards = [], rng.integers(0, 2, count), []
+    for i, action in enumerate(actions):
+        pictures.append(env.reset(seed=i)[0])
+        rewards.append(env.step(action)[1])
+    columns = {"observations": np.array(pictures), "actions": actions, "rewards": np.array(rewards)}
+    columns |= {"terminals": np.ones(count, bool), "timeouts": np.zeros(count, bool)}
+    if kind == "npz":
+        np.savez(path, **columns)
+        return
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        for name, values in columns.items():
+            file[name] = values
+
+
+LIGHTS = [f"--env={__name__}:Lights", "--seeds", "1", "--points", "1", "--episodes", "40"]
+
+
+@pytest.mark.parametrize(
+    "name,flags",
+    [
+        ("dqn", ["steps=40", "warmup=8", "batch-size=8"]),
+        pytest.param("dqn", ["offline-steps=30", "DATA.npz"], marks=pytest.mark.broad),
+        pytest.param("dqn", ["offline-steps=30", "DATA.hdf5"], marks=pytest.mark.broad),
+        pytest.param("c51", ["steps=40", "warmup=8", "batch-size=8"], marks=pytest.mark.broad),
+        pytest.param(
+            "ppo", ["steps=64", "worlds=4", "segment=8", "minibatches=2", "epochs=1",
+                    "no-normalise-observations"], marks=pytest.mark.broad,
+        ),
+    ],
+)  # fmt: skip
+def test_pictures_stay_bytes_from_the_environment_to_the_exported_policy(
+    name, flags, tmp_path, capsys
+):
+    out = tmp_path / "run"
+    given = [name, *LIGHTS, "--run-dir", out, "--algorithm.hidden", "8"]
+    given += ["--env-args.first", "true"] if name == "ppo" else []
+    for flag in flags:
+        if flag.startswith("DATA"):
+            lights_log(tmp_path / flag, flag.split(".")[1])
+            given += ["--data", tmp_path / flag]
+        else:
+            given.append(f"--algorithm.{flag}")
+    status, _, error = run(given, capsys)
+    assert status == 0, error
+    first = name == "ppo"
+    env, policy = Lights(first), control.load(out)
+    assert policy.description["space"]["shape"] == [5, 6, 2]
+    pictures = np.stack([env.reset(seed=i)[0] for i in range(20)])
+    actions = policy(pictures)
+    assert actions.shape == (20,) and policy(pictures[3]) == actions[3]
+    assert len(json.loads(run(["play", out, "--episodes", "3", "--json"], capsys)[1])["returns"])
+    assert run(["export", out, tmp_path / "out"], capsys)[0] == 0
+    exported = module_at(tmp_path / "out" / "policy.py")
+    assert [exported.policy(picture) for picture in pictures] == actions.tolist()
+    status, said, error = run(given, capsys)  # what is saved is restored as bytes
+    assert status == 0 and "continuing" in said, error
+    if "DATA" not in str(flags) and name == "dqn":
+        module, env = algorithms.load(name), environments.get(f"{__name__}:Lights")
+        shapes = train.shapes(module.programs(env, module.config()), seeds=[0])
+        kept = shapes.replay.data
+        assert kept.observations.dtype == kept.next_observations.dtype == np.uint8
+        assert kept.observations.shape[-1] == 60
+
+
+def test_pictures_are_refused_where_nothing_reads_them(tmp_path, capsys):
+    lights_log(tmp_path / "data.npz", "npz", 8)
+    data = ["--data", tmp_path / "data.npz"]
+    for given, said in (
+        (["iql", *LIGHTS, *data], "choose c51, dqn, hl_gauss, ppo"),
+        (["ppo", *LIGHTS], "--algorithm.no-normalise-observations"),
+        (["dqn", "--env", "cartpole", *data, "--algorithm.offline-steps", "2"], "the data have 60"),
+    ):
+        status, _, error = run([*given, "--run-dir", tmp_path / "run"], capsys)
+        assert status == 2 and said in error, error
+
+
+@pytest.mark.broad
+@pytest.mark.optimized
+@pytest.mark.parametrize("name", ["dqn", "ppo", "offline"])
+def test_a_policy_learns_from_pictures(name, tmp_path, capsys):
+    out, flags = tmp_path / "run", {
+        "dqn": ["steps=600", "warmup=100", "batch-size=64", "learning-rate=2e-3",
+                "epsilon-updates=100", "discount=0.5"],
+        "ppo": ["steps=4096", "worlds=16", "segment=16", "minibatches=2", "epochs=4",
+                "learning-rate=3e-3", "no-normalise-observations"],
+        "offline": ["offline-steps=400", "batch-size=64", "learning-rate=2e-3", "discount=0.5"],
+    }[name]  # fmt: skip
+    given = ["ppo" if name == "ppo" else "dqn", *LIGHTS, "--run-dir", out]
+    given += [f"--algorithm.{flag}" for flag in flags]
+    if name == "offline":
+        lights_log(tmp_path / "data.npz", "npz")
+        given += ["--data", tmp_path / "data.npz"]
+    assert run(given, capsys)[0] == 0
+    assert np.mean(json.loads((out / "summary.json").read_text())["return"]) >= 0.9
 
 
 S = gymnasium.spaces
@@ -232,7 +544,8 @@ def test_actions_come_back_as_they_were(space):
         (S.Text(3), S.Discrete(2), "Text"),
         (S.Sequence(S.Discrete(2)), S.Discrete(2), "Sequence"),
         (S.Graph(S.Discrete(2), None), S.Discrete(2), "Graph"),
-        (S.Box(0, 255, (8, 8, 3), np.uint8), S.Discrete(2), "pictures"),
+        (S.Box(0, 255, (4, 8, 8, 3), np.uint8), S.Discrete(2), "more than three axes"),
+        (S.Dict({"a": S.Box(0, 255, (8, 8, 3), np.uint8)}), S.Discrete(2), "beside other parts"),
         (S.Discrete(2), S.Box(-np.inf, np.inf, (2,)), "without bounds"),
         (S.Discrete(2), S.MultiDiscrete([40, 40]), "1600 combinations"),
         (S.Discrete(2), S.Dict({"a": S.Discrete(2)}), "dict"),
@@ -265,6 +578,61 @@ def test_what_cannot_be_is_refused(given, said, tmp_path, capsys):
     assert status == 2 and said in error, error
 
 
+@pytest.mark.parametrize(
+    "change,flags,said",
+    [
+        ({"actions": lambda x: x * 1.5}, [], "the environment has -2 to 2"),
+        ({"timeouts": None}, [], "one of steps holds"),
+        ({"rewards": None}, [], "are missing"),
+        ({"rewards": lambda x: np.full(len(x), np.nan)}, [], "rewards holds values that are not"),
+        ({"observations": lambda x: x * np.inf}, [], "observations holds values that are not"),
+        ({"actions": lambda x: x[:-1]}, [], "cut them alike"),
+        ({"observations": lambda x: x[:, :2]}, [], "the data have 2 observations"),
+        ({"actions": lambda x: np.hstack([x, x])}, [], "2 numbers"),
+        ({"actions": lambda x: (x > 0).astype(int)}, ["--env", "gym/CartPole-v1"], "the data have"),
+        ({"actions": lambda x: (x > 0) + 5}, ["--env", "gym/CartPole-v1"], "0 to 1"),
+        ({}, ["--env", "gym/CartPole-v1"], "environment"),
+    ],
+)
+def test_data_that_are_not_of_the_environment_are_refused(change, flags, said, tmp_path, capsys):
+    columns = collected("Pendulum-v1")
+    for name, edit in change.items():
+        column = columns.pop(name)
+        if edit is not None:
+            with np.errstate(invalid="ignore"):
+                columns[name] = edit(column)
+    np.savez(tmp_path / "data.npz", **columns)
+    flags = flags or ["--env", "gym/Pendulum-v1"]
+    given = ["iql", *flags, "--data", tmp_path / "data.npz", *FEW, "--run-dir", tmp_path / "run"]
+    status, _, error = run(given, capsys)
+    assert status == 2 and said in error and "Traceback" not in error, error
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_what_cannot_be_played_or_filmed_is_refused_before_it_is_played(tmp_path, capsys):
+    out = tmp_path / "run"
+    given = ["sac", "--env", f"{__name__}:gusts", "--env-args.horizon", "12", *FEW]
+    given += ["--algorithm.batch-size", "8", "--algorithm.warmup", "8", "--run-dir", out]
+    assert run(given, capsys)[0] == 0
+    for more, said in (
+        (["--episodes", "0"], "episodes=0"),
+        (["--env", "gym/CartPole-v1"], "choose an environment of the same spaces"),
+        (["--env", "point_mass"], "choose an environment of the same spaces"),
+        (["--video", tmp_path / "film.txt"], "ends in .gif or .mp4"),
+        (["--video", tmp_path / "nowhere" / "film.gif"], "no folder"),
+        (["--seed", "2"], "seeds"),
+    ):
+        status, shown, error = run(["play", out, *more], capsys)
+        assert status == 2 and said in error and not shown, (more, error)
+    film = tmp_path / "film.gif"
+    assert run(["play", out, "--episodes", "2", "--video", film], capsys)[0] == 0
+    with Image.open(film) as pictures:
+        assert pictures.n_frames == 12 and pictures.size == (6, 4)
+        for i in range(12):
+            pictures.seek(i)
+            assert abs(int(np.asarray(pictures.convert("L"))[0, 0]) - 20 * i) < 4
+
+
 def test_a_copied_run_needs_trust_for_a_function(tmp_path, capsys):
     out, where = tmp_path / "run", f"{__name__}:own_environment"
     given = ["dqn", "--env", where, *FEW, "--algorithm.warmup", "8", "--env-args.horizon", "6"]
@@ -287,6 +655,26 @@ def test_terminals_inside_of_a_trajectory_do_not_end_it(tmp_path):
         data.ends.sum() == 4
         and data.terminals.sum() == 4
         and not (data.ends * data.terminals).any()
+    )
+
+
+@pytest.mark.slow
+def test_the_script_of_the_docs_runs_as_written(tmp_path):
+    """From a log of 60 episodes, most of which fall, to five policies that hold for 1000 steps."""
+    folder = shutil.copytree("docs/control/own_data", tmp_path / "own_data")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), str(folder)])}
+    done = subprocess.run(
+        [sys.executable, "run.py"], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    returns = json.loads(done.stdout.splitlines()[-1])["returns"]
+    assert len(returns) == 5 and np.mean(returns) >= 950
+    with Image.open(folder / "rig.gif") as film:
+        assert film.n_frames > 100
+    exported = module_at(folder / "runs" / "exported" / "policy.py")
+    observation = {"cart": np.zeros(2, np.float32), "pole": np.full(2, 0.02, np.float32)}
+    np.testing.assert_allclose(
+        exported.policy(observation), control.load(folder / "runs" / "rig")(observation), atol=1e-5
     )
 
 

@@ -9,7 +9,7 @@ import optax
 import pytest
 from scipy import stats
 
-from jaxrl.models.control import critics, dynamics, mlp, policies, sequence
+from jaxrl.models.control import critics, dynamics, encoders, mlp, policies, sequence
 
 KEY = jax.random.PRNGKey(0)
 
@@ -63,6 +63,41 @@ def test_an_ensemble_is_its_members():
         alone = mlp.apply(one, jnp.concatenate([s, a], -1))[:, 0]
         np.testing.assert_allclose(together[i], alone, rtol=1e-4, atol=1e-5)
     assert not np.allclose(together[0], together[1])
+
+
+@pytest.mark.parametrize(
+    "shape,count",
+    [
+        ((84, 84, 4), 3136),  # Mnih et al. 2015, and MinAtar's 1024
+        ((10, 10, 4), 1024),
+        ((36, 40, 1), 64 * 1 * 1),
+        ((3, 5, 2), 16 * 1 * 3),
+    ],
+)
+def test_an_encoder_is_what_numpy_computes(shape, count):
+    """Windows that are cut out one by one; pictures of 0 to 255 count as 0 to 1."""
+    assert encoders.features(shape) == count
+    params = encoders.init(jax.random.PRNGKey(1), shape, orthogonal=shape[0] == 10)
+    pictures = np.random.default_rng(0).integers(0, 256, (2, *shape)).astype(np.uint8)
+    found = encoders.apply(params, jnp.asarray(pictures.reshape(2, -1)), shape)
+    assert found.shape == (2, count) and found.dtype == jnp.float32
+    alone = encoders.apply(params, jnp.asarray(pictures[0].ravel()), shape)
+    np.testing.assert_allclose(alone, found[0], rtol=1e-4, atol=1e-5)
+    x = pictures / 255.0
+    for layer, stride in zip(params, {3: (4, 2, 1), 1: (1,)}[len(params)], strict=True):
+        weight, bias = (np.asarray(layer[name], np.float64) for name in ("weight", "bias"))
+        kernel = len(weight)
+        rows, columns = (range(0, side - kernel + 1, stride) for side in x.shape[1:3])
+        windows = np.array(
+            [[x[:, i : i + kernel, j : j + kernel] for j in columns] for i in rows]
+        )  # [rows, columns, N, k, k, C]
+        x = np.maximum(np.einsum("hwnijc,ijco->nhwo", windows, weight) + bias, 0.0)
+    np.testing.assert_allclose(found, x.reshape(2, -1), rtol=1e-3, atol=1e-4)
+
+
+def test_pictures_without_room_for_a_kernel_are_refused():
+    with pytest.raises(ValueError, match="a side of at least 3"):
+        encoders.init(jax.random.PRNGKey(0), (2, 9, 1))
 
 
 def test_dropout_keeps_the_mean_and_differs_between_members():

@@ -1,4 +1,4 @@
-"""An environment of one's own: a pendulum on a motor with two sensors, without jaxrl."""
+"""An environment of one's own: a pole on a driven cart with two sensors, without jaxrl."""
 
 from __future__ import annotations
 
@@ -10,35 +10,52 @@ from gymnasium import spaces
 
 
 class Rig(gymnasium.Env):
-    """Swing up and hold; 0 a step at rest at the top, less elsewhere, 200 steps an episode."""
+    """Keep the pole up; 1 a step, which is 20 ms, until it leans by 0.2 rad or the cart is off."""
 
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     observation_space = spaces.Dict(
-        {"angle": spaces.Box(-1.0, 1.0, (2,)), "speed": spaces.Box(-8.0, 8.0, (1,))}
+        {"cart": spaces.Box(-10.0, 10.0, (2,)), "pole": spaces.Box(-10.0, 10.0, (2,))}
     )
-    action_space = spaces.Box(-2.0, 2.0, (1,))
+    action_space = spaces.Box(-3.0, 3.0, (1,))
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        """With `rgb_array` it can be filmed."""
+        self.render_mode = render_mode
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict, dict]:
-        """Hang anywhere, slowly."""
+        """Almost upright, in the middle."""
         super().reset(seed=seed)
-        self.angle, self.speed = self.np_random.uniform([-np.pi, -1.0], [np.pi, 1.0])
+        self.state = self.np_random.uniform(-0.05, 0.05, 4)
         return self.sense(), {}
 
     def sense(self) -> dict:
-        """What the sensors say."""
-        angle = np.array([np.cos(self.angle), np.sin(self.angle)], np.float32)
-        return {"angle": angle, "speed": np.array([self.speed], np.float32)}
+        """What the sensors say: place and speed of the cart, angle and rate of the pole."""
+        cart, pole = self.state.astype(np.float32).reshape(2, 2)
+        return {"cart": cart, "pole": pole}
 
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
-        """50 ms of torque."""
-        torque = float(np.clip(action[0], -2.0, 2.0))
-        off = (self.angle + np.pi) % (2 * np.pi) - np.pi
-        cost = off**2 + 0.1 * self.speed**2 + 0.001 * torque**2
-        pull = 15.0 * np.sin(self.angle) + 3.0 * torque
-        self.speed = float(np.clip(self.speed + 0.05 * pull, -8.0, 8.0))
-        self.angle += 0.05 * self.speed
-        return self.sense(), -cost, False, False, {}
+        """20 ms of force: a cart of 1 kg, a pole of 0.1 kg and 1 m."""
+        _, speed, angle, rate = self.state
+        force = 3.0 * float(np.clip(action[0], -3.0, 3.0)) + 0.5 * self.np_random.normal()
+        push = (force + 0.05 * rate**2 * np.sin(angle)) / 1.1
+        turn = 9.8 * np.sin(angle) - np.cos(angle) * push
+        turn /= 0.5 * (4.0 / 3.0 - 0.1 * np.cos(angle) ** 2 / 1.1)
+        drive = push - 0.05 * turn * np.cos(angle) / 1.1
+        self.state = self.state + 0.02 * np.array([speed, drive, rate, turn])
+        over = abs(self.state[2]) > 0.2 or abs(self.state[0]) > 2.0
+        return self.sense(), 1.0, bool(over), False, {}
+
+    def render(self) -> np.ndarray:
+        """The cart as a block, the pole as a line, 2 cm a pixel."""
+        picture = np.full((64, 224, 3), 255, np.uint8)
+        foot = 112 + 50 * self.state[0]
+        picture[54:60, int(np.clip(foot - 8, 0, 200)) : int(np.clip(foot + 8, 20, 224))] = 90
+        for height in range(50):
+            column = int(np.clip(foot + height * np.sin(self.state[2]), 1, 222))
+            picture[53 - height, column - 1 : column + 2] = (200, 60, 40)
+        return picture
 
 
-def make() -> gymnasium.Env:
+def make(render_mode: str | None = None) -> gymnasium.Env:
     """A fresh rig with its time limit; `jaxrl control` is given `rig:make`."""
-    return gymnasium.wrappers.TimeLimit(Rig(), 200)
+    return gymnasium.wrappers.TimeLimit(Rig(render_mode), 1000)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -121,12 +122,52 @@ def interquartile_mean(scores: np.ndarray) -> np.ndarray:
     return np.sort(scores, axis=-1)[..., edge : count - edge].mean(axis=-1)
 
 
+def optimality_gap(scores: np.ndarray, target: float = 1.0) -> np.ndarray:
+    """How far scores are below a target; what is above it counts as the target (rliable).
+
+    Formula: `target - mean(min(score, target))` over the last axis, [...].
+    """
+    return target - np.minimum(scores, target).mean(axis=-1)
+
+
+def performance_profile(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """The share of scores of the last axis that are above each threshold (rliable).
+
+    Args:
+      scores: [..., N].
+      thresholds: [T].
+
+    Returns:
+      [..., T].
+    """
+    return (scores[..., None, :] > np.asarray(thresholds)[:, None]).mean(axis=-1)
+
+
 def bootstrap_interval(
-    scores: np.ndarray, *, resamples: int = 2000, level: float = 0.95, seed: int = 0
-) -> tuple[float, float]:
-    """The percentile bootstrap's interval of the interquartile mean of `scores` [N] over seeds."""
+    scores: np.ndarray,
+    statistic: Callable[[np.ndarray], np.ndarray] = interquartile_mean,
+    *,
+    resamples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[Any, Any]:
+    """The stratified percentile bootstrap's interval of a statistic of all scores (rliable).
+
+    Args:
+      scores: [N] of N runs of one task, or [N, M] of M tasks; the runs of a task are drawn anew
+        with replacement, each task for itself.
+      statistic: resampled scores [R, N M] -> values [R, ...].
+      resamples: R.
+      level: share of the values between both ends.
+      seed: of the draws.
+
+    Returns:
+      Both ends, [...].
+    """
+    runs = np.asarray(scores).reshape(len(scores), -1)
     rng = np.random.default_rng(seed)
-    samples = scores[rng.integers(0, len(scores), (resamples, len(scores)))]
+    index = rng.integers(0, len(runs), (resamples, *runs.shape))
+    samples = runs[index, np.arange(runs.shape[1])].reshape(resamples, -1)
     edge = (1.0 - level) / 2.0
-    low, high = np.quantile(interquartile_mean(samples), [edge, 1.0 - edge])
-    return float(low), float(high)
+    low, high = np.quantile(statistic(samples), [edge, 1.0 - edge], axis=0)
+    return low, high

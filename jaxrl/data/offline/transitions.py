@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,14 +15,14 @@ class Transitions(NamedTuple):
     """
 
     observations: Any
-    """[N, O] float32."""
+    """[N, O] float32, or uint8 of pictures."""
     actions: Any
     """[N, A] float32 in [-1, 1], or [N] int32."""
     rewards: Any
     """[N] float32."""
     next_observations: Any
-    """[N, O] float32: what followed the action, not the first of the next trajectory. At a terminal
-    nothing is read here."""
+    """[N, O], likewise: what followed the action, not the first of the next trajectory. At a
+    terminal nothing is read here."""
     terminals: Any
     """[N] float32: 1 where the episode ended by itself, so that nothing is to come. A time limit
     is no terminal."""
@@ -37,11 +37,11 @@ def check(data: Transitions) -> Transitions:
 
     A terminal is not made an end: data of one task may go on after its goal was reached. Next
     observations that are not finite are allowed at terminals, and replaced by the step's own. Whole
-    numbers [N, 1] are choices [N], and observations of several axes are flattened.
+    numbers [N, 1] are choices [N], and observations of several axes are flattened; those of uint8
+    stay so.
 
     Raises:
-      ValueError: lengths that differ, values that are not finite, pictures, actions outside the
-        box.
+      ValueError: lengths that differ, values that are not finite, actions outside the box.
     """
     data = _plain(data)
     count = len(data.rewards)
@@ -63,7 +63,11 @@ def check(data: Transitions) -> Transitions:
         )
     ends = np.asarray(data.ends, np.float32).copy()
     ends[-1:] = 1.0
-    plain = [np.asarray(x, np.float32) for x in data[:-1]]
+    plain = [
+        x if name in ("observations", "next_observations") and x.dtype == np.uint8
+        else np.asarray(x, np.float32)
+        for name, x in zip(data._fields[:-1], data[:-1], strict=True)
+    ]  # fmt: skip
     checked = Transitions(*plain, dict(data.extra))._replace(ends=ends)
     return checked._replace(actions=actions.astype(np.int32)) if actions.ndim == 1 else checked
 
@@ -71,11 +75,6 @@ def check(data: Transitions) -> Transitions:
 def _plain(data: Transitions) -> Transitions:
     """Observations [N, O], and choices [N] for those of shape [N, 1]."""
     states, following = (np.asarray(x) for x in (data.observations, data.next_observations))
-    if states.ndim > 2 and states.dtype == np.uint8:
-        raise ValueError(
-            f"observations are pictures {list(states.shape)} of uint8, which no network here "
-            "reads; give features [N, O] of them"
-        )
     if states.ndim != 2:
         states, following = (x.reshape(len(x), -1) for x in (states, following))
     actions = np.asarray(data.actions)
@@ -128,6 +127,25 @@ def returns_to_go(data: Transitions, discount: float = 1.0) -> np.ndarray:
         following = data.rewards[i] + discount * following * (1.0 - data.ends[i])
         out[i] = following
     return out
+
+
+def relabel(data: Transitions, reward: Callable[[Any, Any, Any], Any]) -> Transitions:
+    """`data` with another reward.
+
+    Args:
+      data: whose steps are paid anew.
+      reward: observations [N, O], actions [N, ...] and next observations [N, O] -> rewards [N].
+
+    Raises:
+      ValueError: as many rewards as steps were not given, or one that is not finite.
+    """
+    rewards = np.asarray(reward(data.observations, data.actions, data.next_observations))
+    if rewards.shape != (len(data.rewards),):
+        raise ValueError(
+            f"reward gave {list(rewards.shape)} numbers for {len(data.rewards)} steps; give one "
+            "for each"
+        )
+    return check(data._replace(rewards=rewards))
 
 
 def next_actions(data: Transitions) -> np.ndarray:

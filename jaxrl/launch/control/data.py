@@ -16,7 +16,7 @@ from jaxrl.launch.cli import REFUSALS, refused
 def main(argv: list[str]) -> int:
     """Print it; 2 for a file that cannot be read."""
     parser = argparse.ArgumentParser(prog="jaxrl control data", description=__doc__)
-    parser.add_argument("data", metavar="PATH", help="a file, minari:NAME or rlds:NAME")
+    parser.add_argument("data", metavar="PATH", help=readers.SOURCES)
     parser.add_argument("--env", default="", help="the environment that the actions are of")
     parser.add_argument("--json", action="store_true", help="print JSON alone")
     flags = parser.parse_args(argv)
@@ -48,17 +48,17 @@ def describe(source: str, env: str = "") -> dict[str, Any]:
       ValueError: data that cannot be read, or are not of the environment.
     """
     raw: list[np.ndarray] = []
+    scale, flatten = spaces.of_files(environments.get(env).layouts if env else {})
 
     def convert(actions: np.ndarray) -> np.ndarray:
-        raw.append(np.asarray(actions))
-        if env:
-            form = environments.get(env).layouts.get("action")
-            return spaces.from_environment(form, actions) if form else actions
-        return actions if actions.dtype.kind in "iu" else np.clip(actions, -1.0, 1.0)
+        raw.append(np.asarray(actions).reshape(len(actions), -1))
+        if scale:
+            return scale(actions)
+        return actions if env or actions.dtype.kind in "iu" else np.clip(actions, -1.0, 1.0)
 
-    data = readers.read(source, convert)
+    data = readers.read(source, convert, flatten)
     discrete = data.actions.ndim == 1
-    actions = raw[0].reshape(len(raw[0]), -1) if raw else data.actions
+    actions = np.concatenate(raw) if raw else data.actions
     lengths = [e.stop - e.start for e in transitions.episodes(data)]
     ends, terminals = data.ends > 0, data.terminals > 0
     return {

@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.control import numpy_policy, policy, spaces
@@ -23,9 +22,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory of jaxrl control")
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder to write")
     parser.add_argument("--seed", type=int, default=0, help="of the run's seeds (%(default)s)")
+    parser.add_argument(
+        "--point", default="last", choices=policy.POINTS, help="of the run (%(default)s)"
+    )
     flags = parser.parse_args(argv)
     try:
-        for path in write(policy.load(flags.run, flags.seed), flags.out):
+        for path in write(policy.load(flags.run, flags.seed, flags.point), flags.out):
             print(path)
     except REFUSALS as error:
         return refused(error)
@@ -37,20 +39,21 @@ def write(loaded: policy.Policy, out: Path) -> list[Path]:
 
     `policy.py` has `policy(observation)`, in the terms of the environment as `Policy` has them, and
     needs NumPy alone. `policy.stablehlo`, for any compiler of StableHLO, takes flat observations
-    [N, O] float32 to the policy's actions, for any N; where flatbuffers is installed there is also
-    `policy.jax`, the same for `jax.export.deserialize`.
+    [N, O] float32, uint8 of pictures, to the policy's actions, for any N; where flatbuffers is
+    installed there is also `policy.jax`, the same for `jax.export.deserialize`.
 
     Raises:
       ValueError: a policy that NumPy or XLA cannot have.
     """
     size, key = loaded.description["space"]["observation"], jax.random.PRNGKey(0)
+    dtype = np.uint8 if loaded.description["space"].get("shape") else np.float32
 
     def single(observation: jax.Array) -> jax.Array:
         return loaded.best(key, loaded.params, observation)
 
-    source, constants = numpy_policy.write(single, size)
+    source, constants = numpy_policy.write(single, size, dtype)
     count = jax.export.symbolic_shape("n")
-    form = jax.ShapeDtypeStruct((*count, size), jnp.float32)
+    form = jax.ShapeDtypeStruct((*count, size), dtype)
     program = jax.export.export(jax.jit(jax.vmap(single)))(form)
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / name for name in ("policy.py", "policy.npz", "policy.stablehlo")]

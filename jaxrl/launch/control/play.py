@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--env", default="", help="another environment of the same spaces")
     parser.add_argument("--episodes", type=int, default=10, help="how many (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the run's seeds (%(default)s)")
+    parser.add_argument(
+        "--point", default="last", choices=policy.POINTS, help="of the run (%(default)s)"
+    )
     parser.add_argument("--start", type=int, default=0, help="seed of the episodes (%(default)s)")
     parser.add_argument("--json", action="store_true", help='print {"returns": [...]} alone')
     parser.add_argument("--video", type=Path, help="film the first episode: .gif, or .mp4")
@@ -45,7 +49,7 @@ def main(argv: list[str]) -> int:
 
 def play(flags: argparse.Namespace) -> list[float]:
     """The returns of the episodes."""
-    loaded = policy.load(flags.run, flags.seed)
+    loaded = policy.load(flags.run, flags.seed, flags.point)
     env = environment(loaded, flags)
     if env.host is None:
         if flags.video:
@@ -61,6 +65,8 @@ def play(flags: argparse.Namespace) -> list[float]:
             jax.random.PRNGKey(flags.start), episodes=flags.episodes,
         )  # fmt: skip
         return [float(value) for value in outcome.returns]
+    if flags.video:
+        check_film(flags.video)
     frames: list[np.ndarray] | None = [] if flags.video else None
     numbers = [host.hash_seed(flags.start, i) for i in range(flags.episodes)]
     key = jax.random.PRNGKey(flags.start)
@@ -92,36 +98,43 @@ def environment(loaded: policy.Policy, flags: argparse.Namespace) -> Environment
     if flags.video:
         args["render_mode"] = "rgb_array"
     env = environments.get(name, **args)
-    spaces = env.space._asdict(), json.loads(json.dumps(dict(env.layouts)))
-    if spaces[0] != saved["space"] or (saved["layouts"] and spaces[1] != saved["layouts"]):
+    layouts = json.loads(json.dumps(dict(env.layouts)))
+    fits = env.space == policy.saved_space(saved)
+    if not fits or (saved["layouts"] and layouts != saved["layouts"]):
         raise ValueError(
-            f"env={name!r} has the sizes {spaces[0]} and the policy was trained with "
+            f"env={name!r} has the sizes {env.space._asdict()} and the policy was trained with "
             f"{saved['space']} in env={saved['env']!r}, or their bounds or parts differ; choose an "
             "environment of the same spaces"
         )
     return env
 
 
-def film(path: Path, frames: list[np.ndarray]) -> None:
-    """Write pictures [H, W, 3] as a film at 30 a second.
+def check_film(path: Path) -> None:
+    """Refuse a film that cannot be written, before anything is played.
 
     Raises:
       ModuleNotFoundError: a kind of film whose package is not installed.
-      ValueError: another ending.
+      ValueError: another ending, or a folder that is not there.
     """
+    if path.suffix not in (".gif", ".mp4"):
+        raise ValueError(f"video={str(path)!r}: choose a name that ends in .gif or .mp4")
+    if not path.parent.is_dir():
+        raise ValueError(f"video={str(path)!r}: there is no folder {str(path.parent)!r}; make it")
+    if path.suffix == ".mp4" and importlib.util.find_spec("imageio") is None:
+        raise ModuleNotFoundError(
+            f"video={str(path)!r} needs imageio; install it: pip install 'imageio[ffmpeg]', or "
+            "choose a name that ends in .gif"
+        )
+
+
+def film(path: Path, frames: list[np.ndarray]) -> None:
+    """Write pictures [H, W, 3] as a film at 30 a second."""
     if path.suffix == ".gif":
         from PIL import Image
 
         first, *rest = (Image.fromarray(frame) for frame in frames)
         first.save(path, save_all=True, append_images=rest, duration=33, loop=0)
         return
-    if path.suffix != ".mp4":
-        raise ValueError(f"video={str(path)!r}: choose a name that ends in .gif or .mp4")
-    try:
-        import imageio.v3 as imageio
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"video={str(path)!r} needs imageio; install it: pip install 'imageio[ffmpeg]', or "
-            "choose a name that ends in .gif"
-        ) from error
+    import imageio.v3 as imageio
+
     imageio.imwrite(path, np.stack(frames), fps=30)

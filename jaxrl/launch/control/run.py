@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,6 +70,7 @@ def main(argv: list[str]) -> int:
         settings.check(run.algorithm)
         env = environments.get(run.env, **run.env_args)
         _acts(name, module, env)
+        _sees(name, module, env)
         programs = module.programs(env, run.algorithm)
         _learns(name, programs, run.data)
         directory = Path(run.run_dir or f"runs/control-{name}-{env.name.replace('/', '-')}")
@@ -96,21 +97,25 @@ def follow(
     after = _restore(directory, programs, env, run, data, console.print)
     log = metrics.MetricsLog(directory, -1 if after is None else _total(programs, after), _warn)
     options = CheckpointConfig(every=1)
-    point = after
+    point, highest = after, _highest(directory, after)
     with Writer(directory, options, _warn) as writer:
         arguments = {"seeds": range(run.seeds), "points": run.points, "episodes": run.episodes}
-        for point in train.train(programs, env, data=data, after=after, **arguments):
+        for point in train.train(programs, env, data=data, after=after, note=_warn, **arguments):
             step = _total(programs, point)
             train.check_finite(point, programs, f"the point before it stays in {directory}")
             log.write(step, _row(point))
             state, host = _pack(point)
             writer.save(step, state, host)
-            policy.save(directory, _described(name, env, run, point), point.carry.learner.params)
+            description, params = _described(name, env, run, point), point.carry.learner.params
+            policy.save(directory, description, params)
+            if (mean := _mean(point.returns)) > highest:
+                highest = mean
+                policy.save(directory, description, params, "best")
             return_text = f"return {point.returns.mean():.4g} (seeds {_span(point.returns)})"
             console.print(
                 f"{programs[point.phase].name} {point.step}  {return_text}", highlight=False
             )
-        if point is not None:
+        if point is not None and np.isfinite(point.returns).all():
             state, host = _pack(point)
             writer.save_now(_total(programs, point), state, host)
             summary = {"return": point.returns.tolist(), "env_steps": point.env_steps}
@@ -126,6 +131,7 @@ def _described(name: str, env: Environment, run: Any, point: train.Point) -> dic
         "config": dataclasses.asdict(run.algorithm),
         "phase": point.phase,
         "step": point.step,
+        "returns": point.returns.tolist(),
         "env": run.env,
         "env_args": run.env_args,
         "horizon": env.horizon,
@@ -133,6 +139,25 @@ def _described(name: str, env: Environment, run: Any, point: train.Point) -> dic
         "layouts": dict(env.layouts),
         "seeds": run.seeds,
     }
+
+
+def _highest(directory: Path, after: train.Point | None) -> float:
+    """The mean return of the best point so far; none is where a run begins."""
+    file = directory / policy.POINTS["best"][-1]
+    if after is None or not file.is_file():
+        return -math.inf
+    returns = json_file.read(file).get("returns")
+    try:
+        return _mean(returns)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{file} is damaged: returns={returns!r:.80}; restore it from a copy"
+        ) from error
+
+
+def _mean(returns: Any) -> float:
+    """Of all seeds, alike for an array and for its JSON."""
+    return float(np.mean(np.asarray(returns, np.float64)))
 
 
 def _pack(point: train.Point) -> tuple[TrainState, dict[str, Any]]:
@@ -159,11 +184,17 @@ def _restore(
     saved = checkpoint.restore(directory, step, _pack(like)[0])
     opt_state, rest = saved.state.opt_state
     learner = TrainState(saved.state.params, opt_state, saved.state.step)
-    fresh = ", with fresh episodes" if env.host is not None else ""
-    note(f"continuing {directory} after step {step}{fresh}")
-    none = np.full(run.seeds, np.nan)
+    note(f"continuing {directory} after step {step}")
     carry = rest._replace(learner=learner)
-    return train.Point(host["phase"], host["step"], host["env_steps"], none, none, {}, carry)
+    returns, costs = _returns(directory, step, run.seeds), np.full(run.seeds, np.nan)
+    return train.Point(host["phase"], host["step"], host["env_steps"], returns, costs, {}, carry)
+
+
+def _returns(directory: Path, step: int, seeds: int) -> np.ndarray:
+    """Of the point of a step [seeds], by the metrics; not-a-number where they do not say."""
+    rows = [row for row in metrics.read(directory) if row["step"] == step]
+    row = rows[-1] if rows else {}
+    return np.array([row.get(f"return/seed{i}") for i in range(seeds)], np.float64)
 
 
 def _total(programs: Sequence[Program], point: train.Point) -> int:
@@ -185,9 +216,7 @@ def _data(env: Environment, run: Any) -> Any:
         return offline_sets.tiers(env).sets[run.data]
     from jaxrl.data.offline import readers
 
-    form = env.layouts.get("action")
-    convert = functools.partial(spaces.from_environment, form) if form else None
-    return readers.read(run.data, convert)
+    return readers.read(run.data, *spaces.of_files(env.layouts))
 
 
 def _learns(name: str, programs: Sequence[Program], data: str) -> None:
@@ -200,7 +229,8 @@ def _learns(name: str, programs: Sequence[Program], data: str) -> None:
     if needed and not data:
         raise ValueError(
             f"algorithm {name!r} learns from offline data and data is empty; give --data a "
-            f"tier ({', '.join(offline_sets.TIERS)}), a file, minari:NAME or rlds:NAME"
+            f"tier ({', '.join(offline_sets.TIERS)}), a file, minari:NAME, rlds:NAME, "
+            "robomimic:FILE or lerobot:DIRECTORY"
         )
     if data and not needed:
         raise ValueError(
@@ -219,6 +249,13 @@ def _fits(env: Environment, data: Any) -> None:
     discrete = np.ndim(data.actions) == 1
     data_sizes = data.observations.shape[1], None if discrete else data.actions.shape[1]
     env_sizes = env.space.observation, None if env.space.discrete else env.space.action
+    pictures = data.observations.dtype == np.uint8
+    if data_sizes == env_sizes and pictures != bool(env.space.shape):
+        kinds = ("numbers", "pictures of uint8")
+        raise ValueError(
+            f"observations of the data are {kinds[pictures]}, and those of env={env.name!r} are "
+            f"{kinds[not pictures]}; choose the environment that the data are of"
+        )
     if data_sizes != env_sizes:
         sizes = [
             f"{o} observations and {a or 'discrete'} actions" for o, a in (data_sizes, env_sizes)
@@ -245,6 +282,21 @@ def _acts(name: str, module: Any, env: Environment) -> None:
         f"{kinds[env.space.discrete]} ones; choose another algorithm, or an env such as "
         f"{', '.join(env_names)}"
     )
+
+
+def _sees(name: str, module: Any, env: Environment) -> None:
+    """Refuse pictures to an algorithm that has no encoder.
+
+    Raises:
+      ValueError: with the algorithms that have one.
+    """
+    if env.space.shape and not getattr(module, "PICTURES", False):
+        able = [n for n in algorithms.names() if getattr(algorithms.load(n), "PICTURES", False)]
+        raise ValueError(
+            f"algorithm {name!r} reads no pictures, and the observations of env={env.name!r} are "
+            f"pictures {list(env.space.shape)}; choose {', '.join(able)}, or give features with a "
+            "gymnasium.ObservationWrapper"
+        )
 
 
 def _same(directory: Path, name: str, run: Any) -> None:

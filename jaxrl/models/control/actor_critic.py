@@ -1,13 +1,17 @@
-"""A policy and a value of states side by side, for on-policy methods; any leading axes."""
+"""A policy and a value of states side by side, for on-policy methods; any leading axes.
+
+Where observations are pictures, one encoder serves both; `shape` is then theirs, [H, W, C].
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl.models.control import critics, mlp, policies
+from jaxrl.models.control import critics, encoders, mlp, policies
 
 
 def init(
@@ -18,32 +22,59 @@ def init(
     *,
     log_std: float,
     orthogonal: bool,
+    shape: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Parameters `actor` and `critic`; `log_std` is what a continuous policy begins with."""
     actor_key, critic_key = jax.random.split(key)
     form = {"orthogonal": orthogonal}
+    encoder = {}
+    if shape:
+        encoder = {"encoder": encoders.init(jax.random.fold_in(key, 2), shape, **form)}
+        observation = encoders.features(shape)
     net = mlp.init(actor_key, (observation, *hidden, action), last=0.01, **form)
     actor = {"net": net, "log_std": jnp.full(action, log_std, jnp.float32)}
     return {
         "actor": actor,
         "critic": critics.init(critic_key, observation, hidden, members=1, **form),
+        **encoder,
     }
 
 
-def value(both: Any, observations: jax.Array, *, activation: str) -> jax.Array:
+def _inputs(both: Any, observations: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """What the networks take of observations [..., O]."""
+    return encoders.apply(both["encoder"], observations, shape) if shape else observations
+
+
+def value(
+    both: Any, observations: jax.Array, *, activation: str, shape: Sequence[int] = ()
+) -> jax.Array:
     """V [...] of observations [..., O]."""
-    function = mlp.ACTIVATIONS[activation]
-    return critics.values(both["critic"], observations, activation=function)[0]
+    function, inputs = mlp.ACTIVATIONS[activation], _inputs(both, observations, shape)
+    return critics.values(both["critic"], inputs, activation=function)[0]
+
+
+def _outputs(
+    both: Any, observations: jax.Array, activation: str, shape: Sequence[int]
+) -> jax.Array:
+    """Logits, or means, [..., A] of observations [..., O]."""
+    inputs = _inputs(both, observations, shape)
+    return mlp.apply(both["actor"]["net"], inputs, activation=mlp.ACTIVATIONS[activation])
 
 
 def density(
-    both: Any, observations: jax.Array, actions: jax.Array, *, activation: str, discrete: bool
+    both: Any,
+    observations: jax.Array,
+    actions: jax.Array,
+    *,
+    activation: str,
+    discrete: bool,
+    shape: Sequence[int] = (),
 ) -> tuple[jax.Array, jax.Array]:
     """Log-density [...] of the actions and entropy [...] of the policy, in nats.
 
     The actions are those that were drawn, before they are cut to the box.
     """
-    out = mlp.apply(both["actor"]["net"], observations, activation=mlp.ACTIVATIONS[activation])
+    out = _outputs(both, observations, activation, shape)
     if discrete:
         return policies.categorical(out, actions)
     std = jnp.exp(both["actor"]["log_std"])
@@ -52,16 +83,29 @@ def density(
 
 
 def sample(
-    key: jax.Array, both: Any, observations: jax.Array, *, activation: str, discrete: bool
+    key: jax.Array,
+    both: Any,
+    observations: jax.Array,
+    *,
+    activation: str,
+    discrete: bool,
+    shape: Sequence[int] = (),
 ) -> jax.Array:
     """An action of the policy, [..., A] and not cut to the box, or [...] int."""
-    out = mlp.apply(both["actor"]["net"], observations, activation=mlp.ACTIVATIONS[activation])
+    out = _outputs(both, observations, activation, shape)
     if discrete:
         return jax.random.categorical(key, out)
     return out + jnp.exp(both["actor"]["log_std"]) * jax.random.normal(key, out.shape)
 
 
-def mode(both: Any, observations: jax.Array, *, activation: str, discrete: bool) -> jax.Array:
+def mode(
+    both: Any,
+    observations: jax.Array,
+    *,
+    activation: str,
+    discrete: bool,
+    shape: Sequence[int] = (),
+) -> jax.Array:
     """The most likely action, [..., A] inside the box, or [...] int."""
-    out = mlp.apply(both["actor"]["net"], observations, activation=mlp.ACTIVATIONS[activation])
+    out = _outputs(both, observations, activation, shape)
     return jnp.argmax(out, axis=-1) if discrete else jnp.clip(out, -1.0, 1.0)

@@ -1,7 +1,9 @@
-"""Environments against Gymnasium's, wrappers and rollouts by what they promise."""
+"""Environments against Gymnasium's and the task of games, wrappers and rollouts by what they
+promise."""
 
 from __future__ import annotations
 
+import random
 import sys
 import types
 from typing import NamedTuple
@@ -13,8 +15,11 @@ import pytest
 
 from jaxrl.control import environments, replay, rollout, wrappers
 from jaxrl.control.environment import Step, begin, play, random_action
-from jaxrl.control.environments import cartpole, maze, pendulum, point_mass
+from jaxrl.control.environments import cartpole, maze, pendulum, point_mass, text_grid, tic_tac_toe
+from jaxrl.data import tasks
+from jaxrl.data.environments.games import board_game, rules
 from jaxrl.data.offline import transitions
+from jaxrl.data.tasks.logic.maze import MOVES
 
 KEY = jax.random.PRNGKey(0)
 
@@ -295,3 +300,112 @@ def test_a_hidden_goal_changes_only_what_is_seen():
     assert narrow.shape == (4,) and float(jnp.linalg.norm(wide[4:])) == pytest.approx(0.8, rel=1e-5)
     at_goal = state.at[:2].set(state[4:])
     assert float(hidden.step(KEY, at_goal, jnp.zeros(2)).reward) == pytest.approx(1.0)
+
+
+def test_matches_are_those_of_the_task():
+    """Same legality, winners and ends, for matches at random; the opponent moves as it may."""
+    env = tic_tac_toe.make()
+    reset, step = jax.jit(env.reset), jax.jit(env.step)
+    stream, ends, begun = random.Random(0), set(), set()
+    for n in range(40):
+        cells, seen = reset(jax.random.PRNGKey(n))
+        own = "ox"[not np.any(cells)]  # who begins has x
+        begun.add(own)
+        board = rules.TIC_TAC_TOE.start(stream)
+        for turn in range(5):
+            other = np.flatnonzero(np.asarray(cells) == tic_tac_toe.OTHER)
+            shown = np.concatenate([np.asarray(cells) == 1, np.asarray(cells) == 2])
+            np.testing.assert_array_equal(seen, shown)
+            text = "".join(" xo"[m if own == "x" else (0, 2, 1)[m]] for m in np.asarray(cells))
+            board = board._replace(cells=text)
+            assert len(other) == turn + (own == "o")
+            action = stream.randrange(9)
+            legal = str(action + 1) in rules.TIC_TAC_TOE.moves(board)
+            out = step(jax.random.PRNGKey(100 * n + turn), cells, jnp.int32(action))
+            if not legal:
+                assert out.terminal and out.reward == 0
+                ends.add("illegal")
+                break
+            after = board._replace(
+                cells="".join(
+                    " xo"[m if own == "x" else (0, 2, 1)[m]] for m in np.asarray(out.state)
+                )
+            )
+            moved = rules.TIC_TAC_TOE.play(board, str(action + 1))
+            changed = sum(a != b for a, b in zip(after.cells, moved.cells, strict=True))
+            assert changed == bool(rules.TIC_TAC_TOE.moves(moved))  # one more, if it may
+            over = not rules.TIC_TAC_TOE.moves(after)
+            assert bool(out.terminal) == over
+            payoff = rules.TIC_TAC_TOE.payoff(after) * (1 if own == "x" else -1)
+            assert out.reward == ((1 + payoff) / 2 if over else 0)
+            if over:
+                ends.add(payoff)
+                break
+            cells, seen = out.state, out.observation
+    assert begun == {"x", "o"} and {"illegal", 1.0, -1.0} <= ends
+
+
+def test_in_symbols_the_policy_always_has_crosses():
+    task = tasks.get("board_game", instructions=False, symbols=True, mistakes=0)
+    seats = set()
+    for n in range(20):
+        problem = task.problem("train", 0, n)
+        match, opening = task.turns.begin(problem, 0)
+        said = opening.messages[-1]["content"]
+        assert len(opening.messages) == 1 and said == problem.prompt
+        assert said.count("x") == 0 and said.count("o") == match.seat and len(said) == 9
+        seats.add(match.seat)
+        at = said.index(".")
+        reply = board_game.step(match, str(at + 1))
+        seen = reply.messages[-1]["content"]
+        assert seen[at] == "x" and seen.count("o") == match.seat + 1
+        assert board_game.step(match, str(at + 1)).done  # no mistake is allowed
+        assert set(seen) <= set(task.alphabet)
+    assert seats == {0, 1}
+    with pytest.raises(ValueError, match="symbols=True and instructions=True"):
+        tasks.get("board_game", symbols=True)
+
+
+GRIDS = {"size": 4, "walls": 5, "cost": 0.25}
+
+
+def grid_text(seen):
+    """Features as the text of the task."""
+    wall, walker, goal = np.moveaxis(np.asarray(seen, bool).reshape(4, 4, 3), -1, 0)
+    cells = np.select([wall, walker, goal], ["#", "@", "G"], ".")
+    return "\n".join(map("".join, cells))
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_walks_are_those_of_the_task(split):
+    """Same views, rewards and ends, for moves at random and for solutions."""
+    task = tasks.get("text_grid", **GRIDS)
+    env = text_grid.make(split, seed=3, grids=12, **GRIDS)
+    problems = {p.prompt: p for p in (task.problem(split, 3, i) for i in range(12))}
+    reset, step = jax.jit(env.reset), jax.jit(env.step)
+    rng, met, ends = np.random.default_rng(0), set(), set()
+    for n in range(40):
+        state, seen = reset(jax.random.PRNGKey(n))
+        problem = problems[grid_text(seen)]
+        met.add(problem.id)
+        walk, _ = task.turns.begin(problem, 0)
+        way = iter(task.turns.gold(problem, 0) if n % 2 else ())
+        while True:
+            move = next(way, None) or str(rng.choice(list(MOVES)))
+            reply = task.turns.step(walk, move)
+            out = step(jax.random.PRNGKey(0), state, jnp.int32(list(MOVES).index(move)))
+            assert (out.reward, out.terminal) == (reply.reward, reply.parts["reached"])
+            if reply.done:
+                assert out.terminal or reply.parts["moves"] == env.horizon
+                ends.add(reply.reward)
+                break
+            state = out.state
+            assert grid_text(out.observation) == reply.messages[0]["content"]
+    assert len(met) > 6 and ends == {1.0, -0.25}
+
+
+def test_grids_of_another_size_are_refused():
+    with pytest.raises(ValueError, match="split='ood'"):
+        text_grid.make("ood")
+    with pytest.raises(ValueError, match="grids=0"):
+        text_grid.make(grids=0)

@@ -11,9 +11,8 @@ Claim: human level on most of Atari; classification scales with the network wher
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +24,12 @@ from jaxrl.control.batches import Batch, mixed
 from jaxrl.control.environment import Environment, Space, random_action
 from jaxrl.control.program import Program, offline, online
 from jaxrl.losses import control, value
-from jaxrl.models.control import critics
+from jaxrl.models.control import critics, encoders
 from jaxrl.types import TrainState
 
 DISCRETE = True
+PICTURES = True
+"""Observations may be pictures, which an encoder precedes the critic for."""
 
 
 @dataclass(frozen=True)
@@ -68,26 +69,17 @@ def config() -> Config:
     return Config()
 
 
-class Network(NamedTuple):
-    """What says the value of every choice."""
+def make(space: Space, config: Config, network: encoders.Network | None = None) -> Algorithm:
+    """The algorithm for observations and choices of these sizes.
 
-    init: Callable[[jax.Array], Any]
-    """key -> parameters."""
-    outputs: Callable[[Any, jax.Array], jax.Array]
-    """parameters, observations -> [..., choices], or the atoms of all of them side by side."""
-
-
-def make(space: Space, config: Config, network: Network | None = None) -> Algorithm:
-    """The algorithm for observations and choices of these sizes; a perceptron without a network."""
+    Without a network it is a perceptron, of the features of an encoder where these are pictures.
+    """
     adam = optax.adam(config.learning_rate)
     atoms = 1 if config.critic == "scalar" else config.atoms
     centers = jnp.linspace(config.low, config.high, config.atoms)
 
-    net = network or Network(
-        lambda key: critics.init(
-            key, space.observation, config.hidden, members=1, outputs=space.action * atoms
-        ),
-        lambda critic, observations: critics.outputs(critic, observations)[0],
+    net = network or encoders.network(
+        space.observation, space.shape, config.hidden, space.action * atoms
     )
 
     def outputs(critic: Any, observations: jax.Array) -> jax.Array:

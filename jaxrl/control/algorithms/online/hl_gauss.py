@@ -10,9 +10,9 @@ Claim: above regression by squares, the more so the larger the network.
 
 from __future__ import annotations
 
-from jaxrl.control.algorithms.online.dqn import DISCRETE, Config, programs
+from jaxrl.control.algorithms.online.dqn import DISCRETE, PICTURES, Config, programs
 
-__all__ = ["DISCRETE", "config", "programs"]
+__all__ = ["DISCRETE", "PICTURES", "config", "programs"]
 
 
 def config() -> Config:

@@ -31,6 +31,8 @@ from jaxrl.types import TrainState
 
 DISCRETE = None
 """Either kind of action."""
+PICTURES = True
+"""Observations may be pictures."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +98,12 @@ def make(space: Space, config: Config) -> Algorithm:
     steps = optax.adam(falling if config.anneal else rate, eps=1e-5)
     adam = optax.chain(optax.clip_by_global_norm(config.max_norm), steps)
 
-    kind = {"activation": config.activation, "discrete": space.discrete}
+    look = {"activation": config.activation, "shape": space.shape}
+    kind = look | {"discrete": space.discrete}
 
     def init(key: jax.Array) -> TrainState:
         sizes = space.observation, config.hidden, space.action
-        form = {"log_std": config.log_std, "orthogonal": config.orthogonal}
+        form = {"log_std": config.log_std, "orthogonal": config.orthogonal, "shape": space.shape}
         both = actor_critic.init(key, *sizes, **form)
         moments = on_policy.moments(space.observation, config.worlds)
         return fresh({"both": both, "moments": moments}, {"both": adam})
@@ -120,7 +123,7 @@ def make(space: Space, config: Config) -> Algorithm:
                 logp[None], old_logp[None], standardised[None],
                 clip_low=config.clip, clip_high=config.clip,
             )  # fmt: skip
-            v = actor_critic.value(both, observations, activation=config.activation)
+            v = actor_critic.value(both, observations, **look)
             error = value.squared_error(v, targets)
             if config.value_clip:
                 error, _ = value.clipped_value(v, old_values, targets, clip=config.clip)
@@ -153,11 +156,11 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
         observations, after = (
             see(config, params, x) for x in (steps.observations, steps.next_observations)
         )
-        kind = {"activation": config.activation, "discrete": env.space.discrete}
+        look = {"activation": config.activation, "shape": env.space.shape}
+        kind = look | {"discrete": env.space.discrete}
         logp, _ = actor_critic.density(params["both"], observations, steps.actions, **kind)
         values, following = (
-            actor_critic.value(params["both"], x, activation=config.activation)
-            for x in (observations, after)
+            actor_critic.value(params["both"], x, **look) for x in (observations, after)
         )
         discounts = {"discount": config.discount, "mixing": config.mixing}
         advantages, targets = on_policy.advantages(steps, values, following, **discounts)
