@@ -125,14 +125,14 @@ def together(actor: Policy, rounds: int) -> dict[str, float]:
     shape = learner.shape_of(actor.model, bodies.Lora(rank=RANK, train_unembed=False))
     rng = np.random.default_rng(0)
     for rows in (1, 4):
-        jobs = list[gradients.Job]()
+        jobs = list[gradients.PlacedRequest]()
         for place in range(MODELS):
             tokens = rng.integers(0, len(LETTERS), (rows, 65)).astype(np.int32)
             weights = {"weights": np.ones(64, np.float32)}
             data = [wire.Datum(row[:-1], row[1:], weights) for row in tokens]
             batch = wire.Batch("", 1, "cross_entropy", {}, False, data)
             state = learner.create(actor.model, actor.params, shape, place)
-            jobs.append(gradients.Job(place, shape, state, batch))
+            jobs.append(gradients.PlacedRequest(place, shape, state, batch))
         alike = gradients.pass_of(actor.model, actor.params, shape, jobs[0].batch, MODELS)
         assert alike is not None
         seconds: dict[str, list[float]] = {"together": [], "in turn": []}

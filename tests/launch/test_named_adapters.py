@@ -15,7 +15,7 @@ import safetensors.numpy
 
 from jaxrl.launch.server import command
 from jaxrl.launch.server.http import ServeConfig
-from jaxrl.launch.server.tinker import bodies, gradients, learner, service, turns, wire, work
+from jaxrl.launch.server.tinker import bodies, gradients, learner, queueing, service, wire, work
 from jaxrl.launch.server.tinker.service import TinkerConfig
 from jaxrl.models import decoder, lora
 from jaxrl.models.checkpoints import peft
@@ -313,7 +313,7 @@ def job_of(model, base, loss, rank, place, forward_only=False, **settings):
         inputs = {name: rng.normal(size=length).astype("f4") - 1 for name in names}
         data.append(wire.Datum(tokens[:-1], tokens[1:], inputs))
     batch = wire.Batch("m", 1, loss, settings, forward_only, data)
-    return gradients.Job(place, shape, learner.Learner(adapters, None), batch)
+    return gradients.PlacedRequest(place, shape, learner.Learner(adapters, None), batch)
 
 
 def equal_results(got, expected, **tolerance):
@@ -405,7 +405,7 @@ def work_off(served, most=10**9):
     """Sizes of the groups in which what waits was worked on."""
     sizes = []
     while served.queues and len(sizes) < most:
-        operations = turns.take(served)
+        operations = queueing.take(served)
         assert work._attempt(served, operations)
         sizes.append(len(operations))
     return sizes
@@ -478,7 +478,7 @@ def test_a_sample_is_not_drawn_before_its_weights_are_saved(tmp_path):
         service.accept(served, "asample", json.dumps(body).encode())
     taken = []
     while served.queues:
-        operations = turns.take(served)
+        operations = queueing.take(served)
         taken.append([operation.kind for operation in operations])
         for operation in operations:  # what saves does so at its turn
             if operation.saved is not None:

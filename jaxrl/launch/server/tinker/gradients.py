@@ -66,7 +66,7 @@ class Pass(NamedTuple):
     length: int
 
 
-class Job(NamedTuple):
+class PlacedRequest(NamedTuple):
     """A request for a gradient, in its place."""
 
     place: int
@@ -248,7 +248,7 @@ def pass_of(
 
 
 def together(
-    model: DecoderConfig, base: Params, alike: Pass, jobs: Sequence[Job], count: int
+    model: DecoderConfig, base: Params, alike: Pass, jobs: Sequence[PlacedRequest], count: int
 ) -> list[tuple[Learner, list[np.ndarray], float]]:
     """As `forward_backward`, of requests of several models in one program.
 
@@ -288,8 +288,10 @@ def together(
             state = state._replace(
                 gradient=_add(state.gradient, gradient[job.place], state.adapters)
             )
-        own = [row[: len(datum.tokens)] for row, datum in zip(logp[job.place], data, strict=False)]
-        results.append((state, own, float(values[job.place])))
+        logprobs = [
+            row[: len(datum.tokens)] for row, datum in zip(logp[job.place], data, strict=False)
+        ]
+        results.append((state, logprobs, float(values[job.place])))
     return results
 
 
@@ -323,7 +325,7 @@ def _pad(adapters: Params, shapes: Sequence[tuple[int, ...]]) -> Params:
 @jax.jit
 def _add(before: Params | None, padded: Params, like: Params) -> Params:
     """A gradient, without what is beyond the shapes of `like`, added to the one before."""
-    gradient = jax.tree.map(lambda x, own: x[tuple(map(slice, own.shape))], padded, like)
+    gradient = jax.tree.map(lambda x, leaf: x[tuple(map(slice, leaf.shape))], padded, like)
     return gradient if before is None else jax.tree.map(jnp.add, before, gradient)
 
 
@@ -366,8 +368,8 @@ def _losses(
 ) -> tuple[jax.Array, jax.Array]:
     """The loss [N] and log-probabilities [N, R, L] of N places."""
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *adapters)
-    one = functools.partial(_in_place, model, shape, name, base)
-    return jax.vmap(one)(stacked, scales, rows, settings)
+    in_place = functools.partial(_in_place, model, shape, name, base)
+    return jax.vmap(in_place)(stacked, scales, rows, settings)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -382,8 +384,9 @@ def _gradients(
     settings: Mapping[str, jax.Array],
 ) -> tuple[jax.Array, jax.Array, tuple[Params, ...]]:
     """As `_losses`, and the gradient of each place in its own adapters."""
-    one = jax.value_and_grad(functools.partial(_in_place, model, shape, name, base), has_aux=True)
+    in_place = functools.partial(_in_place, model, shape, name, base)
+    with_gradient = jax.value_and_grad(in_place, has_aux=True)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *adapters)
-    (value, logp), gradient = jax.vmap(one)(stacked, scales, rows, settings)
+    (value, logp), gradient = jax.vmap(with_gradient)(stacked, scales, rows, settings)
     parts = [jax.tree.map(operator.itemgetter(i), gradient) for i in range(len(adapters))]
     return value, logp, tuple(parts)

@@ -21,7 +21,15 @@ import numpy as np
 from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.launch.server import engine
 from jaxrl.launch.server.openai import CHOICES, COLDEST
-from jaxrl.launch.server.tinker import bodies, compaction, gradients, learner, ledger, turns, wire
+from jaxrl.launch.server.tinker import (
+    bodies,
+    compaction,
+    gradients,
+    learner,
+    ledger,
+    queueing,
+    wire,
+)
 from jaxrl.launch.server.tinker.journal import sync
 from jaxrl.launch.server.tinker.learner import Learner, Shape
 from jaxrl.launch.server.tinker.ledger import Operation, number_of
@@ -148,7 +156,7 @@ def _serve(service: Service) -> None:
     while True:
         with service.changed:
             service.changed.wait_for(lambda: service.queues)
-            operations = turns.take(service)
+            operations = queueing.take(service)
         if not _attempt(service, operations) and len(operations) > 1:
             for operation in operations:  # one of them fails, and the others need not
                 _attempt(service, [operation])
@@ -278,15 +286,17 @@ def _learn(service: Service, operations: Sequence[Operation]) -> list[Answer]:
     actor, count = service.actor, service.config.models_at_once
     model, base = actor.model, actor.params
     states = [_state(service, operation.owner) for operation in operations]
-    alike = turns.pass_of(service, operations[0])
+    alike = queueing.pass_of(service, operations[0])
     if alike is None:
         (state,), body = states, operations[0].body
-        shape = turns.shape_of(service, operations[0].owner)
+        shape = queueing.shape_of(service, operations[0].owner)
         results = [gradients.forward_backward(model, base, shape, state, body)]
     else:
         names = [operation.owner for operation in operations]
         jobs = [
-            gradients.Job(turns.place_of(service, name), turns.shape_of(service, name), *rest)
+            gradients.PlacedRequest(
+                queueing.place_of(service, name), queueing.shape_of(service, name), *rest
+            )
             for name, *rest in zip(names, states, [o.body for o in operations], strict=True)
         ]
         results = gradients.together(model, base, alike, jobs, count)
@@ -300,9 +310,9 @@ def _learn(service: Service, operations: Sequence[Operation]) -> list[Answer]:
 
 def _sample(service: Service, operations: Sequence[Operation]) -> list[bytes]:
     """Answers to samples that can be sampled together."""
-    sessions = [turns.sampler_of(service, operation) for operation in operations]
+    sessions = [queueing.sampler_of(service, operation) for operation in operations]
     first, places = sessions[0], [0] * len(sessions)
-    if rank := turns.rank_of(service, first.config):
+    if rank := queueing.rank_of(service, first.config):
         params, places = _stacked(service, sessions, rank)
     else:
         shape = None
