@@ -228,13 +228,14 @@ def pass_of(
 
     Returns:
       None: it is computed alone. So it is with one place, without adapters, with a base of experts
-      or on several devices, with adapters of latent attention, and where it has too many tokens.
+      or of recurrent layers or on several devices, with adapters of latent attention, and where it
+      has too many tokens.
     """
     rows = round_up(len(batch.data), 1)
     length = _length(max(len(datum.tokens) for datum in batch.data))
     if count == 1 or rows * length * count > _TOKENS_OF_PLACES:
         return None
-    if shape.lora is None or model.experts is not None:
+    if shape.lora is None or model.experts is not None or model.recurrent:
         return None
     if len(jax.tree.leaves(base)[0].devices()) > 1:
         return None
