@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import http.client
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +15,11 @@ import safetensors.numpy
 
 from jaxrl.launch.server import command
 from jaxrl.launch.server.http import ServeConfig
-from jaxrl.launch.server.tinker import work
+from jaxrl.launch.server.tinker import bodies, gradients, learner, queueing, service, wire, work
+from jaxrl.launch.server.tinker.service import TinkerConfig
 from jaxrl.models import lora
 from jaxrl.models.checkpoints import peft
+from jaxrl.models.config import DeltaRule, Experts
 from jaxrl.models.lora import LoraConfig
 from tests.launch import test_tinker as tinker
 from tests.launch.test_serve import actor, post, send, serving
@@ -286,3 +289,197 @@ def equal_samples(got, expected):
     for (tokens, logp), (other_tokens, other_logp) in zip(got, expected, strict=True):
         np.testing.assert_array_equal(tokens, other_tokens)
         np.testing.assert_allclose(logp, other_logp, atol=1e-5)
+
+
+PLACES = 3
+
+
+def job_of(model, base, loss, rank, place, forward_only=False, **settings):
+    """A request of a model that was trained; seeds, data and lengths are of the place."""
+    shape = learner.shape_of(model, bodies.Lora(rank=rank))
+    start = learner.create(model, base, shape, place)
+    rng = np.random.default_rng(place)
+    adapters = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype("f4"), start[0])
+    names = ("weights",) if loss == "cross_entropy" else ("logprobs", "advantages")
+    data = []
+    for length in rng.integers(2, 30, 3 + (place > 0)):
+        tokens = rng.integers(0, model.vocab_size, length + 1).astype(np.int32)
+        inputs = {name: rng.normal(size=length).astype("f4") - 1 for name in names}
+        data.append(wire.Datum(tokens[:-1], tokens[1:], inputs))
+    batch = wire.Batch("m", 1, loss, settings, forward_only, data)
+    return gradients.PlacedRequest(place, shape, learner.Learner(adapters, None), batch)
+
+
+def equal_results(got, expected, tolerance=0.0):
+    """Gradients, which are sums over tokens, as parts of their greatest number."""
+    (state, logprobs, loss), (other, other_logprobs, other_loss) = got, expected
+    np.testing.assert_allclose(loss, other_loss, rtol=tolerance, atol=tolerance)
+    for arrays in zip(logprobs, other_logprobs, strict=True):
+        np.testing.assert_allclose(*arrays, rtol=0, atol=tolerance)
+    gradients_of = [jax.tree.leaves(each.gradient) for each in (state, other)]
+    for leaf, other_leaf in zip(*gradients_of, strict=True):
+        greatest = np.abs(other_leaf).max()
+        np.testing.assert_allclose(leaf, other_leaf, rtol=0, atol=tolerance * greatest)
+
+
+@pytest.mark.exact(
+    "gradients of several adapters in one program: each as alone in it, and to 1e-5 as by itself"
+)
+@pytest.mark.parametrize(
+    "loss, forward_only",
+    [
+        ("cross_entropy", False),
+        pytest.param("ppo", False, marks=pytest.mark.broad),
+        pytest.param("gspo", True, marks=pytest.mark.slow),
+    ],
+)
+def test_gradients_of_several_adapters_are_those_of_each(loss, forward_only):
+    """To the last bit whoever is in the other places, even one whose numbers are not finite."""
+    model, base = tinker.SHAPE, tinker.BASE().params
+    settings = {} if loss == "cross_entropy" else {"clip_high_threshold": 1.01}
+    jobs = [
+        job_of(model, base, loss, 3, 2, forward_only),
+        job_of(model, base, loss, 4, 0, forward_only, **settings),
+        job_of(model, base, loss, 4, 1, forward_only),
+    ]
+    (alike,) = {gradients.pass_of(model, base, j.shape, j.batch, PLACES) for j in jobs}
+    results = gradients.together(model, base, alike, jobs, PLACES)
+    spoiled = jobs[2]._replace(
+        state=jobs[2].state._replace(adapters=jax.tree.map(lambda x: x * 1e30, jobs[2].state[0]))
+    )
+    beside = gradients.together(model, base, alike, [jobs[1], spoiled], PLACES)
+    assert not np.isfinite(beside[1][2])
+    for job, got in zip(jobs, results, strict=True):
+        expected = gradients.forward_backward(model, base, job.shape, job.state, job.batch)
+        equal_results(got, expected, 1e-5)
+        again = job._replace(state=got[0])
+        single = gradients.together(model, base, alike, [job], PLACES)[0]
+        equal_results(got, single)
+        if not forward_only:
+            assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(got[0].gradient)) > 0.1
+            twice = gradients.together(model, base, alike, [again], PLACES)[0]
+            summed = twice[0]._replace(gradient=jax.tree.map(lambda x: x / 2, twice[0].gradient))
+            equal_results((summed, *twice[1:]), got)
+    equal_results(beside[0], results[1])
+
+
+def test_what_is_computed_in_places_is_said_of_a_request_alone():
+    """One place, all weights, experts, recurrent layers and large requests are by themselves."""
+    base = tinker.BASE().params
+    job = job_of(tinker.SHAPE, base, "cross_entropy", 3, 2)
+
+    def alike(count=PLACES, model=tinker.SHAPE, rank=3, data=job.batch.data):
+        shape = learner.shape_of(model, bodies.Lora(rank=rank))
+        return gradients.pass_of(model, base, shape, job.batch._replace(data=data), count)
+
+    assert alike() == alike(rank=4) != alike(rank=5)
+    assert alike(data=job.batch.data * 2) not in (None, alike())
+    assert alike(data=job.batch.data * 8) is None
+    assert alike(1) is None and alike(rank=0) is None
+    experts = dataclasses.replace(tinker.SHAPE, experts=Experts(4, 2, 8))
+    delta = DeltaRule(2, 4, key_dim=8, value_dim=6, taps=4, projections="joined")
+    recurrent = dataclasses.replace(tinker.SHAPE, delta=delta, recurrent_layers=(True, False))
+    assert alike(model=experts) is None and alike(model=recurrent) is None
+
+
+def accept_updates(served, models, seqs):
+    """Requests of several models, of each in its order."""
+    for seq in seqs:
+        for model in models:
+            step = {"model_id": model, "seq_id": seq, "adam_params": {"learning_rate": 0.1}}
+            match seq % 4:
+                case 3:
+                    service.accept(served, "optim_step", json.dumps(step).encode())
+                case 0:
+                    save = {"model_id": model, "seq_id": seq, "path": f"s{seq}"}
+                    service.accept(served, "save_weights", json.dumps(save).encode())
+                case _:
+                    raw = tinker.batch(model, seq, [1 + int(model[-1]), 2, 3, seq, 5])
+                    service.accept(served, "forward_backward", raw)
+
+
+def work_off(served, most=10**9):
+    """Sizes of the groups in which what waits was worked on."""
+    sizes = []
+    while served.queues and len(sizes) < most:
+        operations = queueing.take(served)
+        assert work._attempt(served, operations)
+        sizes.append(len(operations))
+    return sizes
+
+
+@pytest.mark.broad
+@pytest.mark.exact(
+    "weights of a service with several models do not depend on who waits, or on a kill"
+)
+def test_gradients_of_models_that_wait_are_computed_together(tmp_path):
+    """Answers and saved weights are, byte by byte, those of requests that came one by one."""
+
+    def begin(name):
+        config = TinkerConfig(
+            str(tmp_path / name), max_context_tokens=64, models_at_once=2, snapshot_every=3
+        )
+        return service.start(tinker.BASE(), tinker.MODEL, config)
+
+    def create_models(served):
+        session = service.accept(served, "create_session", b"{}", "k").id
+        for n, rank in enumerate((3, 4, 4)):
+            lora = {"rank": rank, "seed": n}
+            body = {"session_id": session, "model_seq_id": n, "base_model": tinker.MODEL}
+            service.accept(
+                served, "create_model", json.dumps(body | {"lora_config": lora}).encode()
+            )
+        work_off(served)
+        return [f"{session}:train:{n}" for n in range(3)]
+
+    at_once, one_by_one, killed = map(begin, ("at once", "one by one", "killed"))
+    for served in (at_once, killed):
+        accept_updates(served, create_models(served), range(1, 13))
+    models = create_models(one_by_one)
+    for seq in range(1, 13):
+        for model in models:
+            accept_updates(one_by_one, [model], [seq])
+            assert work_off(one_by_one) == [1]
+    for done in (1, 7, 5):
+        assert len(work_off(killed, done)) == done
+        killed.journal.file.close()
+        killed = begin("killed")
+    sizes = work_off(at_once)
+    assert sizes.count(2) > 5 and set(sizes) == {1, 2} and 2 in work_off(killed)
+    for name in one_by_one.places:
+        expected = service.answer(one_by_one, name, 0)
+        assert expected == service.answer(at_once, name, 0) == service.answer(killed, name, 0)
+    saved = sorted((tmp_path / "one by one").rglob("models/*/[0-9]*.safetensors"))
+    assert len(saved) == 9
+    for file in saved:
+        for other in ("at once", "killed"):
+            path = tmp_path / other / file.relative_to(tmp_path / "one by one")
+            assert path.read_bytes() == file.read_bytes(), path
+
+
+def test_a_sample_is_not_drawn_before_its_weights_are_saved(tmp_path):
+    """Though those of another model, which wait before it, are."""
+    settings = {"max_context_tokens": 64, "models_at_once": 2}
+    served = service.start(tinker.BASE(), tinker.MODEL, TinkerConfig(str(tmp_path), **settings))
+    session = service.accept(served, "create_session", b"{}", "k").id
+    for n in range(2):
+        body = {"session_id": session, "model_seq_id": n, "base_model": tinker.MODEL}
+        body |= {"lora_config": {"rank": 2, "seed": n}}
+        service.accept(served, "create_model", json.dumps(body).encode())
+    work_off(served)
+    for n in range(2):
+        name = {"model_id": f"{session}:train:{n}", "seq_id": 1, "sampling_session_seq_id": n}
+        service.accept(served, "save_weights_for_sampler", json.dumps(name).encode())
+        body = {"sampling_session_id": f"{session}:sample:{n}", "seq_id": 0}
+        body |= {"prompt": {"chunks": [{"tokens": [1]}]}, "sampling_params": {"seed": n}}
+        service.accept(served, "asample", json.dumps(body).encode())
+    taken = []
+    while served.queues:
+        operations = queueing.take(served)
+        taken.append([operation.kind for operation in operations])
+        for operation in operations:  # what saves does so at its turn
+            if operation.saved is not None:
+                (tmp_path / operation.saved.file).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / operation.saved.file).touch()
+    assert taken == [["save_weights_for_sampler"], ["asample"]] * 2
+    served.journal.file.close()

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import struct
 import threading
 import tracemalloc
@@ -648,3 +649,11 @@ def test_ten_thousand_rollouts_do_not_stall(page, tmp_path):
     page.type("#search", "9998 is")
     page.until("document.querySelector('#count').textContent === '1 of 10,000'")
     assert page.errors == []
+
+
+def test_pictures_and_numbers_of_the_page_on_reports():
+    docs = Path(__file__).parents[2] / "docs"
+    text = (docs / "report.md").read_text()
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(targets) == 5 and all((docs / target).exists() for target in targets)
+    assert f"{collect.ROLLOUT_BYTES // 1_000_000} MB" in text

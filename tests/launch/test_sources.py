@@ -1,10 +1,12 @@
-"""Where each method's formula is from, and how far the recipe is true to it."""
+"""Where each method's formula is from, how true the recipe is to it, and its measurements."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
-from jaxrl.launch import recipes
+from jaxrl.launch import cli, recipes
 
 METHODS = [name for name in recipes.names() if hasattr(recipes.module(name), "METHOD")]
 CODE = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} [\w./+-]+:\d+(-\d+)?")
@@ -59,3 +61,24 @@ def test_the_rows_of_recipes_have_both():
     row = next(row for row in recipes.rows() if row["name"] == "grao")
     assert (row["source"], row["fidelity"]) == ("paper, equation 3", "verified against equations")
     assert recipes.documented("sft") == {"source": "", "fidelity": ""}
+
+
+def test_a_recipe_shows_what_was_measured_of_it(capsys):
+    for name, shown in (("karl", "against its ablation"), ("quickstart", "not in the laboratory")):
+        assert cli.main(["recipes", name]) == 0
+        assert shown in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+def test_measurements_are_of_recipes_and_few():
+    ids = {row["id"] for row in recipes.rows()}
+    lines = recipes.measurements()
+    assert lines.keys() <= ids and len(lines) > 90
+    assert all("; against its ablation " in line and len(line) < 400 for line in lines.values())
+
+
+def test_measurements_are_read_without_the_laboratory():
+    program = (
+        "import sys; from jaxrl.launch import cli, recipes; recipes.measurements(); "
+        "assert not any(name.split('.')[0] == 'experiments' for name in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl.launch.server.http import Refused
-from jaxrl.launch.server.tinker import learner, ledger, service, tenants, work
+from jaxrl.launch.server.tinker import learner, ledger, queueing, service, tenants
 from jaxrl.launch.server.tinker.bodies import Lora
 from jaxrl.launch.server.tinker.service import TinkerConfig
 from tests.launch import test_tinker as tinker
@@ -225,7 +225,7 @@ def test_tenants_take_turns(tmp_path_factory, steps):
     taken, last = [], None
     while served.queues:
         waits = set(served.queues)
-        operations = work._take(served)
+        operations = queueing.take(served)
         served_now = {ledger.tenant_of(o.owner) for o in operations}
         first = ledger.tenant_of(operations[0].owner)
         assert first != last or waits == {first}
@@ -254,7 +254,7 @@ def test_a_flood_does_not_starve_the_other(tmp_path):
         service.accept(served, *request("asample", "ana-session-0", seq), tenant="ana")
     late = service.accept(served, *request("forward_backward", "ben-session-0", 1), tenant="ben")
     sample = service.accept(served, *request("asample", "ben-session-0", 1), tenant="ben")
-    taken = [{o.id for o in work._take(served)} for _ in range(3)]
+    taken = [{o.id for o in queueing.take(served)} for _ in range(3)]
     assert len(taken[0]) == 16 and late.id in taken[1] and sample.id in taken[0] | taken[2]
     assert sum(len(queue) for queue in served.queues.values()) == 202 - sum(map(len, taken))
 

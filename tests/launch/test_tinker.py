@@ -33,10 +33,10 @@ from jaxrl.launch.server.tinker import (
     learner,
     ledger,
     losses,
+    queueing,
     service,
     tenants,
     wire,
-    work,
 )
 from jaxrl.launch.server.tinker import journal as journals
 from jaxrl.launch.server.tinker.service import TinkerConfig
@@ -555,7 +555,7 @@ def test_samples_of_one_seed_take_turns():
         return bodies.Sample.model_validate({**body, "sampling_params": {"seed": seed}})
 
     jobs = [job(0, 7), job(1, 8), job(2, 7), job(10**18, None), job(4, 7 + 2**31)]
-    assert work.together(jobs) == [[0, 1, 3], [2], [4]]
+    assert queueing.together(jobs) == [[0, 1, 3], [2], [4]]
 
 
 @pytest.mark.broad

@@ -15,7 +15,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,24 +26,15 @@ import optax
 import safetensors
 from safetensors import numpy as safe
 
-from jaxrl.launch.server.tinker import losses
 from jaxrl.launch.server.tinker.bodies import Adam, Lora
-from jaxrl.launch.server.tinker.wire import Batch, Datum
-from jaxrl.losses.reduce.masking import sanitize, where_valid
-from jaxrl.mesh.buckets import round_to_eighth, round_up
 from jaxrl.models import decoder, lora, lora_stack
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
 from jaxrl.record import storage
 from jaxrl.training import optimizer
-from jaxrl.training.logprobs import micro_logprobs
-from jaxrl.types import Packed, Params
+from jaxrl.types import Params
 
-_TOKENS = 8192
-"""Tokens of a forward and backward pass; gradients of several are added."""
-_BUCKET = 64
-"""Row lengths are multiples of it."""
-_HEAD = "unembedding"
+HEAD = "unembedding"
 """The adapter of the output head, `a` [D, R] and `b` [R, V]."""
 
 
@@ -66,16 +57,6 @@ class Learner(NamedTuple):
     """Of AdamW."""
     gradient: Params | None = None
     """The sum since the last step; None: there is none."""
-
-
-class Rows(NamedTuple):
-    """Data of one pass, one a row, padded on the right: [R, L] each."""
-
-    tokens: np.ndarray
-    targets: np.ndarray
-    mask: np.ndarray
-    """Where a datum has a target."""
-    inputs: dict[str, np.ndarray]
 
 
 def shape_of(model: DecoderConfig, config: Lora) -> Shape:
@@ -106,7 +87,7 @@ def create(model: DecoderConfig, base: Params, shape: Shape, seed: int) -> Learn
         a = jax.random.uniform(
             jax.random.fold_in(key, 1), (width, rank), jnp.float32, -bound, bound
         )
-        adapters[_HEAD] = {"a": a, "b": jnp.zeros((rank, model.vocab_size), jnp.float32)}
+        adapters[HEAD] = {"a": a, "b": jnp.zeros((rank, model.vocab_size), jnp.float32)}
     return Learner(adapters, fresh_moments(model, adapters))
 
 
@@ -119,17 +100,17 @@ def memory(model: DecoderConfig, base: Params, config: Lora) -> int:
 
 def fresh_moments(model: DecoderConfig, adapters: Params) -> Any:
     """Those before the first step."""
-    return _adamw(model, _numbers(Adam())).init(adapters)
+    return _adamw(model, numbers(Adam())).init(adapters)
 
 
 def join(model: DecoderConfig, base: Params, adapters: Params, shape: Shape) -> Params:
     """The decoder's parameters with the adapters on; differentiable in `adapters`."""
     if shape.lora is None:
         return jax.tree.map(lambda trained, like: trained.astype(like.dtype), adapters, base)
-    rest = {name: part for name, part in adapters.items() if name != _HEAD}
+    rest = {name: part for name, part in adapters.items() if name != HEAD}
     params = lora.attach(model, base, rest, shape.lora)
-    if _HEAD in adapters:
-        head, small = base.get("head", base["embed"]), adapters[_HEAD]
+    if HEAD in adapters:
+        head, small = base.get("head", base["embed"]), adapters[HEAD]
         change = jnp.matmul(small["a"], small["b"], precision="highest").T * shape.lora.scale
         params["head"] = (head.astype(jnp.float32) + change).astype(head.dtype)
     return params
@@ -137,131 +118,10 @@ def join(model: DecoderConfig, base: Params, adapters: Params, shape: Shape) -> 
 
 def put(model: DecoderConfig, params: Params, place: int, adapters: Params, shape: Shape) -> Params:
     """The sampler's parameters with a model's adapters in a place of a stack."""
-    parts = {name: part for name, part in adapters.items() if name != _HEAD}
-    if _HEAD in adapters:
-        parts["head"] = adapters[_HEAD]
+    parts = {name: part for name, part in adapters.items() if name != HEAD}
+    if HEAD in adapters:
+        parts["head"] = adapters[HEAD]
     return lora_stack.put(model, params, place, parts, shape.lora)
-
-
-def forward_backward(
-    model: DecoderConfig, base: Params, shape: Shape, learner: Learner, batch: Batch
-) -> tuple[Learner, list[np.ndarray], float]:
-    """Add a batch's gradient, unless it is forward only.
-
-    Returns:
-      The model, log-probabilities [T] of each datum's targets, and the loss, a sum over tokens.
-    """
-    loss = losses.find(batch.loss)
-    settings = _numbers(loss.settings | batch.settings)
-    names = [*loss.inputs, *(name for name in loss.optional if name in batch.data[0].inputs)]
-    order = sorted(range(len(batch.data)), key=lambda i: (len(batch.data[i].tokens), i))
-    logprobs: dict[int, np.ndarray] = {}
-    total, gradient = 0.0, learner.gradient
-    for part in _passes([len(batch.data[i].tokens) for i in order]):
-        places = order[part]
-        rows = _rows([batch.data[i] for i in places], names)
-        arguments = (base, learner.adapters, rows, settings)
-        if batch.forward_only:
-            value, logp = _loss(model, shape, batch.loss, *arguments)
-        else:
-            value, logp, gradient = _gradient(model, shape, batch.loss, *arguments, gradient)
-        fetched = np.asarray(logp)
-        logprobs |= {i: fetched[r, : len(batch.data[i].tokens)] for r, i in enumerate(places)}
-        total += float(value)
-    learner = learner._replace(gradient=gradient)
-    return learner, [logprobs[i] for i in range(len(batch.data))], total
-
-
-def _passes(lengths: Sequence[int]) -> list[slice]:
-    """Consecutive data of ascending lengths that go through the model together."""
-    parts, start = list[slice](), 0
-    for i in range(1, len(lengths) + 1):
-        if i == len(lengths) or round_up(i + 1 - start, 1) * _length(lengths[i]) > _TOKENS:
-            parts.append(slice(start, i))
-            start = i
-    return parts
-
-
-def _length(longest: int) -> int:
-    return round_to_eighth(longest, _BUCKET)
-
-
-def _rows(data: Sequence[Datum], names: Sequence[str]) -> Rows:
-    shape = (round_up(len(data), 1), _length(max(len(d.tokens) for d in data)))
-    tokens, targets = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-    mask = np.zeros(shape, bool)
-    inputs = {name: np.zeros(shape, np.float32) for name in names}
-    for r, datum in enumerate(data):
-        cells = (r, slice(len(datum.tokens)))
-        tokens[cells], targets[cells], mask[cells] = datum.tokens, datum.targets, True
-        for name in names:
-            inputs[name][cells] = datum.inputs[name]
-    return Rows(tokens, targets, mask, inputs)
-
-
-def _packed(rows: Rows) -> Packed:
-    """Rows as the input of one micro-batch, with an action at every token."""
-    count, length = rows.tokens.shape
-    index = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (count, length))
-    size = jnp.sum(rows.mask, axis=1, keepdims=True, dtype=jnp.int32)
-    inside = index < size
-    return Packed(
-        tokens=rows.tokens[None],
-        positions=jnp.where(inside, index, 0)[None],
-        visible_until=jnp.where(inside, size, 0)[None],
-        predictor=index[None],
-        target=rows.targets[None],
-        sequence=jnp.broadcast_to(jnp.arange(count, dtype=jnp.int32)[:, None], index.shape)[None],
-        time=index[None],
-        leaf=jnp.zeros((1, count, length), bool),
-        computed=jnp.ones(count, bool),
-        micro_batches=jnp.int32(1),
-        length=length,
-        trees=False,
-    )
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _loss(
-    model: DecoderConfig,
-    shape: Shape,
-    name: str,
-    base: Params,
-    adapters: Params,
-    rows: Rows,
-    settings: Mapping[str, jax.Array],
-) -> tuple[jax.Array, jax.Array]:
-    """The loss and log-probabilities [R, L]."""
-    params = join(model, base, adapters, shape)
-    logp, _ = micro_logprobs(
-        model, params, _packed(rows), jnp.int32(0), temperature=1.0, remat="none"
-    )
-    logp = logp.reshape(rows.tokens.shape)
-    safe = sanitize(rows.mask, logp=logp)["logp"]
-    per_token = losses.find(name).per_token(safe, rows.inputs, settings)
-    return jnp.sum(where_valid(rows.mask, per_token)), logp
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _gradient(
-    model: DecoderConfig,
-    shape: Shape,
-    name: str,
-    base: Params,
-    adapters: Params,
-    rows: Rows,
-    settings: Mapping[str, jax.Array],
-    before: Params | None,
-) -> tuple[jax.Array, jax.Array, Params]:
-    """As `_loss`, and the gradient in the adapters, added to the one before."""
-
-    def loss(adapters: Params) -> tuple[jax.Array, jax.Array]:
-        return _loss(model, shape, name, base, adapters, rows, settings)
-
-    (value, logp), gradient = jax.value_and_grad(loss, has_aux=True)(adapters)
-    if before is not None:
-        gradient = jax.tree.map(jnp.add, before, gradient)
-    return value, logp, gradient
 
 
 def optim_step(
@@ -278,7 +138,7 @@ def optim_step(
     """
     if learner.gradient is None:
         raise ValueError("there is no gradient; send a forward_backward first")
-    adapters, moments, metrics = _step(model, *learner, _numbers(config))
+    adapters, moments, metrics = _step(model, *learner, numbers(config))
     values = {name: float(value) for name, value in metrics.items()}
     return Learner(adapters, moments), {k: v for k, v in values.items() if math.isfinite(v)}
 
@@ -316,7 +176,8 @@ def _adamw(model: DecoderConfig, settings: Mapping[str, jax.Array]) -> optax.Gra
     )
 
 
-def _numbers(settings: Mapping[str, Any] | Adam) -> dict[str, jax.Array]:
+def numbers(settings: Mapping[str, Any] | Adam) -> dict[str, jax.Array]:
+    """Settings as arrays, which are no constants of a program."""
     values = settings.model_dump() if isinstance(settings, Adam) else settings
     return {name: jnp.float32(value) for name, value in values.items()}
 

@@ -69,8 +69,9 @@ class TinkerConfig:
     """Growth of the journal, in bytes, after which it is written again without arrays that are no
     longer needed; it also has to double."""
     models_at_once: int = 1
-    """Models whose samples are decoded in one batch, where their ranks are alike up to the next
-    power of two; 1: one model after another, its adapters added into the weights."""
+    """Models whose samples are decoded in one batch, and whose small requests for gradients are
+    computed in one program, where their ranks are alike up to the next power of two; 1: one model
+    after another, its adapters added into the weights."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the base model's weights and of activations; adapters are float32."""
     trust: bool = False

@@ -9,11 +9,9 @@ else is sampled at the same time.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import threading
 import traceback
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,9 +21,17 @@ import numpy as np
 from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.launch.server import engine
 from jaxrl.launch.server.openai import CHOICES, COLDEST
-from jaxrl.launch.server.tinker import bodies, compaction, learner, ledger, wire
+from jaxrl.launch.server.tinker import (
+    bodies,
+    compaction,
+    gradients,
+    learner,
+    ledger,
+    queueing,
+    wire,
+)
 from jaxrl.launch.server.tinker.journal import sync
-from jaxrl.launch.server.tinker.learner import Shape
+from jaxrl.launch.server.tinker.learner import Learner, Shape
 from jaxrl.launch.server.tinker.ledger import Operation, number_of
 from jaxrl.launch.server.tinker.service import (
     AdapterStack,
@@ -35,8 +41,7 @@ from jaxrl.launch.server.tinker.service import (
     ledger_of,
     snapshot_path,
 )
-from jaxrl.mesh.buckets import round_up
-from jaxrl.models import lora, lora_stack
+from jaxrl.models import lora_stack
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
 from jaxrl.sampling import sampler, search
@@ -96,23 +101,6 @@ def requests_of(body: bodies.Sample, context: int) -> list[Request]:
     return search.copies(first, body.num_samples, first_id=seed % 2**31 * CHOICES)
 
 
-def together(jobs: Sequence[bodies.Sample]) -> list[list[int]]:
-    """Places of jobs that can be sampled at once: no two of them of one seed."""
-    rounds: list[tuple[set[int | str], list[int]]] = []
-    for i, body in enumerate(jobs):
-        seed = body.sampling_params.seed
-        name = f"{body.sampling_session_id}:{body.seq_id}" if seed is None else ""
-        number = number_of(name) if seed is None else seed % 2**31
-        for numbers, places in rounds:
-            if number not in numbers:
-                numbers.add(number)
-                places.append(i)
-                break
-        else:
-            rounds.append(({number}, [i]))
-    return [places for _, places in rounds]
-
-
 def sample(
     setup: sampler.Setup, params: Params, jobs: Sequence[bodies.Sample], places: Sequence[int]
 ) -> list[bytes]:
@@ -168,85 +156,11 @@ def _serve(service: Service) -> None:
     while True:
         with service.changed:
             service.changed.wait_for(lambda: service.queues)
-            operations = _take(service)
+            operations = queueing.take(service)
         if not _attempt(service, operations) and len(operations) > 1:
             for operation in operations:  # one of them fails, and the others need not
                 _attempt(service, [operation])
         compaction.compact_if_due(service)
-
-
-def _take(service: Service) -> list[Operation]:
-    """The next operation; with a sample, others that can go with it.
-
-    Tenants take turns: whoever was served goes to the end of the row. Of samples that go together,
-    too, each tenant adds one in turn, and among several tenants they fill the slots a few times at
-    most, so that whoever comes next waits no longer than that.
-    """
-    tenant = next(iter(service.queues))
-    queue = service.queues.pop(tenant)
-    first = queue.popleft()
-    if queue:
-        service.queues[tenant] = queue
-    if first.kind != "asample":
-        return [first]
-    group = _group(service, first)
-    alike = [
-        [o for o in queue if o.kind == "asample" and _group(service, o) == group]
-        for queue in service.queues.values()
-    ]
-    in_turn = [o for row in itertools.zip_longest(*alike) for o in row if o is not None]
-    jobs = _of_few_models(service, [first, *in_turn])
-    if len(service.tenants) > 1:
-        count = np.cumsum([job.body.num_samples for job in jobs])
-        jobs = jobs[: max(1, int(np.sum(count <= _FILLS * service.config.slots)))]
-    jobs = [jobs[i] for i in together([job.body for job in jobs])[0]]
-    ids = {job.id for job in jobs}
-    left = {t: deque(o for o in queue if o.id not in ids) for t, queue in service.queues.items()}
-    service.queues = {t: queue for t, queue in left.items() if queue}
-    return jobs
-
-
-_FILLS = 2
-"""Most times that samples which are sampled together fill the slots, among several tenants."""
-
-
-def _of_few_models(service: Service, operations: Sequence[Operation]) -> list[Operation]:
-    """Those whose models have places at once, the first among them, in their order."""
-    files, jobs = set[str](), list[Operation]()
-    for operation in operations:
-        file = _sampler_of(service, operation).file
-        if file in files or len(files) < service.config.models_at_once:
-            files.add(file)
-            jobs.append(operation)
-    return jobs
-
-
-def _sampler_of(service: Service, operation: Operation) -> ledger.Sampler:
-    """The weights that a sample is of."""
-    return ledger_of(service, operation.owner).samplers[operation.owner]
-
-
-def _group(service: Service, operation: Operation) -> tuple[Any, ...]:
-    """Samples that are alike in this can be sampled together.
-
-    Truncation is another program, whose sums may be rounded otherwise in the last bit: a sample
-    without it never goes through that program because of its neighbours. The same holds of ranks,
-    and of adapters that are added into the weights.
-    """
-    settings = operation.body.sampling_params
-    stop_ids = bodies.stops(settings.stop)[1]
-    session = _sampler_of(service, operation)
-    weights = _rank(service, session.config) or session.file
-    return weights, settings.truncates, None if stop_ids is None else tuple(stop_ids)
-
-
-def _rank(service: Service, config: bodies.Lora | None) -> int:
-    """The rank of the stack that a model's adapters have a place in; 0: none."""
-    model = service.actor.model
-    if config is None or not config.rank or service.config.models_at_once == 1:
-        return 0
-    adapted = lora.targets(model, learner.shape_of(model, config).lora)
-    return round_up(config.rank, 1) if adapted.keys() <= lora_stack.matrices(model).keys() else 0
 
 
 def _attempt(service: Service, operations: Sequence[Operation]) -> bool:
@@ -254,13 +168,13 @@ def _attempt(service: Service, operations: Sequence[Operation]) -> bool:
     first = operations[0]
     again = first.id in service.places  # it was answered before a restart
     try:
-        if first.kind == "asample":
-            for operation, raw in zip(operations, _sample(service, operations), strict=True):
-                end(service, operation.id, Answer("protobuf", raw))
-        else:
-            end(service, first.id, _execute(service, first))
-            if first.kind != "finish_session":
-                _count(service, first.owner, first.seq)
+        match first.kind:
+            case "asample":
+                answers = [Answer("protobuf", raw) for raw in _sample(service, operations)]
+            case "forward_backward":
+                answers = _learn(service, operations)
+            case _:
+                answers = [_execute(service, first)]
     except Exception as error:  # a bug must not leave callers waiting for ever
         traceback.print_exc()
         if len(operations) == 1:
@@ -269,6 +183,10 @@ def _attempt(service: Service, operations: Sequence[Operation]) -> bool:
             if again and first.kind not in _SAVING:
                 _lose(service, first, text)
         return False
+    for operation, answer in zip(operations, answers, strict=True):
+        end(service, operation.id, answer)
+        if operation.kind not in ("asample", "finish_session"):
+            _count(service, operation.owner, operation.seq)
     return True
 
 
@@ -296,7 +214,7 @@ def _json(reply: dict[str, Any]) -> Answer:
 def _count(service: Service, name: str, seq: int) -> None:
     """Write a snapshot of a model where enough has changed since the last.
 
-    Where storage fails, the next change tries again.
+    Where that fails, the next change tries again.
     """
     service.since[name] += 1
     if service.since[name] < service.config.snapshot_every:
@@ -306,7 +224,7 @@ def _count(service: Service, name: str, seq: int) -> None:
     try:
         sync(service.journal)  # what the snapshot spares computing must have its answer there
         learner.write(path, service.learners[name], seq, config, moments=True)
-    except OSError:
+    except Exception:  # what was done is answered, and must not be done again
         traceback.print_exc()
         return
     service.since[name] = 0
@@ -323,7 +241,6 @@ def _execute(service: Service, operation: Operation) -> Answer:
     model, base = actor.model, actor.params
     entry = ledger_of(service, name).models[name]
     shape = learner.shape_of(model, entry.config)
-    state = service.learners.get(name)
     saved = operation.saved
     match operation.kind:
         case "create_model":
@@ -338,16 +255,10 @@ def _execute(service: Service, operation: Operation) -> Answer:
             with service.changed:
                 service.lost.pop(name, None)
             return _json({"type": "load_weights", "path": body.path, "model_id": name})
-    if state is None:
-        raise RuntimeError(service.lost.get(name, f"{name} was not created"))
-    match operation.kind:
-        case "forward_backward":
-            state, logprobs, loss = learner.forward_backward(model, base, shape, state, body)
-            service.learners[name] = state
-            return Answer("protobuf", wire.write_output(logprobs, {"loss:sum": loss}))
-        case "optim_step":
-            service.learners[name], metrics = learner.optim_step(model, state, body.adam_params)
-            return _json({"metrics": metrics})
+    state = _state(service, name)
+    if operation.kind == "optim_step":
+        service.learners[name], metrics = learner.optim_step(model, state, body.adam_params)
+        return _json({"metrics": metrics})
     assert saved is not None
     without_gradient = state._replace(gradient=None)
     learner.write(
@@ -363,11 +274,45 @@ def _execute(service: Service, operation: Operation) -> Answer:
     return _json(reply)
 
 
+def _state(service: Service, name: str) -> Learner:
+    """A model that was created and is not lost."""
+    if name not in service.learners:
+        raise RuntimeError(service.lost.get(name, f"{name} was not created"))
+    return service.learners[name]
+
+
+def _learn(service: Service, operations: Sequence[Operation]) -> list[Answer]:
+    """Answers to requests for gradients; all are added to their models, or, on failure, none."""
+    actor, count = service.actor, service.config.models_at_once
+    model, base = actor.model, actor.params
+    states = [_state(service, operation.owner) for operation in operations]
+    alike = queueing.pass_of(service, operations[0])
+    if alike is None:
+        (state,), body = states, operations[0].body
+        shape = queueing.shape_of(service, operations[0].owner)
+        results = [gradients.forward_backward(model, base, shape, state, body)]
+    else:
+        names = [operation.owner for operation in operations]
+        jobs = [
+            gradients.PlacedRequest(
+                queueing.place_of(service, name), queueing.shape_of(service, name), *rest
+            )
+            for name, *rest in zip(names, states, [o.body for o in operations], strict=True)
+        ]
+        results = gradients.together(model, base, alike, jobs, count)
+    for operation, (state, _, _) in zip(operations, results, strict=True):
+        service.learners[operation.owner] = state
+    return [
+        Answer("protobuf", wire.write_output(logprobs, {"loss:sum": loss}))
+        for _, logprobs, loss in results
+    ]
+
+
 def _sample(service: Service, operations: Sequence[Operation]) -> list[bytes]:
     """Answers to samples that can be sampled together."""
-    sessions = [_sampler_of(service, operation) for operation in operations]
+    sessions = [queueing.sampler_of(service, operation) for operation in operations]
     first, places = sessions[0], [0] * len(sessions)
-    if rank := _rank(service, first.config):
+    if rank := queueing.rank_of(service, first.config):
         params, places = _stacked(service, sessions, rank)
     else:
         shape = None
