@@ -175,6 +175,8 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
         copy = cache = 0.0
     else:
         passing |= {"sampler's copy": copy, "KV cache": cache}
+        if config.sampler.prefix_cache:
+            passing["prefix cache"] = float(config.sampler.prefix_cache)
     for part_of, mib in (state_mib | passing).items():
         about = " (estimate)" if part_of == "activations" else ""
         yield f"{part_of:<20} {mib:12.1f} MiB a device{about}"
