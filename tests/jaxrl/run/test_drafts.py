@@ -21,6 +21,7 @@ DRAFTS = {"sampler.drafts": "lookup", "sampler.draft_tokens": 3}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"sampler.prefix_block": 5}, r"sampler\.prefix_block=5 with sampler\.prefix_cache=0"),
         ({"sampler.draft_tokens": 5}, r"sampler\.draft_tokens=5 with sampler\.drafts='none'"),
         (DRAFTS | {"sampler.draft_tokens": 0}, r"sampler\.draft_tokens=0"),
         (
