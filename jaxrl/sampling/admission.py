@@ -350,7 +350,7 @@ def prefill_cached(
         whole = prefixes.whole_blocks(mib, size, models, int(length[row]))
         if not whole:
             continue
-        parts_of_row = prefixes.names(tokens[row].tolist(), size, whole)
+        parts_of_row = prefixes.split(tokens[row].tolist(), size, whole)
         path = prefixes.find(cache, int(adapter[row]), parts_of_row)
         begun[row], cached[row] = whole * size, len(path) * size
         work.blocks += whole - len(path)

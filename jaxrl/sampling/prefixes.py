@@ -120,7 +120,7 @@ def follow(prefixes: Prefixes, params: Any, count: int) -> None:
         prefixes.free = list(range(count, 0, -1))
 
 
-def names(tokens: Sequence[int], size: int, count: int) -> list[tuple[int, ...]]:
+def split(tokens: Sequence[int], size: int, count: int) -> list[tuple[int, ...]]:
     """The tokens of the first `count` blocks."""
     return [tuple(tokens[i * size : (i + 1) * size]) for i in range(count)]
 

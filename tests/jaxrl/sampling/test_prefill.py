@@ -205,7 +205,7 @@ def test_least_recently_used_blocks_are_evicted(prompts, count):
     """Against a list of beginnings, most recently used last, and a beginning behind its endings."""
     cache, recent = prefixes.Prefixes(free=list(range(count, 0, -1))), []
     for adapter, tokens in prompts:
-        parts = prefixes.names(tokens, 1, len(tokens))
+        parts = prefixes.split(tokens, 1, len(tokens))
         path = prefixes.find(cache, adapter, parts)
         starts = [(adapter, tuple(tokens[: n + 1])) for n in range(len(tokens))]
         assert len(path) == sum(start in recent for start in starts)
