@@ -206,7 +206,8 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     if calibration is not None:
         yield from measurement.lines(calibration, *costs)
     away = state_mib["optimizer"] if config.optimizer.offload else 0.0
-    gib, room = max(training, all_held - away + copy + cache + prefixes) / 1024, chip.hbm.value / 2**30
+    sampling = all_held - away + copy + cache + prefixes
+    gib, room = max(training, sampling) / 1024, chip.hbm.value / 2**30
     fits = "fits" if gib < room else "does not fit"
     yield f"{gib:.2f} GiB of {room:.0f} GiB of a {name}: {fits}"
 
