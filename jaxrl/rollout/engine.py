@@ -119,7 +119,7 @@ class Local:
         *drafted, cached, blocks = (new - old for new, old in zip(now, counts, strict=True))
         took = admission.work_with_blocks(self._setup, read, blocks)
         steps = max(sampled, default=0)
-        return Decoded(ended, steps, sum(sampled), sum(read) - cached, *took, *drafted, cached)
+        return Decoded(ended, steps, sum(sampled), *took, *drafted, cached)
 
     def _played(self, version: int) -> Decoded:
         """Whole episodes, as many as there are slots."""
@@ -130,8 +130,7 @@ class Local:
         read = list(map(len, dict.fromkeys(waiting[c.request.id] for c in ended)))
         lengths = [len(c.tokens) for c in ended]
         took = admission.work_with_blocks(setup, read, blocks)
-        read_count = sum(read) - cached
-        return Decoded(ended, max(lengths), sum(lengths), read_count, *took, cached=cached)
+        return Decoded(ended, max(lengths), sum(lengths), *took, cached=cached)
 
     def unfinished(self) -> list[Completion]:
         """Sequences in progress, with the tokens sampled so far."""

@@ -387,12 +387,16 @@ def _pages(path: Sequence[prefixes.Block], count: int) -> np.ndarray:
     return pages
 
 
-def work_with_blocks(setup: Setup, lengths: Sequence[int], blocks: int) -> tuple[int, int]:
-    """As `work_of` for prompts of which `blocks` were read for the prefix cache; without, 0."""
+def work_with_blocks(setup: Setup, lengths: Sequence[int], blocks: int) -> tuple[int, int, int]:
+    """What reading prompts of these lengths takes, and `blocks` for the prefix cache; without, 0.
+
+    Returns:
+      Tokens that are read, and passes and positions as of `work_of`.
+    """
     mib, size = setup.sampler.prefix_cache, setup.sampler.prefix_block
     rest = [n - size * prefixes.whole_blocks(mib, size, setup.models, n) for n in lengths]
     passes, positions = work_of(rest, setup.rows, setup.piece)
-    return passes + blocks, positions + blocks * size
+    return sum(rest) + blocks * size, passes + blocks, positions + blocks * size
 
 
 def work_of(lengths: Sequence[int], rows: int, piece: int) -> tuple[int, int]:
