@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +70,12 @@ SYSTEMS = [tuple(range(1, n)) for n in (4, 10, 21)] + [(*range(1, 9), *range(30,
 CACHED = {"prefix_cache": 1, "prefix_block": BLOCK}
 
 
+@functools.cache
+def unstacked(seed: int = 0) -> Params:
+    """The same arrays each time."""
+    return decoder.unstack(oracle.weights(seed))
+
+
 def sampled(
     items: list[Request],
     known: prefixes.Prefixes | None = None,
@@ -84,7 +91,7 @@ def sampled(
     )
     if config == oracle.CONFIG:
         setup = setup._replace(max_prompt=32, max_length=64)
-    params = decoder.unstack(oracle.weights()) if params is None else params
+    params = unstacked() if params is None else params
     work, done = sampler.Work(prefixes=known or prefixes.Prefixes()), {}
     sampler.submit(setup, work, items)
     while work:
@@ -120,7 +127,7 @@ def mixes(draw) -> list[Request]:
 
 
 @settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(mixes(), mixes(), st.sampled_from([1, 3, 6, 1000]), st.sampled_from([2, 4]))
 @pytest.mark.exact("what the prefix cache holds changes no token and no log-prob, to the last bit")
@@ -142,7 +149,7 @@ def test_what_the_cache_holds_changes_nothing(monkeypatch, before, items, pages,
 
 def test_other_weights_and_adapters_are_other_prefixes():
     items = [Request(i, (*SYSTEMS[2], 30 + i), 6) for i in range(4)]
-    old, new = (decoder.unstack(oracle.weights(seed)) for seed in (0, 1))
+    old, new = unstacked(0), unstacked(1)
     first, work = sampled(items, params=old)
     known = work.prefixes
     assert work.cached == 3 * 20 and work.blocks == 5
@@ -173,7 +180,7 @@ def test_other_weights_and_adapters_are_other_prefixes():
 
 
 @pytest.mark.exact("every family: what the prefix cache holds changes nothing, to the last bit")
-@pytest.mark.parametrize("family", broad_except(["hybrid", "local layers"], FAMILIES))
+@pytest.mark.parametrize("family", broad_except(["hybrid"], FAMILIES))
 def test_families(family):
     """Recurrent states at the ends of blocks, windows that a prompt is longer than, and the rest;
     what is sampled is what the uncached model says."""
