@@ -116,10 +116,12 @@ class Local:
         sampled = [n - before.get(name, len(new.get(name, ()))) for name, n in after.items()]
         read = list(map(len, dict.fromkeys(new.values())))  # the prompt of a group is read once
         now = work.verified, work.accepted, work.cached, work.blocks
-        *drafted, cached, blocks = (new - old for new, old in zip(now, counts, strict=True))
+        verified, accepted, cached, blocks = (
+            new - old for new, old in zip(now, counts, strict=True)
+        )
         took = admission.work_with_blocks(self._setup, read, blocks)
         steps = max(sampled, default=0)
-        return Decoded(ended, steps, sum(sampled), *took, *drafted, cached)
+        return Decoded(ended, steps, sum(sampled), *took, verified, accepted, cached)
 
     def _played(self, version: int) -> Decoded:
         """Whole episodes, as many as there are slots."""

@@ -173,9 +173,8 @@ def test_chats_with_one_system_prompt(server):
         )
         assert events(sent[1])[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 40}
     for limits in ({"prefix_block": 8}, {"prefix_cache": -1}):
-        with pytest.raises(ValueError, match=r"prefix_cache="):
-            with serving(actor(), **limits):
-                pass
+        with pytest.raises(ValueError, match=r"prefix_cache="), serving(actor(), **limits):
+            pass
 
 
 @pytest.mark.exact("a streamed reply of the server has the text of one sent whole")
