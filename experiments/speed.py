@@ -39,6 +39,10 @@ BENCHMARKS = {
         "sampler --model small --requests 64 --repeats 5 --seconds 15 --drafts 4 --temperature 0.2 "
         "--systems ours drafts"
     ),
+    "prefixes": (
+        "sampler --model small --workloads agents --requests 16 --repeats 5 "
+        "--systems ours prefix warm"
+    ),
     "adapters": "adapters --repeats 3 --length 32",
     "served-updates": "served_updates",
     "paged": "paged",

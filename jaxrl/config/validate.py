@@ -72,6 +72,7 @@ def check(config: Config) -> None:
             "equal; use a positive temperature"
         )
     check_drafts(config.sampler, "sampler.")
+    check_prefixes(config.sampler, "sampler.")
     check_truncation(config.rollout, "rollout.")
     _check_support(config)
     if config.rollout.group_size == 1 and _has_group_baseline(config.objective):
@@ -116,6 +117,26 @@ def check_drafts(sampler: SamplerConfig, group: str = "") -> None:
         raise ValueError(
             f"{group}draft_tokens={size} with {group}drafts='none': there are no drafts, so that "
             f"it has no effect; set {group}drafts to 'lookup', or leave it out"
+        )
+
+
+def check_prefixes(sampler: SamplerConfig, group: str = "") -> None:
+    """Refuse sizes of a prefix cache that are none, or without effect.
+
+    Args:
+      sampler: has the fields.
+      group: what messages write before their names.
+    """
+    mib, size = sampler.prefix_cache, sampler.prefix_block
+    if mib < 0 or size < 1:
+        raise ValueError(
+            f"{group}prefix_cache={mib}, {group}prefix_block={size}: they are MiB, 0 or more, and "
+            "tokens, 1 or more"
+        )
+    if not mib and size != SamplerConfig().prefix_block:
+        raise ValueError(
+            f"{group}prefix_block={size} with {group}prefix_cache=0: no beginnings of prompts are "
+            f"kept, so that it has no effect; set {group}prefix_cache in MiB, or leave it out"
         )
 
 

@@ -34,7 +34,7 @@ from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Context, Program
 from jaxrl.rollout.schedule import Limits
 from jaxrl.rollout.selection import Drawn, Source
-from jaxrl.sampling import constraints
+from jaxrl.sampling import constraints, prefixes
 from jaxrl.sampling.constraints import Matchers
 from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.sampling.slots import Features
@@ -93,14 +93,15 @@ def open_rollouts(
       open_way: how steps are sampled; None: by `in_turns`, without a record.
       log: see `Flight`.
     """
-    settings = config.rollout
+    settings, sampler = config.rollout, config.sampler
+    prefixes.check(sampler.prefix_cache, sampler.prefix_block, (policy.model,))
     ctx = context(settings, config.seed, policy, task)
     staleness, bounds = config.asynchronous.staleness, limits(config)
     quota = curriculum.quota(settings.prompts, oversampling=settings.oversampling)
     together = staleness is None and bounds.in_flight <= settings.prompts  # groups start together
 
     setup = sampler_setup(
-        policy, settings, config.sampler, key(config.seed), room,
+        policy, settings, sampler, key(config.seed), room,
         **turns_of(ctx), resumes=bool(staleness),
     )  # fmt: skip
 
@@ -179,6 +180,8 @@ def in_turns(config: Config, record: StepLog | None, flight: Flight) -> Way:
             metrics["length_bias"] = float(np.mean(biases))
         if config.sampler.most_drafted:
             metrics |= draft_metrics(chunks)
+        if config.sampler.prefix_cache:
+            metrics |= prefix_metrics(chunks)
         if record is not None:
             with timer("record"):
                 record.begin(weights.step)
@@ -232,6 +235,17 @@ def draft_metrics(chunks: Sequence[Chunk]) -> dict[str, float]:
         "drafts/accepted": accepted / max(1, verified),
         "drafts/share": accepted / max(1, tokens),
     }
+
+
+def prefix_metrics(chunks: Sequence[Chunk]) -> dict[str, float]:
+    """What the prefix cache saved in some chunks.
+
+    Returns:
+      `prefixes/cached`, tokens of prompts that were not read, as it had them; and
+      `prefixes/share`, the share of the tokens to read that they are.
+    """
+    cached, read = sum(chunk.cached for chunk in chunks), sum(chunk.read for chunk in chunks)
+    return {"prefixes/cached": float(cached), "prefixes/share": cached / max(1, cached + read)}
 
 
 def collect(

@@ -109,6 +109,8 @@ class Chunk(NamedTuple):
     """Drafts that passes over the model verified."""
     accepted: int = 0
     """Tokens of these that were accepted."""
+    cached: int = 0
+    """Tokens of prompts that were not prefilled, as the prefix cache had them."""
 
 
 @dataclasses.dataclass
@@ -190,8 +192,8 @@ class Drive:
             ended.append((node, _log(node, completion)))
         self._want(ended)
         seconds = perf_counter() - start
-        counts, drafted = done[1:-2], done[-2:]
-        return Chunk(sequences, self.context, *counts, seconds, *drafted)
+        counts, further = done[1:-3], done[-3:]
+        return Chunk(sequences, self.context, *counts, seconds, *further)
 
     @property
     def sequences(self) -> int:

@@ -29,6 +29,8 @@ class Decoded(NamedTuple):
     """Drafts that passes over the model verified."""
     accepted: int = 0
     """Tokens of these that were accepted."""
+    cached: int = 0
+    """Tokens of prompts that were not prefilled, as the prefix cache had them."""
 
 
 class Engine(Protocol):
@@ -106,28 +108,31 @@ class Local:
             return self._played(version)
         sampler.release_for_queue(self._setup, work)
         before, waiting = _lengths(work), {r.id: start_of(r) for r in work.queue}
-        verified, accepted = work.verified, work.accepted
+        counts = work.verified, work.accepted, work.cached, work.blocks
         ended = sampler.advance(self._setup, self._params, work, version=version)
         after = {c.request.id: len(c.request.prompt) + len(c.tokens) for c in ended}
         after |= _lengths(work)
         new = {name: start for name, start in waiting.items() if name in after.keys() - before}
         sampled = [n - before.get(name, len(new.get(name, ()))) for name, n in after.items()]
         read = list(map(len, dict.fromkeys(new.values())))  # the prompt of a group is read once
-        took = admission.work_of(read, self._setup.rows, self._setup.piece)
-        steps, drafted = (
-            max(sampled, default=0),
-            (work.verified - verified, work.accepted - accepted),
+        now = work.verified, work.accepted, work.cached, work.blocks
+        verified, accepted, cached, blocks = (
+            new - old for new, old in zip(now, counts, strict=True)
         )
-        return Decoded(ended, steps, sum(sampled), sum(read), *took, *drafted)
+        took = admission.work_with_blocks(self._setup, read, blocks)
+        steps = max(sampled, default=0)
+        return Decoded(ended, steps, sum(sampled), *took, verified, accepted, cached)
 
     def _played(self, version: int) -> Decoded:
         """Whole episodes, as many as there are slots."""
         setup, waiting = self._setup, {r.id: start_of(r) for r in self.work.queue}
+        cached, blocks = self.work.cached, self.work.blocks
         ended = worlds.play(setup, setup.world, self._params, self.work, version=version)
+        cached, blocks = self.work.cached - cached, self.work.blocks - blocks
         read = list(map(len, dict.fromkeys(waiting[c.request.id] for c in ended)))
         lengths = [len(c.tokens) for c in ended]
-        took = admission.work_of(read, setup.rows, setup.piece)
-        return Decoded(ended, max(lengths), sum(lengths), sum(read), *took)
+        took = admission.work_with_blocks(setup, read, blocks)
+        return Decoded(ended, max(lengths), sum(lengths), *took, cached=cached)
 
     def unfinished(self) -> list[Completion]:
         """Sequences in progress, with the tokens sampled so far."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder, lora_stack
-from jaxrl.sampling import decode
+from jaxrl.sampling import decode, prefixes
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.decode import extend
 from jaxrl.sampling.requests import limit_of, settings_of, start_of, turn_start
@@ -128,7 +128,11 @@ def admit(setup: Setup, params: tuple[Params, ...], work: Work) -> None:
         ),
     }
     fresh = np.isin(np.arange(total), list(requests))
-    prefix = prefill(setup.models, params, tokens, length, adapter, piece=setup.piece)
+    if setup.sampler.prefix_cache:
+        prefix, cached = prefill_cached(setup, params, work, tokens, length, adapter)
+        work.cached_by_id |= {r.id: int(cached[source[i]]) for i, r in requests.items()}
+    else:
+        prefix = prefill(setup.models, params, tokens, length, adapter, piece=setup.piece)
     work.slots = slot.insert(setup.models, work.slots, prefix, source, fresh, new)
     for i, request in requests.items():
         start, turn = start_of(request), turn_start(request)
@@ -265,6 +269,8 @@ def prefill(
     adapter: np.ndarray | None = None,
     *,
     piece: int,
+    begun: np.ndarray | None = None,
+    caches: Caches | None = None,
 ) -> Caches:
     """Caches of prompts but for their last tokens, [B, ...].
 
@@ -278,22 +284,25 @@ def prefill(
       length: [B] int32; in each of the `parts`, rows of length 0 come last.
       adapter: [B] int32, `Request.adapter`; None: no row has one.
       piece: most tokens a row in one pass: attention then needs memory for piece x P scores.
+      begun: [B] int32, tokens of each that have been read; None: none.
+      caches: donated, what is remembered of these, [`used_rows`, P, ...]; None: nothing.
     """
     total, width = tokens.shape
-    count = parts(models, total)
-    most = int(np.count_nonzero(cut(length, count), axis=1).max())
-    used = min(round_up(most, 1), total // count)
+    count, used = parts(models, total), used_rows(models, length)
     adapter = np.zeros(total, np.int32) if adapter is None else adapter
-    tokens, length, adapter = (
-        cut(a, count)[:, :used].reshape(-1, *a.shape[1:]) for a in (tokens, length, adapter)
+    begun = np.zeros(total, np.int32) if begun is None else begun
+    tokens, length, adapter, begun = (
+        cut(a, count)[:, :used].reshape(-1, *a.shape[1:]) for a in (tokens, length, adapter, begun)
     )
-    index = np.arange(width, dtype=np.int32)
+    index = begun[:, None] + np.arange(width, dtype=np.int32)
     positions = np.where(index < length[:, None] - 1, index, width).astype(np.int32)
-    caches = empty_caches(models, count * used, width)
-    step = min(piece, round_up(int(length.max()), 16))
-    for start in range(0, int(length.max()), step):
+    tokens = np.take_along_axis(tokens, np.minimum(index, width - 1), axis=1)
+    fresh, longest = caches is None, int((length - begun).max())
+    caches = empty_caches(models, count * used, width) if caches is None else caches
+    step = min(piece, round_up(longest, 16))
+    for start in range(0, longest, step):
         part = slice(start, min(start + step, width))
-        window = min(round_up(part.stop, step), width)
+        window = min(round_up(part.stop, step), width) if fresh else width
         caches = read(
             models,
             params,
@@ -302,9 +311,92 @@ def prefill(
             positions[:, part],
             adapter,
             window=window,
-            from_start=start == 0,
+            from_start=fresh and start == 0,
         )
     return caches if count * used == total else _fill_up(models, caches, total)
+
+
+def used_rows(models: Models, length: np.ndarray) -> int:
+    """Rows of each part that are computed for prompts of `length` [B], those of 0 left out."""
+    rows = cut(length, parts(models, len(length)))
+    return min(round_up(int(np.count_nonzero(rows, axis=1).max()), 1), rows.shape[1])
+
+
+def prefill_cached(
+    setup: Setup,
+    params: tuple[Params, ...],
+    work: Work,
+    tokens: np.ndarray,
+    length: np.ndarray,
+    adapter: np.ndarray,
+) -> tuple[Caches, np.ndarray]:
+    """`prefill` with the prefix cache: whole blocks are found, or read one by one.
+
+    What is computed follows from the prompts alone: blocks by `decode.read_block`, then the rest of
+    all prompts together, wherever the blocks came from.
+
+    Returns:
+      The caches, and how many tokens of each prompt were found, [B] int32.
+    """
+    models, cache, width = setup.models, work.prefixes, tokens.shape[1]
+    mib, size = setup.sampler.prefix_cache, setup.sampler.prefix_block
+    count = prefixes.pages(mib, size, models)
+    if cache.pool is None:
+        cache.pool = empty_caches(models, count + 1, size)
+    prefixes.follow(cache, params, count)
+    begun, cached = np.zeros_like(length), np.zeros_like(length)
+    caches = empty_caches(models, used_rows(models, length), width)
+    for row in np.flatnonzero(length).tolist():
+        whole = prefixes.whole_blocks(mib, size, models, int(length[row]))
+        if not whole:
+            continue
+        parts_of_row = prefixes.split(tokens[row].tolist(), size, whole)
+        path = prefixes.find(cache, int(adapter[row]), parts_of_row)
+        begun[row], cached[row] = whole * size, len(path) * size
+        work.blocks += whole - len(path)
+        while len(path) < whole:
+            block = prefixes.add(cache, int(adapter[row]), path, parts_of_row)
+            window = round_up(len(path) + 1, 1)
+            cache.pool = decode.read_block(
+                models,
+                params,
+                cache.pool,
+                np.array(parts_of_row[len(path)], np.int32),
+                _pages(path, window - 1),
+                np.int32(len(path)),
+                np.int32(block.page),
+                adapter[row : row + 1],
+                window=window,
+            )
+            path.append(block)
+        pages = _pages(path, -(-width // size))
+        last = np.int32(path[-1].page)
+        caches = slot.put_blocks(models, caches, cache.pool, pages, last, np.int32(row))
+    work.cached += int(cached.sum())
+    piece = setup.piece
+    caches = prefill(
+        models, params, tokens, length, adapter, piece=piece, begun=begun, caches=caches
+    )
+    return caches, cached
+
+
+def _pages(path: Sequence[prefixes.Block], count: int) -> np.ndarray:
+    """Pages of blocks, [count] int32; beyond them the empty one."""
+    pages = np.zeros(count, np.int32)
+    pages[: len(path)] = [block.page for block in path]
+    return pages
+
+
+def work_with_blocks(setup: Setup, lengths: Sequence[int], blocks: int) -> tuple[int, int, int]:
+    """What reading prompts of these lengths takes, and `blocks` for the prefix cache; without, 0.
+
+    Returns:
+      Tokens that are read, and passes and positions as of `work_of`.
+    """
+    mib, size = setup.sampler.prefix_cache, setup.sampler.prefix_block
+    rest = [n - size * prefixes.whole_blocks(mib, size, setup.models, n) for n in lengths]
+    passes, positions = work_of(rest, setup.rows, setup.piece)
+    return sum(rest) + blocks * size, passes + blocks, positions + blocks * size
 
 
 def work_of(lengths: Sequence[int], rows: int, piece: int) -> tuple[int, int]:

@@ -1,9 +1,14 @@
-"""The jitted functions that run the models on slots: `decode` samples, `append` adds tokens."""
+"""The jitted functions that run the models: `decode` samples, `append` adds tokens to slots.
+
+`read_block` reads a block of the prefix cache. `by_position`, within jit, gives figures of a
+sequence that is there: what a model says of each token, given those before it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,11 +27,16 @@ from jaxrl.sampling.slots import (
     Models,
     SlotState,
     constrain,
+    constrain_caches,
+    in_line,
     parts,
     pick_rows,
     put_rows,
 )
 from jaxrl.types import Array, Params
+
+ROWS = 64
+"""Positions whose logits `by_position` holds at once."""
 
 
 def extend(
@@ -58,6 +68,59 @@ def extend(
 def choose(params: tuple[Params, ...], rows: jax.Array) -> tuple[Params, ...]:
     """Parameters of each model with the adapters [B] of the rows of a batch."""
     return tuple(lora_stack.choose(p, rows) for p in params)
+
+
+@functools.partial(jax.jit, static_argnames=("models", "window"), donate_argnames="pool")
+def read_block(
+    models: Models,
+    params: tuple[Params, ...],
+    pool: Caches,
+    tokens: jax.Array,
+    before: jax.Array,
+    count: jax.Array,
+    target: jax.Array,
+    adapter: jax.Array,
+    *,
+    window: int,
+) -> Caches:
+    """The pool of the prefix cache with one more block of a prompt, see `prefixes`.
+
+    It is read as one row by a program of its own, so that what is computed depends on the block's
+    tokens and on those before it alone, to the last bit.
+
+    Args:
+      models: shapes.
+      params: as from `decoder.unstack`.
+      pool: donated; caches whose rows are pages of B positions. Page 0 is empty.
+      tokens: [B] int32.
+      before: [window - 1] int32, pages of the blocks before it in order, then 0.
+      count: scalar int32, how many blocks are before it.
+      target: scalar int32, the page that is written.
+      adapter: [1] int32, `Request.adapter`.
+      window: static, blocks that attention reads: more than `count`, and 1 only where it is 0.
+    """
+    size = tokens.shape[0]
+    start = count * size
+    last = jnp.where(count > 0, jnp.pad(before, (0, 1))[count - 1], 0)
+
+    def line(pages: jax.Array) -> jax.Array:
+        row = in_line(pages, jnp.pad(before, (0, 1)))
+        return row[None]
+
+    caches = memory.by_kind(line, lambda states: states[last][None], pool)
+    positions = start + jnp.arange(size)
+    chosen = choose(params, adapter)
+    _, caches = extend(
+        models, chosen, tokens[None], positions[None], caches, from_start=window == 1
+    )
+
+    def put(pages: jax.Array, new: jax.Array) -> jax.Array:
+        return pages.at[target].set(jax.lax.dynamic_slice_in_dim(new[0], start, size, axis=1))
+
+    def put_state(states: jax.Array, new: jax.Array) -> jax.Array:
+        return states.at[target].set(new[0])
+
+    return constrain_caches(models, memory.by_kind(put, put_state, pool, caches))
 
 
 @functools.partial(jax.jit, static_argnames="models", donate_argnames="slots")
@@ -306,6 +369,39 @@ def _read_again(
         return extend((model,), (p,), tokens, positions, (start,))[1][0]
 
     return tuple(map(accept, models, params, before, after))
+
+
+def by_position(
+    config: DecoderConfig,
+    params: Params,
+    tokens: jax.Array,
+    length: jax.Array,
+    figures: Callable[[jax.Array, jax.Array], tuple[jax.Array, ...]],
+) -> tuple[Any, ...]:
+    """Figures of every token but the first, computed `ROWS` at a time; within jit.
+
+    Args:
+      config: the decoder.
+      params: as from `decoder.unstack`.
+      tokens: [P] int32; P is a multiple of `ROWS`.
+      length: [] int32, how many of them are real.
+      figures: `(hidden [R, D], next tokens [R]) -> arrays [R, ...]`, where R is `ROWS`.
+
+    Returns:
+      What `figures` returns, [P, ...] each. Entry i is of token i + 1, and those from `length - 1`
+      on mean nothing.
+    """
+    width = tokens.shape[0]
+    index = jnp.arange(width)
+    positions = jnp.where(index < length, index, width)[None]
+    cache = decoder.empty_cache(config, 1, width)
+    hidden, _ = decoder.extend(config, params, tokens[None], positions, cache)
+    parts = (
+        hidden[0].reshape(-1, ROWS, hidden.shape[-1]),
+        jnp.roll(tokens, -1).reshape(-1, ROWS),
+    )
+    outputs = jax.lax.map(lambda part: figures(*part), parts)
+    return tuple(a.reshape(width, *a.shape[2:]) for a in outputs)
 
 
 @jax.jit

@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
-from jaxrl.sampling import admission, constraints, decode, drafts
+from jaxrl.sampling import admission, constraints, decode, drafts, prefixes
 from jaxrl.sampling import logits as processors
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.logits import Guide
@@ -116,6 +116,7 @@ def submit(setup: Setup, work: Work, requests: Sequence[Request]) -> None:
     check_requests(setup.config, requests, max_length=setup.max_length)
     check_guide(setup.config, setup.guide)
     drafts.check(setup.sampler, setup.world)
+    prefixes.check(setup.sampler.prefix_cache, setup.sampler.prefix_block, setup.models)
     for r in requests:
         if len(start_of(r)) > setup.max_prompt:
             raise ValueError(
@@ -166,6 +167,7 @@ def advance(
         the others can continue.
     """
     everything = (params, *setup.guide.params)
+    work.cached_by_id.clear()
     admission.make_room(setup, work)
     while work.queue and None in work.seats:
         admission.admit(setup, everything, work)

@@ -243,6 +243,40 @@ def insert(
     return constrain(models, state)
 
 
+def in_line(pages: jax.Array, index: jax.Array) -> jax.Array:
+    """What pages [P, heads, B, D] of a token's memory hold at `index` [n], one behind the other.
+
+    Returns:
+      [heads, n * B, D].
+    """
+    chosen = jnp.moveaxis(pages[index], 0, 1)
+    return chosen.reshape(chosen.shape[0], -1, chosen.shape[-1])
+
+
+@functools.partial(jax.jit, static_argnames="models", donate_argnames="caches")
+def put_blocks(
+    models: Models, caches: Caches, pool: Caches, pages: jax.Array, last: jax.Array, row: jax.Array
+) -> Caches:
+    """Caches of prompts, one of which begins with blocks of the prefix cache.
+
+    Args:
+      models: shapes.
+      caches: donated, [R, ...] of P positions.
+      pool: pages of B positions, see `prefixes`.
+      pages: [ceil(P / B)] int32, of the blocks in order, then 0.
+      last: scalar int32, the page of the last block.
+      row: scalar int32.
+    """
+
+    def copy(old: jax.Array, new: jax.Array) -> jax.Array:
+        return old.at[row].set(in_line(new, pages)[:, : old.shape[2]])
+
+    def copy_state(old: jax.Array, new: jax.Array) -> jax.Array:
+        return old.at[row].set(new[last])
+
+    return constrain_caches(models, memory.by_kind(copy, copy_state, caches, pool))
+
+
 @functools.partial(jax.jit, static_argnames="models", donate_argnames="slots")
 def replace_caches(
     models: Models, slots: SlotState, caches: Caches, target: jax.Array

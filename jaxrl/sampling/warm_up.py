@@ -41,9 +41,23 @@ def warm_up(setup: Setup, params: Params) -> None:
             prefix = admission.prefill(
                 setup.models, everything, tokens, prompt_lengths, piece=setup.piece
             )
+    if setup.sampler.prefix_cache:
+        _warm_up_prefixes(setup, everything, pieces)
     for size, widths in setup.shapes.items():
         for width in widths:
             _warm_up_shape(setup, everything, prefix, size, width, pieces if setup.hold else [])
+
+
+def _warm_up_prefixes(setup: Setup, params: tuple[Params, ...], pieces: Sequence[int]) -> None:
+    """Compile what `admission.prefill_cached` may need."""
+    work, rows, none = Work(), setup.rows, np.zeros(setup.rows, np.int32)
+    tokens = np.zeros((rows, setup.prompt_width), np.int32)
+    # what is read behind the blocks is as long as one, or shorter
+    lengths = {*pieces, min(setup.sampler.prefix_block, setup.prompt_width), setup.prompt_width}
+    for count, length in itertools.product(range(1, rows + 1), lengths):
+        if count == rows or count.bit_count() == 1:
+            prompt_lengths = np.where(np.arange(rows) < count, length, 0).astype(np.int32)
+            admission.prefill_cached(setup, params, work, tokens, prompt_lengths, none)
 
 
 def warm_up_first(setup: Setup, params: Params, requests: Sequence[Request]) -> None:

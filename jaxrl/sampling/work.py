@@ -16,6 +16,7 @@ from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling import logits as processors
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.logits import Guide
+from jaxrl.sampling.prefixes import Prefixes
 from jaxrl.sampling.slots import Features
 from jaxrl.types import Array, Completion, OutputConstraint, Request, Source
 
@@ -45,6 +46,12 @@ class SamplerConfig:
     drafts where that is expected to pay."""
     draft_tokens: int = 4
     """Most tokens of a draft."""
+    prefix_cache: int = 0
+    """MiB of beginnings of prompts that are kept for prompts that begin alike; 0: none. What is
+    sampled is the same to the last bit whether they are found or not, and that without a cache but
+    for rounding."""
+    prefix_block: int = 64
+    """Tokens that are kept together."""
 
     @property
     def most_drafted(self) -> int:
@@ -224,6 +231,15 @@ class Work:
     """Drafts verified so far."""
     accepted: int = 0
     """Tokens of drafts accepted so far."""
+    prefixes: Prefixes = dataclasses.field(default_factory=Prefixes)
+    """Of `SamplerConfig.prefix_cache`."""
+    cached: int = 0
+    """Tokens of prompts so far that were not read, as the prefix cache had them."""
+    blocks: int = 0
+    """Blocks of prompts read so far for the prefix cache."""
+    cached_by_id: dict[int, int] = dataclasses.field(default_factory=dict)
+    """Tokens of its prompt that the prefix cache had, of each request that the last call of
+    `advance` has begun."""
 
     def __bool__(self) -> bool:
         """Whether anything is left to decode."""

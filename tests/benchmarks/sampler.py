@@ -3,6 +3,7 @@
     python -m tests.benchmarks.sampler --model small
     python -m tests.benchmarks.sampler --model smollm2-135m --venvs /tmp/venvs
     python -m tests.benchmarks.sampler --drafts 4 --temperature 0.2 --systems ours drafts
+    python -m tests.benchmarks.sampler --workloads agents --requests 16 --systems ours prefix warm
 
 Two workloads: `tail`, whose response lengths are lognormal and at most 16 times the median, and
 `equal`, half as many requests of four times the median, which is about as many tokens. Prompts and
@@ -16,6 +17,11 @@ made at the first run.
 With `--drafts K` our sampler is measured as the system `drafts` too, with K tokens of drafts by
 lookup. They are accepted where a text repeats itself, which that of a model with fresh weights does
 at low temperatures alone.
+
+A third workload, `agents`, has prompts of one system prompt of 800 tokens and 50 of their own, and
+`--median` tokens of response. The system `prefix` is our sampler with a prefix cache that is empty
+at the start of each repeat, `warm` the same with one that has seen all prompts; both print how many
+tokens they did not read.
 """
 
 from __future__ import annotations
@@ -41,7 +47,7 @@ import numpy as np
 from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder, load
 from jaxrl.models.config import DecoderConfig
-from jaxrl.sampling import admission, decode, logits, sampler, slots
+from jaxrl.sampling import admission, decode, logits, prefixes, sampler, slots
 from jaxrl.sampling.requests import settings_of
 from jaxrl.types import Request
 from tests.benchmarks.timing import timed
@@ -67,8 +73,15 @@ PEERS = {
 def workload(
     kind: str, count: int, median: int, vocab_size: int, temperature: float = 1.0
 ) -> list[Request]:
-    """Requests with prompts of 8 to 32 tokens and scheduled response lengths."""
+    """Requests with prompts of 8 to 32 tokens and scheduled response lengths, or of `agents`."""
     rng = np.random.default_rng(0)
+    if kind == "agents":
+        system = rng.integers(1, vocab_size, 800)
+        ends = rng.integers(1, vocab_size, (count, 50))
+        return [
+            Request(i, (*system.tolist(), *end.tolist()), median, temperature=temperature)
+            for i, end in enumerate(ends)
+        ]
     lengths = np.full(count // 2, 4 * median)
     if kind == "tail":
         lengths = np.exp(rng.normal(np.log(median), 1.2, count)).astype(int)
@@ -105,6 +118,34 @@ def ours(
         sampler=layout,
     )
     return sum(len(c.tokens) for c in done)
+
+
+def cached(
+    config: DecoderConfig,
+    params: decoder.Params,
+    requests: list[Request],
+    batch: int,
+    known: prefixes.Prefixes | None = None,
+) -> int:
+    """Ours with a prefix cache, which is empty at first where none is known."""
+    setup = sampler.Setup(
+        config,
+        jax.random.key(0),
+        (),
+        max(len(r.prompt) for r in requests),
+        max(len(r.prompt) + r.max_new_tokens for r in requests),
+        sampler.SamplerConfig(slots=batch, prefix_cache=256),
+    )
+    work, count = sampler.Work(prefixes=known or prefixes.Prefixes()), 0
+    sampler.submit(setup, work, requests)
+    while work:
+        count += sum(len(c.tokens) for c in sampler.advance(setup, params, work))
+    print(json.dumps({"prompt_tokens": _read(requests), "cached_tokens": work.cached}), flush=True)
+    return count
+
+
+def _read(requests: list[Request]) -> int:
+    return sum(len(prompt) for prompt in {r.prompt for r in requests})
 
 
 def static(
@@ -199,7 +240,9 @@ def measure_ours(arguments: argparse.Namespace) -> None:
         params = load.load(arguments.model)[1]
     params = jax.jit(lambda p: decoder.outputs_first(decoder.unstack(p)))(params)
     drafted = functools.partial(ours, draft_tokens=arguments.drafts)
-    function = {"ours": ours, "drafts": drafted, "static": static}[arguments.one]
+    warm = functools.partial(cached, known=prefixes.Prefixes())
+    systems = {"ours": ours, "drafts": drafted, "static": static, "prefix": cached, "warm": warm}
+    function = systems[arguments.one]
     for kind in arguments.workloads:
         requests = workload(
             kind, arguments.requests, arguments.median, config.vocab_size, arguments.temperature
@@ -268,7 +311,10 @@ def _measured(system: str, asked: Path, arguments: argparse.Namespace) -> dict[s
             command += [f"--{name}", str(getattr(arguments, name))]
     done = subprocess.run([*command, *limits], stdout=subprocess.PIPE, text=True, check=False)
     rates = {}
-    for line in done.stdout.splitlines():
+    lines = done.stdout.splitlines()
+    for line in [line for line in lines if line.startswith('{"prompt_tokens"')][-1:]:
+        print(json.dumps({"system": system, **json.loads(line)}), flush=True)
+    for line in lines:
         if line.startswith('{"workload"'):
             row = json.loads(line)
             print(json.dumps({"system": system, **row}), flush=True)

@@ -28,6 +28,7 @@ from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, LayerKinds, M
 from jaxrl.rollout.policy import Policy
 from jaxrl.run import placement
 from jaxrl.run.extension import context, extension_state, open_extensions
+from jaxrl.sampling.work import SamplerConfig
 from jaxrl.training import optimizer, trainable, validate
 from jaxrl.training.objective import ObjectiveConfig, whole_batch
 from tests.jaxrl import tiny
@@ -37,14 +38,15 @@ CONFIG = Config(fresh=FreshModel(64, 128, 2, 4, 2, 16), task_args={"digits": 1})
 
 def test_bytes_of_a_small_model_on_one_device():
     with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
-        lines = list(command.lines(CONFIG, PlanConfig(compile=False)))
+        config = dataclasses.replace(CONFIG, sampler=SamplerConfig(prefix_cache=5))
+        lines = list(command.lines(config, PlanConfig(compile=False)))
     totals = [line.split() for line in lines if line.endswith("MiB a device")][1:]
     mib = {words[0]: float(words[-4]) for words in totals}
     layer = 64 * (4 + 2 + 2) * 16 + 4 * 16 * 64 + 3 * 64 * 128 + 2 * 64
     vocabulary = next(int(s.split("(")[1].split(",")[0]) for s in lines if s.startswith("embed"))
     parameters = 4 * (2 * layer + 64 * vocabulary + 64) / 2**20
     assert mib["parameters"] == pytest.approx(parameters, abs=0.06)
-    assert mib["gradients"] == mib["parameters"]
+    assert mib["gradients"] == mib["parameters"] and mib["prefix"] == 5
     assert mib["optimizer"] == pytest.approx(2 * parameters, abs=0.06)
     assert lines[-1].endswith("of a v5p: fits")
 

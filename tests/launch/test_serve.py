@@ -154,6 +154,29 @@ def test_ids_of_the_prompt_stand_where_vllm_puts_them(server):
     assert not any("prompt_token_ids" in c for c in chunks[1:])
 
 
+def test_chats_with_one_system_prompt(server):
+    """They get the answers of a server without a cache, and usage has what was not read."""
+    system = {"role": "system", "content": "you answer in few words"}
+    chats = [[system, {"role": "user", "content": text}] for text in ("hi", "who", "who")]
+    body = {"max_tokens": 8, "seed": 3, "return_token_ids": True}
+    with serving(actor(), prefix_cache=1, prefix_block=8) as other:
+        for messages, cached in zip(chats, (0, 32, 40), strict=True):
+            expected, got = (
+                post(s, "/v1/chat/completions", messages=messages, **body) for s in (server, other)
+            )
+            assert got["choices"] == expected["choices"]
+            assert got["usage"].pop("prompt_tokens_details") == {"cached_tokens": cached}
+            assert got["usage"] == expected["usage"]
+        streamed = {"stream": True, "stream_options": {"include_usage": True}}
+        sent = send(
+            other, "POST", "/v1/chat/completions", {"messages": chats[0], **body, **streamed}
+        )
+        assert events(sent[1])[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 40}
+    for limits in ({"prefix_block": 8}, {"prefix_cache": -1}):
+        with pytest.raises(ValueError, match=r"prefix_cache="), serving(actor(), **limits):
+            pass
+
+
 @pytest.mark.exact("a streamed reply of the server has the text of one sent whole")
 def test_streaming_gives_the_same(server):
     whole = post(server, "/v1/completions", **GREEDY)["choices"][0]["text"]

@@ -28,7 +28,7 @@ from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder, head
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
-from jaxrl.sampling.sequence_scores import ROWS, by_position
+from jaxrl.sampling.decode import ROWS, by_position
 from jaxrl.types import Params
 
 _TEMPERATURES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0)

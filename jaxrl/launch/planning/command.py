@@ -171,10 +171,12 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     copy = _copy(state.params, model.dtype) * (2 if steered else 1)
     trained = trainable.part(model, config.lora, config.train).split(state.params)[0]
     passing = {"gradients": _sum(trained), "activations": local * width / 2**20}
+    prefixes = float(config.sampler.prefix_cache)
     if config.data.kinds:  # nothing is sampled
-        copy = cache = 0.0
+        copy = cache = prefixes = 0.0
     else:
         passing |= {"sampler's copy": copy, "KV cache": cache}
+        passing |= {"prefix cache": prefixes} if prefixes else {}
     for part_of, mib in (state_mib | passing).items():
         about = " (estimate)" if part_of == "activations" else ""
         yield f"{part_of:<20} {mib:12.1f} MiB a device{about}"
@@ -204,7 +206,8 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     if calibration is not None:
         yield from measurement.lines(calibration, *costs)
     away = state_mib["optimizer"] if config.optimizer.offload else 0.0
-    gib, room = max(training, all_held - away + copy + cache) / 1024, chip.hbm.value / 2**30
+    sampling = all_held - away + copy + cache + prefixes
+    gib, room = max(training, sampling) / 1024, chip.hbm.value / 2**30
     fits = "fits" if gib < room else "does not fit"
     yield f"{gib:.2f} GiB of {room:.0f} GiB of a {name}: {fits}"
 

@@ -29,7 +29,7 @@ from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
 from jaxrl.rollout import policy
 from jaxrl.rollout.policy import Policy
-from jaxrl.sampling import constraints, sampler
+from jaxrl.sampling import constraints, prefixes, sampler
 from jaxrl.sampling.slots import Features
 
 
@@ -91,8 +91,12 @@ def make_server(actor: Policy, config: ServeConfig, name: str) -> Server:
         chunk=config.chunk,
         drafts=config.drafts,
         draft_tokens=config.draft_tokens,
+        prefix_cache=config.prefix_cache,
+        prefix_block=config.prefix_block,
     )
     validate.check_drafts(layout)
+    validate.check_prefixes(layout)
+    prefixes.check(layout.prefix_cache, layout.prefix_block, (model,))
     setup = sampler.Setup(
         model,
         jax.random.key(config.seed),

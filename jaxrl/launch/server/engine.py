@@ -21,7 +21,7 @@ from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder, head, lora_stack
 from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling import requests, sampler
-from jaxrl.sampling.sequence_scores import ROWS, by_position
+from jaxrl.sampling.decode import ROWS, by_position
 from jaxrl.types import Completion, Params, Request
 
 _LOOK_S = 0.2
@@ -70,6 +70,13 @@ class Job:
     started: bool = False
     ended: set[int] = dataclasses.field(default_factory=set)
     """Ids of requests whose completion has been handed out."""
+    cached_by_prompt: dict[tuple[int, ...], int] = dataclasses.field(default_factory=dict)
+    """Tokens that the prefix cache had, by prompt; of the first of its requests."""
+
+    @property
+    def cached(self) -> int | None:
+        """Tokens of its prompts that the prefix cache had; None: there is none."""
+        return sum(self.cached_by_prompt.values()) if self.cached_by_prompt else None
 
     @property
     def left(self) -> list[Request]:
@@ -198,6 +205,10 @@ def _round(engine: Engine, work: sampler.Work, jobs: list[Job]) -> list[Job]:
             going |= {r.id for r in job.left}
     done = sampler.advance(engine.setup, engine.params, work)
     owner = {r.id: job for job in jobs if job.started for r in job.left}
+    for job in jobs:
+        for request in job.left if job.started else ():
+            if request.id in work.cached_by_id:
+                job.cached_by_prompt.setdefault(request.prompt, work.cached_by_id[request.id])
     if any(job.stream for job in jobs):
         done += [c for c in sampler.unfinished(engine.setup, work) if owner[c.request.id].stream]
     for completion in done:

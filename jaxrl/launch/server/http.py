@@ -228,6 +228,10 @@ class ServeConfig:
     `lookup`, what followed its last tokens where they stood before. No token depends on it."""
     draft_tokens: int = 4
     """Most tokens of a draft."""
+    prefix_cache: int = 0
+    """MiB of beginnings of prompts that are kept for prompts that begin alike; 0: none."""
+    prefix_block: int = 64
+    """With `prefix_cache`: tokens that are kept together."""
     max_prompt_tokens: int = 1024
     """Longest prompt, in tokens."""
     max_new_tokens: int = 512
@@ -397,7 +401,7 @@ class Handler(Connection):
         ]
         name, created = _name(call), int(time.time())
         body = openai_replies.envelope(call, name, call.model, created, choices)
-        self._send(200, {**body, "usage": openai_replies.usage(call, done)})
+        self._send(200, {**body, "usage": openai_replies.usage(call, done, job.cached)})
 
     def _stream(self, call: openai.Call, job: engines.Job) -> None:
         """Server-sent events, one for each piece of text."""
@@ -419,7 +423,7 @@ class Handler(Connection):
                     self._event(json.dumps(envelope([piece])))
                 done += [completion] if completion.finished else []
             if call.usage:
-                body = {**envelope([]), "usage": openai_replies.usage(call, done)}
+                body = {**envelope([]), "usage": openai_replies.usage(call, done, job.cached)}
                 self._event(json.dumps(body))
         except (RuntimeError, ValueError) as error:  # too late for a status
             self._event(json.dumps(error_body(500, str(error))))

@@ -163,14 +163,16 @@ def envelope(call: Call, name: str, model: str, created: int, choices: Sequence[
     return {**body, "choices": list(choices)}
 
 
-def usage(call: Call, completions: Sequence[Completion]) -> Json:
-    """Tokens read and written."""
+def usage(call: Call, completions: Sequence[Completion], cached: int | None = None) -> Json:
+    """Tokens read and written, and how many of those to read a prefix cache had; None: none is."""
     prompt = sum(len(r.prompt) for r in call.requests) // call.n
     completion_tokens = sum(len(c.tokens) for c in completions)
+    details = {} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt + completion_tokens,
+        **details,
     }
 
 

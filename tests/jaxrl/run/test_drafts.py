@@ -1,4 +1,4 @@
-"""Runs whose sampler verifies drafts equal those whose sampler does not."""
+"""Runs whose sampler verifies drafts and has a prefix cache equal those whose sampler does not."""
 
 import json
 
@@ -16,11 +16,13 @@ SHORT = {
     "optimizer.learning_rate": 0.01,
 }  # fmt: skip
 DRAFTS = {"sampler.drafts": "lookup", "sampler.draft_tokens": 3}
+PREFIXES = {"sampler.prefix_cache": 1, "sampler.prefix_block": 1}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"sampler.prefix_block": 5}, r"sampler\.prefix_block=5 with sampler\.prefix_cache=0"),
         ({"sampler.draft_tokens": 5}, r"sampler\.draft_tokens=5 with sampler\.drafts='none'"),
         (DRAFTS | {"sampler.draft_tokens": 0}, r"sampler\.draft_tokens=0"),
         (
@@ -60,15 +62,19 @@ def plain(tmp_path_factory):
     return directory
 
 
-@pytest.mark.exact("a run with drafts samples the tokens of one without")
+@pytest.mark.exact("a run with drafts and a prefix cache samples the tokens of one without")
 def test_a_run_samples_what_it_does_without(plain, tmp_path):
-    loop.train(tiny.config(tmp_path, **SHORT | DRAFTS))
+    loop.train(tiny.config(tmp_path, **SHORT | DRAFTS | PREFIXES))
     (expected, expected_logp), (rollouts, logp) = map(sampled, (plain, tmp_path))
     assert rollouts == expected
     assert logp == pytest.approx(expected_logp, abs=1e-4)
     rows = list(metrics.read(tmp_path))
     assert rows[0]["logp_gap_max"] < 1e-4
     assert all(0 < row["drafts/accepted"] <= 3 and 0 < row["drafts/share"] < 1 for row in rows)
+    assert all(row["prefixes/cached"] > 0 and 0 < row["prefixes/share"] < 1 for row in rows)
+    chunks = jsonl.read(tmp_path / "chunks.jsonl")
+    saved = sum(chunk["cached"] for chunk in chunks)
+    assert saved == sum(row["prefixes/cached"] for row in rows)
     assert "drafts/accepted" not in next(iter(metrics.read(plain)))
 
 
@@ -100,9 +106,11 @@ FLIGHT = {"rollout.in_flight": 1.5, "steps": 3, "checkpoint.every": 1, "sampler.
 
 
 @pytest.mark.broad
-@pytest.mark.exact("a run with drafts that is killed and continued equals an uninterrupted one")
+@pytest.mark.exact(
+    "a run with drafts and a prefix cache, killed and continued, equals an uninterrupted one"
+)
 def test_killed_with_rollouts_in_flight_and_continued(tmp_path):
-    changes = SHORT | DRAFTS | FLIGHT
+    changes = SHORT | DRAFTS | PREFIXES | FLIGHT
     tiny.run(tmp_path / "straight", **changes)
     assert tiny.kill_at(tiny.start(tmp_path / "killed", **changes), "train 2")
     tiny.run(tmp_path / "killed", **changes)

@@ -140,9 +140,10 @@ def test_nothing_is_compiled_after_warm_up():
 
 
 @pytest.mark.broad
-def test_compiled_ahead():
+@pytest.mark.parametrize("cache", [{}, {"prefix_cache": 1, "prefix_block": 6}], ids=str)
+def test_compiled_ahead(cache):
     """After `warm_up` nothing is compiled, whatever number of requests of whatever lengths."""
-    layout = {"slots": 8, "chunk": 16, "bucket": 16, "prefill_rows": 4, "prefill_piece": 16}
+    layout = {"slots": 8, "chunk": 16, "bucket": 16, "prefill_rows": 4, "prefill_piece": 16} | cache
     plain = {"max_prompt": 32, "max_length": 64, "features": sampler.Features()}
     setup = sampler.Setup(
         oracle.CONFIG,

@@ -1,0 +1,166 @@
+"""The prefix cache: beginnings of prompts that were read before are not read again.
+
+Prompts are cut into blocks of `SamplerConfig.prefix_block` tokens. What the layers remember of a
+block, keys and values of its tokens and recurrent states at its end, lies in a page of a pool. A
+block is named by the one before it, or by the adapter, and by its tokens; all blocks are of one set
+of weights. `admission.prefill_cached` reads prompts with it.
+
+A block is read by one program that has no other input than its tokens and what is before it. So
+whether it is read or found, now or after it was evicted, its page is the same to the last bit.
+Source: the blocks are those of Kwon et al. 2023, "Efficient Memory Management for Large Language
+Model Serving with PagedAttention", and the tree of them, whose leaves are evicted first, that of
+Zheng et al. 2024, "SGLang: Efficient Execution of Structured Language Model Programs".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxrl.models import decoder
+from jaxrl.sampling.slots import Caches, Models
+
+Name = tuple[int, tuple[int, ...]]
+"""The number of the block before it, or minus the adapter, and its tokens."""
+
+
+class Block(NamedTuple):
+    """A block that has been read."""
+
+    number: int
+    """From 1; no two blocks ever have the same."""
+    page: int
+
+
+@dataclasses.dataclass
+class Prefixes:
+    """The blocks that were read under one set of weights; changed in place."""
+
+    pool: Caches | None = None
+    """[1 + pages, ...] of `prefix_block` positions; page 0 is empty and never written."""
+    blocks: OrderedDict[Name, Block] = dataclasses.field(default_factory=OrderedDict)
+    """Least recently used first. A block stands after all that continue it, so that none is evicted
+    before those."""
+    free: list[int] = dataclasses.field(default_factory=list)
+    """Pages without a block."""
+    weights: list[weakref.ref[Any]] = dataclasses.field(default_factory=list)
+    """Arrays of the parameters that read the blocks."""
+    count: int = 0
+    """Blocks that were ever read."""
+
+
+def check(mib: int, size: int, models: Models) -> None:
+    """Refuse a prefix cache that has no room for a block, and several devices.
+
+    Args:
+      mib: `SamplerConfig.prefix_cache`; 0: there is none.
+      size: `SamplerConfig.prefix_block`.
+      models: all that read the tokens.
+
+    Raises:
+      ValueError: naming the field and the remedy.
+    """
+    if not mib:
+        return
+    if (devices := jax.sharding.get_abstract_mesh().size) > 1:
+        raise ValueError(
+            f"sampler.prefix_cache={mib} on {devices} devices: a block is read as one row, which "
+            "devices do not share out; set it to 0"
+        )
+    if not pages(mib, size, models):
+        need = math.ceil(page_bytes(models, size) / 2**20)
+        raise ValueError(
+            f"sampler.prefix_cache={mib} MiB has no room for a block of sampler.prefix_block="
+            f"{size} tokens; set it to {need} or more, or lower the block"
+        )
+
+
+def pages(mib: int, size: int, models: Models) -> int:
+    """Blocks of `size` tokens that `mib` MiB hold."""
+    return mib * 2**20 // page_bytes(models, size)
+
+
+@functools.lru_cache(maxsize=64)
+def page_bytes(models: Models, size: int) -> int:
+    """Bytes of what `models` remember of a block of `size` tokens."""
+    page = jax.eval_shape(lambda: [decoder.empty_cache(model, 1, size) for model in models])
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(page))
+
+
+def whole_blocks(mib: int, size: int, models: Models, length: int) -> int:
+    """Blocks of a prompt of `length` tokens that are read one by one: those that are whole without
+    its last token, which decoding reads, and that the cache has room for.
+
+    It must not depend on what the cache holds, nor on other prompts: what is computed would.
+    """
+    return min(max(0, length - 1) // size, pages(mib, size, models)) if mib else 0
+
+
+def follow(prefixes: Prefixes, params: Any, count: int) -> None:
+    """Forget the blocks of other weights than `params`; the same arrays are the same weights.
+
+    Args:
+      prefixes: changed in place.
+      params: a pytree of arrays.
+      count: of pages, beside page 0.
+    """
+    leaves = jax.tree.leaves(params)
+    if len(leaves) != len(prefixes.weights) or any(
+        ref() is not leaf for ref, leaf in zip(prefixes.weights, leaves, strict=True)
+    ):
+        prefixes.weights = [weakref.ref(leaf) for leaf in leaves]
+        prefixes.blocks.clear()
+        prefixes.free = list(range(count, 0, -1))
+
+
+def split(tokens: Sequence[int], size: int, count: int) -> list[tuple[int, ...]]:
+    """The tokens of the first `count` blocks."""
+    return [tuple(tokens[i * size : (i + 1) * size]) for i in range(count)]
+
+
+def find(prefixes: Prefixes, adapter: int, parts: Sequence[tuple[int, ...]]) -> list[Block]:
+    """The blocks that a prompt of `parts` begins with, as far as they have been read.
+
+    They become the most recently used.
+    """
+    path = list[tuple[Name, Block]]()
+    parent = -adapter
+    for part in parts:
+        block = prefixes.blocks.get((parent, part))
+        if block is None:
+            break
+        path.append(((parent, part), block))
+        parent = block.number
+    for name, _ in reversed(path):
+        prefixes.blocks.move_to_end(name)
+    return [block for _, block in path]
+
+
+def add(
+    prefixes: Prefixes, adapter: int, path: Sequence[Block], parts: Sequence[tuple[int, ...]]
+) -> Block:
+    """The block after those of `path`, in a page that it takes from the least recently used block.
+
+    Args:
+      prefixes: changed in place.
+      adapter: of the prompt.
+      path: blocks of the prompt; there must be more pages.
+      parts: tokens of the blocks of `path` and of this one, and more.
+    """
+    if not prefixes.free:
+        _, evicted = prefixes.blocks.popitem(last=False)
+        prefixes.free.append(evicted.page)
+    prefixes.count += 1
+    block = Block(prefixes.count, prefixes.free.pop())
+    numbers = [-adapter, *(known.number for known in path)]
+    prefixes.blocks[numbers[-1], parts[len(path)]] = block
+    for name in reversed(list(zip(numbers, parts, strict=False))[: len(path)]):
+        prefixes.blocks.move_to_end(name)
+    return block
