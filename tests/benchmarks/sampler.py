@@ -39,7 +39,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.mesh.buckets import round_up
-from jaxrl.models import decoder, load
+from jaxrl.models import decoder, linear, load
 from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling import admission, decode, logits, sampler, slots
 from jaxrl.sampling.requests import settings_of
@@ -197,7 +197,7 @@ def measure_ours(arguments: argparse.Namespace) -> None:
         params = decoder.init(config, jax.random.key(0))
     else:
         params = load.load(arguments.model)[1]
-    params = jax.jit(lambda p: decoder.outputs_first(decoder.unstack(p)))(params)
+    params = jax.jit(lambda p: linear.outputs_first(decoder.unstack(p)))(params)
     drafted = functools.partial(ours, draft_tokens=arguments.drafts)
     function = {"ours": ours, "drafts": drafted, "static": static}[arguments.one]
     for kind in arguments.workloads:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.models import decoder, head
+from jaxrl.models import decoder, head, linear
 from jaxrl.models.checkpoints import huggingface
 from tests.models import tiny
 
@@ -117,7 +117,7 @@ def test_cached_decoding(tiny_model, variant):
     model, _, config, params = tiny_model(variant)
     tokens = _rows()["tokens"][:2]
     prompt = np.array([8, 5])  # rows differ in length; the second is padded to the first
-    unstacked = decoder.outputs_first(decoder.unstack(params))
+    unstacked = linear.outputs_first(decoder.unstack(params))
 
     @jax.jit
     def step(tokens, positions, cache):
@@ -149,9 +149,26 @@ def test_cached_decoding(tiny_model, variant):
 
 
 @pytest.mark.exact(
-    "a packed tree of Gemma 4 or Llama 4 gives the logits of its rows in transformers to 1e-4"
+    "a packed tree of any layers gives the logits of its rows in transformers to 1e-4"
 )
-@pytest.mark.parametrize("variant", ["gemma4", "gemma4-moe", "llama4", "llama4-interleaved"])
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "gemma4",
+        "gemma4-moe",
+        "llama4",
+        "llama4-interleaved",
+        "qwen3-next",
+        "qwen3-5",
+        "olmo-hybrid",
+        "lfm2",
+        "granite-hybrid",
+        "nemotron-h",
+        "falcon-h1",
+        "kimi-linear",
+    ],
+)
 def test_packed_tree(tiny_model, variant):
     """A prompt of 9 tokens and two completions of it; local layers see 5 tokens, or chunks of 5."""
     import torch
@@ -163,7 +180,7 @@ def test_packed_tree(tiny_model, variant):
 
     @jax.jit
     def logits(params):
-        hidden = decoder.hidden(config, params, tokens, positions, visible)
+        hidden = decoder.hidden(config, params, tokens, positions, visible, levels=2)
         return _logits(config, params, hidden)
 
     ours = np.asarray(logits(params))[0]
