@@ -116,8 +116,15 @@ def micro_states(
 ) -> jax.Array:
     """States [R, A, D] that the actions of micro-batch `index` are chosen in."""
     rows, embedding_noise = _inputs(model, packed, index, noise)
-    options = {"levels": packed.levels, "remat": remat, "layout": layouts.layout(model)}
-    hidden = decoder.hidden(model, params, *rows, noise=embedding_noise, **options)
+    hidden = decoder.hidden(
+        model,
+        params,
+        *rows,
+        levels=packed.levels,
+        remat=remat,
+        layout=layouts.layout(model),
+        noise=embedding_noise,
+    )
     return _predicting(model, packed, index, hidden)
 
 
@@ -131,8 +138,15 @@ def micro_routing(
 ) -> tuple[jax.Array, Routing]:
     """As `micro_states`, with what the routers did with all tokens of the micro-batch."""
     rows, embedding_noise = _inputs(model, packed, index, noise)
-    options = {"levels": packed.levels, "remat": remat, "layout": layouts.layout(model)}
-    hidden, routing = decoder.routed(model, params, *rows, noise=embedding_noise, **options)
+    hidden, routing = decoder.routed(
+        model,
+        params,
+        *rows,
+        levels=packed.levels,
+        remat=remat,
+        layout=layouts.layout(model),
+        noise=embedding_noise,
+    )
     return _predicting(model, packed, index, hidden), routing
 
 
