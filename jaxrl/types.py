@@ -242,8 +242,9 @@ class Packed(struct.PyTreeNode):
     """T."""
     cut: bool = struct.field(pytree_node=False, default=False)
     """Whether the actions of one sequence may lie in several rows."""
-    trees: bool = struct.field(pytree_node=False, default=True)
-    """Whether a token may continue one that is not just before it in the row."""
+    levels: int = struct.field(pytree_node=False, default=1)
+    """At least those of the deepest tree, see `jaxrl.models.mixers.tree`: 1 where each token
+    continues the one just before it or none, 2 where completions share a prompt."""
 
 
 class TrainState(struct.PyTreeNode):

@@ -18,10 +18,10 @@ from jaxrl.models import gates, rope
 from jaxrl.models.attention import Mask, tree_mask
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.layers import Block, Layout, Norm, Routing, rms_norm
-from jaxrl.models.linear import Transposed
 from jaxrl.models.mixers import block as hybrid
 from jaxrl.models.mixers import chunk_block, kind_block, pattern
 from jaxrl.models.mixers import memory as memories
+from jaxrl.models.mixers import tree as trees
 from jaxrl.models.mixers.block import ParallelBlock, RecurrentBlock
 from jaxrl.models.mixers.caches import LayerCache
 from jaxrl.models.mixers.caches import cache_axes as cache_axes
@@ -167,6 +167,7 @@ def hidden(
     positions: jax.Array,
     visible_until: jax.Array,
     *,
+    levels: int = 1,
     remat: Remat = "none",
     layout: Layout = Layout(),
     noise: jax.Array | None = None,
@@ -179,6 +180,8 @@ def hidden(
       tokens: [B, T] int32.
       positions: [B, T] int32, position of each token in its own sequence.
       visible_until: [B, T] int32, see `attention.tree_mask`.
+      levels: static; at least those of the deepest tree, see `Packed.levels`. Recurrent layers
+        alone need it.
       remat: what the backward pass recomputes, see `remat.wrap`.
       layout: how it lies on several devices.
       noise: [B, T, D] added to the embeddings; None: none.
@@ -186,7 +189,7 @@ def hidden(
     Returns:
       [B, T, D] in the compute dtype.
     """
-    options = (remat, layout, noise)
+    options = (levels, remat, layout, noise)
     return _forward(config, params, tokens, positions, visible_until, *options, routed=False)[0]
 
 
@@ -197,6 +200,7 @@ def routed(
     positions: jax.Array,
     visible_until: jax.Array,
     *,
+    levels: int = 1,
     remat: Remat = "none",
     layout: Layout = Layout(),
     noise: jax.Array | None = None,
@@ -204,12 +208,13 @@ def routed(
     """As `hidden`, of a decoder with experts, with what its routers did.
 
     Args:
-      config, params, tokens, positions, visible_until, remat, layout, noise: see `hidden`.
+      config, params, tokens, positions, visible_until, levels, remat, layout, noise: see
+        `hidden`.
 
     Returns:
       States [B, T, D], and the routing of all layers that have experts: its leaves lead with them.
     """
-    options = (remat, layout, noise)
+    options = (levels, remat, layout, noise)
     return _forward(config, params, tokens, positions, visible_until, *options, routed=True)
 
 
@@ -219,6 +224,7 @@ def _forward(
     tokens: jax.Array,
     positions: jax.Array,
     visible_until: jax.Array,
+    levels: int,
     remat: Remat,
     layout: Layout,
     noise: jax.Array | None,
@@ -230,7 +236,7 @@ def _forward(
     scale = rope.query_scale(config, positions)
     kind = jnp.asarray(rope.kinds(config))
     local = jnp.asarray(config.local_layers or (False,) * config.num_layers)
-    segment = pattern.segments(positions, visible_until) if config.recurrent else None
+    tree = trees.of_rows(visible_until, levels) if config.recurrent else None
 
     def layer(
         stack: str, x: jax.Array, xs: tuple[Params, jax.Array, jax.Array]
@@ -240,11 +246,11 @@ def _forward(
         block = _block(config, layout.weights(layer_params, stack))
         has_routing = routed and "router" in layer_params.get("mlp", ())
         if isinstance(block, RecurrentBlock):
-            x, routing = block.train(x, segment, gated, routed=has_routing)
+            x, routing = block.train(x, tree, gated, routed=has_routing)
             return layout.activations(x), routing
         q, memory = block.look(x, table[kind], scale)
         if isinstance(block, ParallelBlock):
-            x = x + block.mix(x, segment, gated)
+            x = x + block.mix(x, tree, gated)
         layer_mask = mask
         if any(config.local_layers):
             layer_mask = mask.replace(window=jnp.where(local, config.sliding_window, _EVERYTHING))
@@ -301,34 +307,6 @@ def unstack(params: Params) -> Params:
         ]
     rest = {name: value for name, value in params.items() if not is_stack(name)}
     return {**rest, "layers": tuple(pattern.in_order(stacks))}
-
-
-def outputs_first(params: Params) -> Params:
-    """Parameters as from `unstack`, matrices transposed: the form a CPU decodes with fastest.
-
-    See `linear.project_transposed`. What is not a plain matrix of a dense layer stays as it is.
-    """
-    inputs = {"q": 1, "k": 1, "v": 1, "o": 2, "gate": 1, "up": 1, "down": 1}
-    inputs |= {"qkvz": 1, "ba": 1, "qkv": 1, "z": 1, "b": 1, "a": 1, "out": 2}
-    inputs |= {"bcx": 1, "zxbcdt": 1, "output": 1, "projection": 1}
-    inputs |= {"decay_down": 1, "decay_up": 1, "z_down": 1, "z_up": 1}
-
-    def turn(part: Params, axes: int) -> Params:
-        def leaf(name: str, value: Any) -> Any:
-            plain = isinstance(value, jax.Array) and name in inputs
-            if not plain or value.ndim > axes:
-                return value
-            order = (*range(inputs[name], value.ndim), *range(inputs[name]))
-            return Transposed(jnp.transpose(value, order))
-
-        return {name: leaf(name, value) for name, value in part.items()}
-
-    axes = {"attention": 3, "mixer": 3, "mlp": 2, "input": 2}
-    layers = tuple(
-        {k: turn(part, axes[k]) if k in axes else part for k, part in layer.items()}
-        for layer in params["layers"]
-    )
-    return {**params, "layers": layers}
 
 
 def cast(params: Params, dtype: str) -> Params:

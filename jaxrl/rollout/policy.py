@@ -18,7 +18,7 @@ from jaxrl.data.text import marking, messages, tokenizers
 from jaxrl.data.types import Problem, Task
 from jaxrl.mesh.mesh import check as check_rules
 from jaxrl.mesh.mesh import param_shardings
-from jaxrl.models import attention, catalog, decoder, lora, quantize
+from jaxrl.models import attention, catalog, decoder, linear, lora, quantize
 from jaxrl.models import load as weights
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
@@ -319,7 +319,7 @@ def _one_layer(stack: Params, row: int, dtype: str) -> Params:
     layer = decoder.cast(jax.tree.map(lambda leaf: leaf[row], stack), dtype)
     if jax.default_backend() != "cpu":
         return layer
-    return decoder.outputs_first({"layers": (layer,)})["layers"][0]
+    return linear.outputs_first({"layers": (layer,)})["layers"][0]
 
 
 def encode_prompt(

@@ -45,11 +45,6 @@ def _refuse(name: str, settings: Iterable[tuple[str, str]]) -> None:
 
 def _unreadable(config: Config) -> Iterator[tuple[str, str]]:
     """What the rows of a run may not have, and why, with the remedy."""
-    if config.packing.share_prompts:
-        yield (
-            "packing.share_prompts=True",
-            "which read no trees of prompts; set it to false",
-        )
     for axis in mesh.axes_of("sequence", tuple(config.mesh.rules.items())):
         if (size := getattr(config.mesh, axis)) > 1:
             yield (

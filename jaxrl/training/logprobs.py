@@ -115,7 +115,13 @@ def micro_states(
     """States [R, A, D] that the actions of micro-batch `index` are chosen in."""
     rows, embedding_noise = _inputs(model, packed, index, noise)
     hidden = decoder.hidden(
-        model, params, *rows, remat=remat, layout=layouts.layout(model), noise=embedding_noise
+        model,
+        params,
+        *rows,
+        levels=packed.levels,
+        remat=remat,
+        layout=layouts.layout(model),
+        noise=embedding_noise,
     )
     return _predicting(model, packed, index, hidden)
 
@@ -131,7 +137,13 @@ def micro_routing(
     """As `micro_states`, with what the routers did with all tokens of the micro-batch."""
     rows, embedding_noise = _inputs(model, packed, index, noise)
     hidden, routing = decoder.routed(
-        model, params, *rows, remat=remat, layout=layouts.layout(model), noise=embedding_noise
+        model,
+        params,
+        *rows,
+        levels=packed.levels,
+        remat=remat,
+        layout=layouts.layout(model),
+        noise=embedding_noise,
     )
     return _predicting(model, packed, index, hidden), routing
 
@@ -139,16 +151,7 @@ def micro_routing(
 def _inputs(
     model: DecoderConfig, packed: Packed, index: jax.Array, noise: Noise | None
 ) -> tuple[tuple[jax.Array, ...], jax.Array | None]:
-    """Tokens, positions and `visible_until` of a micro-batch, and its noise.
-
-    Raises:
-      ValueError: trees, of a model whose recurrent layers go along a row.
-    """
-    if model.recurrent and packed.trees:
-        raise ValueError(
-            f"packing.share_prompts=True: a model of {model.family} has recurrent layers, which "
-            "read no trees of prompts; set it to false"
-        )
+    """Tokens, positions and `visible_until` of a micro-batch, and its noise."""
     tokens, positions, visible_until = (
         jax.lax.dynamic_index_in_dim(a, index, keepdims=False)
         for a in (packed.tokens, packed.positions, packed.visible_until)

@@ -36,8 +36,8 @@ class PackingConfig:
     """Length of packed rows, in tokens; 0 chooses it: twice the longest sequence or the longest
     prompt with all its completions, whichever is shorter, within `micro_batch_tokens`."""
     share_prompts: bool = True
-    """Compute a prompt once for all its completions. Models with recurrent layers need it off: then
-    every completion lies in a row behind its own copy of the prompt."""
+    """Compute a prompt once for all its completions. Without it every completion lies in a row
+    behind its own copy of the prompt."""
 
 
 @dataclasses.dataclass
@@ -222,7 +222,7 @@ def pack(
             computed=computed,
             micro_batches=np.array(used, np.int32),
             length=width,
-            trees=config.share_prompts,
+            levels=_levels(inputs["visible_until"]) if config.share_prompts else 1,
             cut=bool(chunks.size) or (parent is not None and _parted(rows, per_micro)),
         ),
         {
@@ -257,6 +257,11 @@ def _row_length(branches: Sequence[Branch], config: PackingConfig, row_multiple:
         (least, max(least, affordable)),
         key=lambda length: length * len(_fill(trees(length), length)),
     )
+
+
+def _levels(visible_until: np.ndarray) -> int:
+    """Levels of the deepest tree, rounded up, so that few programs are compiled: 2, 4, 8, ..."""
+    return round_up(tries.count_levels(visible_until), 2)
 
 
 def _few(rows: int) -> int:

@@ -245,3 +245,20 @@ def _beside(
             end += branch.size
         visible_until[at : at + sees] = end
     return laid
+
+
+def count_levels(visible_until: np.ndarray) -> int:
+    """Levels of the deepest tree of packed rows, see `Packed.levels`.
+
+    Args:
+      visible_until: [..., L] int32.
+    """
+    until = visible_until.reshape(-1, visible_until.shape[-1])
+    total = until.shape[1]
+    ends = np.zeros(until.shape, bool)
+    ends[:, :-1] = (until[:, :-1] != until[:, 1:]) & (until[:, :-1] > np.arange(1, total))
+    changes = np.zeros((len(until), total + 1), np.int32)
+    changes[:, 1:] += ends
+    row, cell = np.nonzero(ends)
+    np.add.at(changes, (row, until[row, cell]), -1)
+    return 1 + int(np.cumsum(changes, axis=1).max(initial=0))

@@ -45,7 +45,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.mesh.buckets import round_up
-from jaxrl.models import decoder, load
+from jaxrl.models import decoder, linear, load
 from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling import admission, decode, logits, prefixes, sampler, slots
 from jaxrl.sampling.requests import settings_of
@@ -238,7 +238,7 @@ def measure_ours(arguments: argparse.Namespace) -> None:
         params = decoder.init(config, jax.random.key(0))
     else:
         params = load.load(arguments.model)[1]
-    params = jax.jit(lambda p: decoder.outputs_first(decoder.unstack(p)))(params)
+    params = jax.jit(lambda p: linear.outputs_first(decoder.unstack(p)))(params)
     drafted = functools.partial(ours, draft_tokens=arguments.drafts)
     warm = functools.partial(cached, known=prefixes.Prefixes())
     systems = {"ours": ours, "drafts": drafted, "static": static, "prefix": cached, "warm": warm}

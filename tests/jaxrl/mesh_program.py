@@ -69,10 +69,8 @@ def train(model: DecoderConfig, steps: int = 5) -> tuple[Params, str]:
     update = make_update(model, ObjectiveConfig(), optimizer, **given)
     everywhere, rows = mesh.replicated(the_mesh), mesh.rows(the_mesh, model.rules)
     for seed in range(steps):
-        # rows without trees differ in shape from batch to batch: one program takes one of them
-        data = batch(0 if model.recurrent else seed, groups=3, size=5, failed=(1,))
-        packing = PackingConfig(256, row_length=32, share_prompts=not model.recurrent)
-        packed, _ = pack(data, packing, row_multiple=8)
+        data = batch(seed, groups=3, size=5, failed=(1,))
+        packed, _ = pack(data, PackingConfig(256, row_length=32), row_multiple=8)
         where = jax.tree.map(lambda a: rows if np.ndim(a) == 3 else everywhere, packed)
         inputs = state, data, jax.device_put(packed, where), None
         if seed == 0:

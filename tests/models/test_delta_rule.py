@@ -12,8 +12,12 @@ import pytest
 
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig, Experts, Latent, SideBySide
-from jaxrl.models.mixers import channel_delta, delta_rule, pattern, state_space
+from jaxrl.models.mixers import channel_delta, convolution, delta_rule, state_space
+from jaxrl.models.mixers import tree as trees
+from jaxrl.models.mixers.tree import Tree
+from jaxrl.training.tries import count_levels
 from tests.models.test_extend import FAMILIES
+from tests.models.test_masks import rows
 
 B, H, K, V = 2, 3, 8, 6
 
@@ -32,20 +36,42 @@ def _inputs(total: int, *, alike: bool = False) -> tuple[np.ndarray, ...]:
     return tuple(np.asarray(a, np.float32) for a in (q, k, v, g, beta))
 
 
-def _one_by_one(inputs, state, segment):
-    """The definition, in float64."""
+def _rows(total: int, *, depth: int = 3) -> tuple[np.ndarray, Tree]:
+    """The parents of two rows of random trees [B, T], by construction, and the same as a `Tree`."""
+    drawn = [rows(seed, depth) for seed in range(B)]
+    parent, until = (np.stack([row[i][:total] for row in drawn]) for i in (0, 2))
+    until = np.minimum(until, total)
+    return parent, trees.of_rows(jnp.asarray(until), count_levels(until))
+
+
+def _one_by_one(inputs, state, parent):
+    """The definition, in float64; a token whose parent is -1 continues `state`."""
     q, k, v, g, beta = (np.asarray(a, np.float64) for a in inputs)
-    state, out = np.asarray(state, np.float64), np.zeros(v.shape)
-    before = np.zeros(B, int)
+    states, out = np.zeros((q.shape[1] + 1, *state.shape)), np.zeros(v.shape)
+    states[-1] = state
     for t in range(q.shape[1]):
-        state = np.where((segment[:, t] == before)[:, None, None, None], state, 0)
-        before = segment[:, t]
+        before = states[parent[:, t], np.arange(B)]
         decay = np.exp(g[:, t])[..., None]
-        state = state * (decay if g.ndim == 4 else decay[..., None])
-        change = (v[:, t] - np.einsum("bhk,bhkv->bhv", k[:, t], state)) * beta[:, t, :, None]
-        state = state + k[:, t, :, :, None] * change[:, :, None]
-        out[:, t] = np.einsum("bhk,bhkv->bhv", q[:, t], state)
-    return out, state
+        before = before * (decay if g.ndim == 4 else decay[..., None])
+        change = (v[:, t] - np.einsum("bhk,bhkv->bhv", k[:, t], before)) * beta[:, t, :, None]
+        states[t] = before + k[:, t, :, :, None] * change[:, :, None]
+        out[:, t] = np.einsum("bhk,bhkv->bhv", q[:, t], states[t])
+    return out, states[-2]
+
+
+def _scanned(step, inputs, state, parent):
+    """The same by `step`, to differentiate: what all tokens read, and the last state."""
+    total = parent.shape[1]
+    states = jnp.zeros((total + 1, *state.shape)).at[total].set(state)
+
+    def one(states, xs):
+        t, before, *token = xs
+        y, state = step(*token, states[before, jnp.arange(B)])
+        return states.at[t].set(state), y
+
+    xs = (jnp.arange(total), parent.T % (total + 1), *(jnp.moveaxis(a, 1, 0) for a in inputs))
+    states, y = jax.lax.scan(one, states, xs)
+    return jnp.moveaxis(y, 0, 1), states[total - 1]
 
 
 def _by_feature(inputs):
@@ -55,98 +81,118 @@ def _by_feature(inputs):
     return q, k, v, g[..., None] * factors, beta
 
 
-@pytest.mark.sample(3, broad=5)
-@pytest.mark.exact("the gated delta rule in chunks equals one token at a time to 2e-6")
+CASES = [(1, 8, 0), (5, 8, 2), (64, 64, 0), (150, 64, 1), (150, 64, 4), (47, 16, 3), (47, 16, 0)]
+"""Tokens, those of a chunk, and how often paths of a row branch; 0: a row continues a state."""
+
+
+def _state_and_tree(total: int, depth: int, shape: tuple[int, ...]):
+    """A state before the first token, the parents of all, and the tree, if there is one."""
+    if depth:
+        return np.zeros(shape, np.float32), *_rows(total, depth=depth)
+    parent = np.broadcast_to(np.arange(-1, total - 1), (B, total))
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32), parent, None
+
+
+@pytest.mark.sample(4, broad=8)
+@pytest.mark.exact(
+    "the gated delta rule in chunks equals one token at a time to 2e-6, in trees too"
+)
 @pytest.mark.parametrize("rule", [delta_rule, channel_delta])
 @pytest.mark.parametrize("alike", [False, True])
-@pytest.mark.parametrize("total, chunk", [(1, 8), (5, 8), (64, 64), (150, 64), (47, 16)])
-def test_chunks_equal_single_tokens(total, chunk, alike, rule):
-    """Segments begin anywhere; the incoming state reaches the first alone."""
+@pytest.mark.parametrize("total, chunk, depth", CASES)
+def test_chunks_equal_single_tokens(total, chunk, depth, alike, rule):
+    """Several trees a row, of runs that begin anywhere in a chunk."""
     inputs = _inputs(total, alike=alike)
     inputs = _by_feature(inputs) if rule is channel_delta else inputs
-    rng = np.random.default_rng(1)
-    state = rng.standard_normal((B, H, K, V)).astype(np.float32)
-    starts = rng.random((B, total)) < 0.05
-    starts[0, 0] = total == 5  # also at once
-    segment = np.cumsum(starts, axis=1).astype(np.int32)
-    expected, last = _one_by_one(inputs, state, segment)
-    got, end = rule.run(*inputs, state, segment, chunk=chunk)
+    state, parent, tree = _state_and_tree(total, depth, (B, H, K, V))
+    expected, last = _one_by_one(inputs, state, parent)
+    got, end = jax.jit(functools.partial(rule.run, chunk=chunk))(*inputs, state, tree)
     np.testing.assert_allclose(got, expected, atol=2e-6 * max(1, np.abs(expected).max()))
-    np.testing.assert_allclose(end, last, atol=2e-6 * max(1, np.abs(last).max()))
+    if not depth:
+        np.testing.assert_allclose(end, last, atol=2e-6 * max(1, np.abs(last).max()))
 
 
 @pytest.mark.exact("gradients of the gated delta rule in chunks equal those of single tokens")
+@pytest.mark.parametrize("depth", [3, pytest.param(0, marks=pytest.mark.broad)])
 @pytest.mark.parametrize("rule", [delta_rule, pytest.param(channel_delta, marks=pytest.mark.broad)])
-def test_gradients(rule):
+def test_gradients(rule, depth):
+    """A token sums those of all that continue it."""
     total = 40
-    inputs, state = _inputs(total), np.ones((B, H, K, V), np.float32)
+    inputs = _inputs(total)
     inputs = _by_feature(inputs) if rule is channel_delta else inputs
-    segment = np.broadcast_to(np.arange(total) // 17, (B, total)).astype(np.int32)
+    state, parent, tree = _state_and_tree(total, depth, (B, H, K, V))
     weight = np.random.default_rng(2).standard_normal((B, total, H, V))
 
-    def chunked(inputs):
-        return jnp.sum(rule.run(*inputs, state, segment, chunk=16)[0] * weight)
+    def chunked(inputs, state):
+        return jnp.sum(rule.run(*inputs, state, tree, chunk=16)[0] * weight)
 
-    def single(inputs):
-        def one(carry, xs):
-            state, before = carry
-            *token, now = xs
-            state = jnp.where((now == before)[:, None, None, None], state, 0)
-            y, state = rule.step(*token, state)
-            return (state, now), y
+    def single(inputs, state):
+        return jnp.sum(_scanned(rule.step, inputs, state, parent)[0] * weight)
 
-        xs = (*(jnp.moveaxis(a, 1, 0) for a in inputs), segment.T)
-        y = jax.lax.scan(one, (state, jnp.zeros(B, jnp.int32)), xs)[1]
-        return jnp.sum(jnp.moveaxis(y, 0, 1) * weight)
-
-    got, expected = (jax.jit(jax.grad(f))(inputs) for f in (chunked, single))
+    both = (jax.jit(jax.grad(f, (0, 1)))(inputs, state) for f in (chunked, single))
+    got, expected = ((*inputs, *([] if depth else [state])) for inputs, state in both)
     for a, b in zip(got, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5 * np.abs(b).max())
 
 
 @pytest.mark.exact("Mamba-2 in chunks equals one token at a time to 2e-6, gradients to 2e-5")
-@pytest.mark.parametrize("total, chunk", [(5, 8), (47, 16)])
-def test_state_spaces_in_chunks_equal_single_tokens(total, chunk):
-    """Two groups of two heads; segments begin anywhere."""
+@pytest.mark.parametrize("total, chunk, depth", [(5, 8, 0), (47, 16, 3)])
+def test_state_spaces_in_chunks_equal_single_tokens(total, chunk, depth):
+    """Two groups of two heads; runs begin anywhere in a chunk."""
     rng = np.random.default_rng(total)
     q, k = rng.standard_normal((2, B, total, 2, K)).astype(np.float32)
     v = rng.standard_normal((B, total, 4, V)).astype(np.float32)
     g = -np.exp(rng.uniform(-9, 4, (B, total, 4))).astype(np.float32)
-    state = rng.standard_normal((B, 4, K, V)).astype(np.float32)
-    starts = rng.random((B, total)) < 0.05
-    starts[0, 0] = total == 5  # also at once
-    segment = np.cumsum(starts, axis=1).astype(np.int32)
+    state, parent, tree = _state_and_tree(total, depth, (B, 4, K, V))
     weight = rng.standard_normal(v.shape)
 
     def chunked(inputs):
-        y, end = state_space.run(*inputs, state, segment, chunk=chunk)
+        y, end = state_space.run(*inputs, state, tree, chunk=chunk)
         return jnp.sum(y * weight), (y, end)
 
     def single(inputs):
-        def one(carry, xs):
-            state, before = carry
-            *token, now = xs
-            state = jnp.where((now == before)[:, None, None, None], state, 0)
-            y, state = state_space.step(*token, state)
-            return (state, now), y
-
-        xs = (*(jnp.moveaxis(a, 1, 0) for a in inputs), segment.T)
-        (end, _), y = jax.lax.scan(one, (state, jnp.zeros(B, jnp.int32)), xs)
-        y = jnp.moveaxis(y, 0, 1)
+        y, end = _scanned(state_space.step, inputs, state, parent)
         return jnp.sum(y * weight), (y, end)
 
     ours, theirs = (jax.jit(jax.grad(f, has_aux=True))((q, k, v, g)) for f in (chunked, single))
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+    results = [(*gradients, *read[: 1 if depth else 2]) for gradients, read in (ours, theirs)]
+    for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5 * np.abs(b).max())
-    for a, b in zip(ours[1], theirs[1], strict=True):
-        np.testing.assert_allclose(a, b, atol=2e-6 * np.abs(b).max())
+    np.testing.assert_allclose(ours[1][0], theirs[1][0], atol=2e-6 * np.abs(theirs[1][0]).max())
 
 
-def test_segments_begin_where_a_token_does_not_follow_the_one_before():
-    positions = np.array([[0, 1, 2, 0, 1, 0, 0], [0, 0, 1, 2, 3, 4, 5]])
-    until = np.array([[3, 3, 3, 5, 5, 0, 0], [0, 7, 7, 7, 7, 7, 7]])
-    got = np.asarray(pattern.segments(positions, until))
-    assert got.tolist() == [[1, 1, 1, 2, 2, 3, 4], [1, 2, 2, 2, 2, 2, 2]]
+def test_convolutions_go_along_paths():
+    parent, tree = _rows(60)
+    rng = np.random.default_rng(5)
+    x, taps = rng.standard_normal((B, 60, 3)), rng.standard_normal((3, 4))
+    expected = np.zeros(x.shape)
+    for row, t in np.ndindex(B, 60):
+        at = t
+        for tap in taps.T[::-1]:
+            expected[row, t] += tap * x[row, at] if at >= 0 else 0
+            at = parent[row, at] if at >= 0 else -1
+    got = convolution.over_rows(jnp.asarray(x), jnp.asarray(taps), tree.parent)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("depth", range(5))
+def test_trees_of_rows(depth):
+    """Parents and levels, of trees at random and of rows that are padded on either side."""
+    for seed in range(6):
+        parent, _, until = rows(seed, depth)
+        levels = np.zeros(len(parent), int)
+        runs = np.flatnonzero(np.diff(until, prepend=-1))
+        for t in runs[parent[runs] >= 0]:
+            levels[t] = levels[parent[t]] + 1
+            levels[t : t + 1 + np.argmax(np.diff(until[t:], append=-1) != 0)] = levels[t]
+        tree = trees.of_rows(jnp.asarray(until)[None], count_levels(until))
+        used = until > 0
+        assert np.array_equal(np.asarray(tree.parent)[0, used], parent[used])
+        assert tree.level.shape[-1] == 1 + levels.max()
+        assert np.array_equal(np.argmax(tree.level[0], -1)[used], levels[used])
+    until = jnp.array([[3, 3, 3, 5, 5, 0, 0], [0, 7, 7, 7, 7, 7, 7]])
+    parent = trees.of_rows(until, 1).parent
+    assert parent.tolist() == [[-1, 0, 1, -1, 3, -1, -1], [-1, -1, 1, 2, 3, 4, 5]]
 
 
 HYBRID = FAMILIES["hybrid"]
@@ -155,6 +201,61 @@ HYBRID = FAMILIES["hybrid"]
 @functools.cache
 def _params(family="hybrid"):
     return decoder.init(FAMILIES[family], jax.random.key(0))
+
+
+@functools.partial(jax.jit, static_argnames=("config", "levels", "remat"))
+def _read(config, params, packed, weight, *, levels, remat):
+    """The states of rows, and the gradient of their sum with weights."""
+
+    def loss(params):
+        hidden = decoder.hidden(config, params, *packed, levels=levels, remat=remat)
+        return jnp.sum(hidden * weight), hidden
+
+    gradient, hidden = jax.grad(loss, has_aux=True)(params)
+    return hidden, gradient
+
+
+@pytest.mark.sample(2, broad=6)
+@pytest.mark.exact("a packed tree of recurrent layers gives what its paths give apart, 1e-5")
+@pytest.mark.parametrize("remat", ["none", "full", "dots"])
+@pytest.mark.parametrize(
+    "family", ["hybrid", "convolution", "mamba", "parts", "beside", "channels"]
+)
+def test_a_tree_gives_what_its_paths_give_apart(family, remat):
+    """Two trees in a row of several chunks, of up to three levels; gradients to 1e-4."""
+    config, params = FAMILIES[family], _params(family)
+    sizes = [(70, -1), (9, 0), (30, 0), (3, 2), (40, 2), (1, 0), (20, -1), (6, 6), (6, 6)]
+    paths, until = [], np.zeros(185, int)
+    for run, (size, above) in enumerate(sizes):
+        start = sum(size for size, _ in sizes[:run])
+        paths.append([*(paths[above] if above >= 0 else []), *range(start, start + size)])
+    for path in paths:
+        for cell in path:
+            until[cell] = max(until[cell], path[-1] + 1)
+    leaves = [paths[run] for run in (1, 3, 4, 5, 7, 8)]
+    rng = np.random.default_rng(0)
+    tokens, weight = rng.integers(0, 31, 185), rng.standard_normal((185, 16)).astype(np.float32)
+    place = np.zeros(185, int)
+    for path in paths:
+        place[path] = np.arange(len(path))
+    packed = tuple(a[None].astype(np.int32) for a in (tokens, place, until))
+    assert count_levels(until) == 3
+    whole, gradient = _read(config, params, packed, weight[None], levels=4, remat=remat)
+
+    width = max(map(len, leaves))
+    apart = np.zeros((3, len(leaves), width), np.int32)
+    weights, seen = np.zeros((len(leaves), width, 16), np.float32), set()
+    for row, path in enumerate(leaves):
+        apart[0, row, : len(path)], apart[1, row], apart[2, row] = tokens[path], range(width), width
+        for at, cell in enumerate(path):
+            weights[row, at] = 0 if cell in seen else weight[cell]
+        seen |= {*path}
+    assert len(seen) == np.count_nonzero(until)
+    expected, slope = _read(config, params, tuple(apart), weights, levels=1, remat="none")
+    for row, path in enumerate(leaves):
+        np.testing.assert_allclose(whole[0, path], expected[row, : len(path)], atol=1e-5)
+    for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(slope), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4 * max(np.abs(b).max(), 1e-3))
 
 
 @pytest.mark.broad

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.models import decoder, head
+from jaxrl.models import decoder, head, linear
 from jaxrl.models.checkpoints import huggingface
 from tests.models import tiny
 
@@ -121,7 +121,7 @@ def test_cached_decoding(tiny_model, variant):
     model, _, config, params = tiny_model(variant)
     tokens = _rows()["tokens"][:2]
     prompt = np.array([8, 5])  # rows differ in length; the second is padded to the first
-    unstacked = decoder.outputs_first(decoder.unstack(params))
+    unstacked = linear.outputs_first(decoder.unstack(params))
 
     @jax.jit
     def step(tokens, positions, cache):
@@ -152,25 +152,23 @@ def test_cached_decoding(tiny_model, variant):
         np.testing.assert_allclose(got, np.stack(expected), atol=1e-4, rtol=0)
 
 
-@pytest.mark.exact("a packed tree gives the logits of its rows in transformers to 1e-4")
-@pytest.mark.parametrize(
-    "variant",
-    [v if v.startswith(("gemma4", "llama4")) else _slow(v) for v in tiny.VARIANTS],
+@pytest.mark.exact(
+    "a packed tree of any layers gives the logits of its rows in transformers to 1e-4"
 )
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("variant", [v if v in TREES else _slow(v) for v in tiny.VARIANTS])
 def test_packed_tree(tiny_model, variant):
     """A prompt of 9 tokens and two completions of it; local layers see 5 tokens, or chunks of 5."""
     import torch
 
     model, _, config, params = tiny_model(variant)
-    if config.recurrent:
-        pytest.skip("recurrent layers read no trees")
     tokens = _rows()["tokens"][:1]
     positions = np.array([[*range(9), 9, 10, 11, 9, 10]], np.int32)
     visible = np.array([[T] * 9 + [12] * 3 + [T] * 2], np.int32)
 
     @jax.jit
     def logits(params):
-        hidden = decoder.hidden(config, params, tokens, positions, visible)
+        hidden = decoder.hidden(config, params, tokens, positions, visible, levels=2)
         return _logits(config, params, hidden)
 
     ours = np.asarray(logits(params))[0]
@@ -206,6 +204,11 @@ def test_released_files_of_gemma4(tiny_model, tmp_path):
         huggingface.load(tmp_path)
 
 
+TREES = (
+    "gemma4", "gemma4-moe", "llama4", "llama4-interleaved", "qwen3-next", "qwen3-5", "olmo-hybrid",
+    "lfm2", "granite-hybrid", "nemotron-h", "falcon-h1", "kimi-linear",
+)  # fmt: skip
+"""Variants whose trees CI compares: local layers, chunks, and every kind of recurrent layer."""
 GRADIENTS = (
     "llama", "qwen3", "gemma3", "qwen3-moe", "granite", "gpt-oss", "qwen3-next", "qwen3-5",
     "olmo-hybrid", "lfm2", "granite-hybrid", "nemotron-h", "falcon-h1", "llama4", "kimi-linear",

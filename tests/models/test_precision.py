@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.models import attention, decoder, head, lora, quantize, reward, value
+from jaxrl.models import attention, decoder, head, linear, lora, quantize, reward, value
 from jaxrl.models.config import DecoderConfig, Experts, Latent
 from jaxrl.models.control import mlp
 from jaxrl.sampling import logits
@@ -84,7 +84,7 @@ def test_sampling_in_fp32(name, length):
     config = MODELS[name]
 
     def step(params):
-        params = decoder.outputs_first(decoder.unstack(params))
+        params = linear.outputs_first(decoder.unstack(params))
         index = jnp.arange(length)[None]
         cache = decoder.empty_cache(config, 1, 32)
         hidden, _ = decoder.extend(config, params, jnp.zeros_like(index), index, cache)

@@ -160,7 +160,9 @@ def _head(config: DecoderConfig) -> float:
     return (m.nope_dim + m.rope_dim + m.v_dim) / 2 if m else config.head_dim
 
 
-def saved(config: DecoderConfig, remat: str, row: int, tensor: int, *, scores: bool) -> float:
+def saved(
+    config: DecoderConfig, remat: str, row: int, tensor: int, *, scores: bool, levels: int
+) -> float:
     """Numbers a token that a device keeps of the forward pass for the backward, of all layers.
 
     Args:
@@ -169,11 +171,12 @@ def saved(config: DecoderConfig, remat: str, row: int, tensor: int, *, scores: b
       row: length of a row.
       tensor: ways that heads and the MLP's width are split.
       scores: attention keeps them, as XLA's does and kernels do not.
+      levels: of the trees of packed rows, see `Packed.levels`.
     """
     layers, d = range(config.num_layers), config.hidden_size
     if remat in ("full", "offload"):
         return config.num_layers * d
-    parts = [_attention_or_mixer(config, i, row if scores else 0, tensor) for i in layers]
+    parts = [_attention_or_mixer(config, i, row if scores else 0, tensor, levels) for i in layers]
     parts += [_mlp(config, i, tensor) for i in layers]
     everything = remat == "none"
     # beside what a part keeps within: its output, and under `none` its norm, and that of the norm
@@ -182,7 +185,7 @@ def saved(config: DecoderConfig, remat: str, row: int, tensor: int, *, scores: b
 
 
 def _attention_or_mixer(
-    config: DecoderConfig, layer: int, scores: int, tensor: int
+    config: DecoderConfig, layer: int, scores: int, tensor: int, levels: int
 ) -> tuple[float, float]:
     """What comes out of the projections at the start of a layer, and what is computed of it; none
     where a layer is an MLP alone."""
@@ -190,7 +193,7 @@ def _attention_or_mixer(
     if part in ("mlp", "experts"):
         return 0, 0
     if config.recurrent and config.recurrent_layers[layer]:
-        return _mixer(config)
+        return _mixer(config, levels)
     kinds, n, k, h = config.kinds, config.num_heads, config.num_kv_heads, _head(config)
     if kinds:
         is_local = config.is_local(layer)
@@ -200,8 +203,8 @@ def _attention_or_mixer(
     return (queries + 2 * k) * h / tensor, (n * h + 2 * n * scores) / tensor
 
 
-def _mixer(config: DecoderConfig) -> tuple[float, float]:
-    """The same of a recurrent layer: a state a chunk, and matrices of a chunk's pairs of tokens.
+def _mixer(config: DecoderConfig, levels: int) -> tuple[float, float]:
+    """The same of a recurrent layer: a chunk's states, and matrices of its pairs of tokens.
 
     How often each is kept is fitted to what JAX saves of small models.
     """
@@ -209,10 +212,12 @@ def _mixer(config: DecoderConfig) -> tuple[float, float]:
     if delta:
         key, value, chunk = delta.key_dim, delta.value_dim, delta_rule.CHUNK
         dots = delta.channels + delta.value_heads * (value + 2)
-        pairs, state = 6 * chunk + 6 * (key + value), key * value / chunk
+        pairs = 6 * chunk + (4 * levels + 2) * key + 6 * value
+        state = levels * key * value / chunk
         return dots, 5 * delta.channels + delta.value_heads * (pairs + state)
     if mamba:
-        pairs, state = 2 * state_space.CHUNK, mamba.state * mamba.head_dim / state_space.CHUNK
+        pairs = 2 * state_space.CHUNK + 2 * (levels - 1) * mamba.head_dim
+        state = levels * mamba.state * mamba.head_dim / state_space.CHUNK
         wide = 6 * mamba.channels + 5 * mamba.size
         return mamba.size + mamba.channels + mamba.heads, wide + mamba.heads * (pairs + state)
     return 3 * d, (config.convolution + 1) * d

@@ -25,12 +25,13 @@ from jaxrl.models.layers import (
     make_mlp,
 )
 from jaxrl.models.linear import project
-from jaxrl.models.mixers import delta_net, gated_convolution, mamba
+from jaxrl.models.mixers import convolution, delta_net, mamba
 from jaxrl.models.mixers.channel_delta import ChannelDeltaNet
+from jaxrl.models.mixers.convolution import GatedConvolution
 from jaxrl.models.mixers.delta_net import DeltaNet
-from jaxrl.models.mixers.gated_convolution import GatedConvolution
 from jaxrl.models.mixers.mamba import Mamba
 from jaxrl.models.mixers.memory import Recurrent, State
+from jaxrl.models.mixers.tree import Tree
 
 
 def _norm(config: DecoderConfig) -> Norm:
@@ -46,7 +47,7 @@ def _mixer(config: DecoderConfig) -> tuple[type[Mixer], Callable[[DecoderConfig,
         return ChannelDeltaNet if config.delta.by_channel else DeltaNet, delta_net.empty
     if config.mamba:
         return Mamba, mamba.empty
-    return GatedConvolution, gated_convolution.empty
+    return GatedConvolution, convolution.empty
 
 
 def _advance(mixer: Mixer, x: jax.Array, memory: State, real: jax.Array) -> tuple[jax.Array, State]:
@@ -73,17 +74,17 @@ class RecurrentBlock(nnx.Module):
         self.mixer_norm, self.mlp_norm = _norm(config), _norm(config)
 
     def train(
-        self, x: jax.Array, segment: jax.Array, layout: Layout, *, routed: bool
+        self, x: jax.Array, tree: Tree, layout: Layout, *, routed: bool
     ) -> tuple[jax.Array, Routing | None]:
         """The residual stream [B, T, D] after the layer; where `routed`, what its router did.
 
         Args:
           x: [B, T, D].
-          segment: [B, T] int32, which sequence of the row a token belongs to.
+          tree: which tokens of the rows continue which.
           layout: how it lies on several devices.
           routed: static.
         """
-        x = self._add(x, self.mixer.train(self.mixer_norm(x), segment, layout))
+        x = self._add(x, self.mixer.train(self.mixer_norm(x), tree, layout))
         return self._transform(x, layout, routed=routed)
 
     def extend(
@@ -130,7 +131,7 @@ class MLPLayer(RecurrentBlock):
         self.mlp, self.mlp_norm = make_mlp(config, routed=routed, rngs=rngs), _norm(config)
 
     def train(
-        self, x: jax.Array, segment: jax.Array, layout: Layout, *, routed: bool
+        self, x: jax.Array, tree: Tree, layout: Layout, *, routed: bool
     ) -> tuple[jax.Array, Routing | None]:
         """See `RecurrentBlock.train`."""
         return self._transform(x, layout, routed=routed)
@@ -195,10 +196,10 @@ class ParallelBlock(Block):
         q, (k, v) = self.attention.look(x, table, scale)
         return q, KeyValue(k * factors.keys, v)
 
-    def mix(self, x: jax.Array, segment: jax.Array, layout: Layout) -> jax.Array:
-        """What the mixer adds to the residual stream x [B, T, D] of segments [B, T]."""
+    def mix(self, x: jax.Array, tree: Tree, layout: Layout) -> jax.Array:
+        """What the mixer adds to the residual stream x [B, T, D] of trees."""
         factors = self.config.beside
-        y = self.mixer.train(self.attention_norm(x) * factors.mixer_in, segment, layout)
+        y = self.mixer.train(self.attention_norm(x) * factors.mixer_in, tree, layout)
         return y * factors.mixer_out
 
     def advance(self, x: jax.Array, memory: State, real: jax.Array) -> tuple[jax.Array, State]:
@@ -246,7 +247,7 @@ def kind_of(params: Mapping[str, Any]) -> Kind:
 
 def axes(memory: State) -> State:
     """Logical axis names of what a layer remembers."""
-    return delta_net.axes() if isinstance(memory, Recurrent) else gated_convolution.axes()
+    return delta_net.axes() if isinstance(memory, Recurrent) else convolution.axes()
 
 
 def empty(config: DecoderConfig, slots: int) -> State:

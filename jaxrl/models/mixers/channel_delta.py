@@ -12,6 +12,7 @@ Paper: Kimi Team 2025, "Kimi Linear: An Expressive, Efficient Attention Architec
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +22,11 @@ from jaxrl.models.config import DecoderConfig
 from jaxrl.models.layers import Layout, Norm, _matrix, _vector
 from jaxrl.models.linear import project
 from jaxrl.models.mixers import convolution
+from jaxrl.models.mixers import tree as trees
 from jaxrl.models.mixers.delta_net import _EPS, _FASTEST, _SLOWEST
-from jaxrl.models.mixers.delta_rule import (
-    decays,
-    in_chunks,
-    out_of_chunks,
-    segments_in_chunks,
-    step,
-)
+from jaxrl.models.mixers.delta_rule import step
 from jaxrl.models.mixers.memory import Recurrent
+from jaxrl.models.mixers.tree import Tree
 
 CHUNK = 16
 """Tokens that are computed together; decays between them take their square, for each feature."""
@@ -44,7 +41,7 @@ def run(
     g: jax.Array,
     beta: jax.Array,
     state: jax.Array,
-    segment: jax.Array,
+    tree: Tree | None = None,
     *,
     chunk: int = CHUNK,
 ) -> tuple[jax.Array, jax.Array]:
@@ -57,38 +54,44 @@ def run(
       q, k, g: [B, T, H, K], see `step`.
       v: [B, T, H, V].
       beta: [B, T, H].
-      state: [B, H, K, V], before the tokens of segment 0.
-      segment: [B, T] int32, not decreasing along a row; every segment but 0 starts from zeros.
+      state: [B, H, K, V], before the first token, where there is no tree.
+      tree: of the rows, each from a state of zeros; None: each token continues the one before.
       chunk: static; how many tokens are computed together.
 
     Returns:
-      What the tokens read, [B, T, H, V], and the state after the last one.
+      What the tokens read, [B, T, H, V], and the state after the last one, where there is no tree.
     """
     total = q.shape[1]
     chunk = min(chunk, total)
-    q, k, v, g, beta = (in_chunks(a, chunk) for a in (q, k, v, g, beta))
-    segment, carried = segments_in_chunks(segment, chunk)
+    q, k, v, g, beta = (trees.in_chunks(a, chunk) for a in (q, k, v, g, beta))
+    parts, state = trees.begin(tree, state, total, chunk)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
-    def advance(state: jax.Array, xs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        q, k, v, g, beta, segment, carried = xs
-        from_start, between = decays(jnp.swapaxes(g, -1, -2), segment[:, None, None])
-        reach = jnp.where(carried[:, None, :, None], jnp.swapaxes(from_start, -1, -2), 0)
+    def advance(state: jax.Array, xs: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+        q, k, v, g, beta, parts = xs
+        from_start, between = trees.decays(jnp.swapaxes(g, -1, -2), parts.sees)
+        from_start = jnp.swapaxes(from_start, -1, -2)[..., None, :]
+        reach = from_start * parts.enters[:, None, :, :, None]
         keys = k * beta[..., None]
         system = jnp.tril(_einsum("bhck,bhdk,bhkcd->bhcd", keys, k, between), -1)
-        right = v * beta[..., None] - _einsum("bhck,bhkv->bhcv", keys * reach, state)
+        known = _einsum("bhcmk,bhmkv->bhcv", keys[..., None, :] * reach, state)
         change = jax.scipy.linalg.solve_triangular(
-            system + jnp.eye(k.shape[2], dtype=system.dtype), right, lower=True, unit_diagonal=True
+            system + jnp.eye(k.shape[2], dtype=system.dtype),
+            v * beta[..., None] - known,
+            lower=True,
+            unit_diagonal=True,
         )
         scores = _einsum("bhck,bhdk,bhkcd->bhcd", q, k, between)
-        y = _einsum("bhck,bhkv->bhcv", q * reach, state)
+        y = _einsum("bhcmk,bhmkv->bhcv", q[..., None, :] * reach, state)
         y = y + _einsum("bhcd,bhdv->bhcv", scores, change)
-        entries = k * jnp.swapaxes(between[..., -1, :], -1, -2)
-        state = state * reach[:, :, -1, :, None] + _einsum("bhck,bhcv->bhkv", entries, change)
-        return state, y
+        entries = _einsum("bmc,bhkcd->bhmdk", parts.last, between) * k[:, :, None]
+        left = parts.stays[:, None, :, :, None]
+        left = left + _einsum("bmc,bhclk->bhmlk", parts.last, reach)
+        state = _einsum("bhmlk,bhlkv->bhmkv", left, state)
+        return state + _einsum("bhmck,bhcv->bhmkv", entries, change), y
 
-    state, y = jax.lax.scan(advance, state, (q, k, v, g, beta, segment, carried))
-    return out_of_chunks(y, total), state
+    state, y = jax.lax.scan(advance, state, (q, k, v, g, beta, parts))
+    return trees.out_of_chunks(y, total), state[:, :, 0]
 
 
 class ChannelDeltaNet(nnx.Module):
@@ -115,17 +118,17 @@ class ChannelDeltaNet(nnx.Module):
         self.norm = Norm(config, (h,), ("head_dim",))
         self.out = _matrix(rngs, (n, h, d), (*heads, "embed"), inputs=2, depth=depth)
 
-    def train(self, x: jax.Array, segment: jax.Array, layout: Layout) -> jax.Array:
-        """Rows [B, T, D] of segments [B, T], which do not see each other, to the same."""
+    def train(self, x: jax.Array, tree: Tree, layout: Layout) -> jax.Array:
+        """Rows [B, T, D] of trees, to the same."""
         mixed, g, beta = self._project(x)
 
-        def core(taps: jax.Array, *rows: jax.Array) -> jax.Array:
-            mixed, g, beta, segment = rows
-            q, k, v = self._split(convolution.over_rows(mixed, taps, segment), mixed.dtype)
+        def core(taps: jax.Array, *rows: Any) -> jax.Array:
+            mixed, g, beta, tree = rows
+            q, k, v = self._split(convolution.over_rows(mixed, taps, tree.parent), mixed.dtype)
             state = jnp.zeros((q.shape[0], *q.shape[2:], v.shape[-1]), jnp.float32)
-            return run(q, k, v, g, beta, state, segment)[0]
+            return run(q, k, v, g, beta, state, tree)[0]
 
-        return self._finish(layout.by_rows(core)(self._taps(), mixed, g, beta, segment), x)
+        return self._finish(layout.by_rows(core)(self._taps(), mixed, g, beta, tree), x)
 
     def extend(
         self, x: jax.Array, memory: Recurrent, real: jax.Array
@@ -143,8 +146,7 @@ class ChannelDeltaNet(nnx.Module):
             y, state = step(*(a[:, 0] for a in (q, k, v, g, beta)), memory.state)
             y = y[:, None]
         else:
-            zeros = jnp.zeros(x.shape[:2], jnp.int32)
-            y, state = run(q, k, v, g, beta, memory.state, zeros)
+            y, state = run(q, k, v, g, beta, memory.state)
         return self._finish(y, x), Recurrent(state, inputs)
 
     def _project(self, x: jax.Array) -> tuple[jax.Array, ...]:

@@ -1,10 +1,17 @@
-"""A short causal convolution over the tokens of a sequence, each channel on its own."""
+"""A short causal convolution over the tokens of a sequence, each channel on its own; and the mixer
+of LFM2, which is one between two gates."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.layers import Layout, _matrix
+from jaxrl.models.linear import project
+from jaxrl.models.mixers.memory import LastInputs
+from jaxrl.models.mixers.tree import Tree
 
 
 def taps(rngs: nnx.Rngs, channels: int, count: int) -> nnx.Param:
@@ -13,23 +20,23 @@ def taps(rngs: nnx.Rngs, channels: int, count: int) -> nnx.Param:
     return nnx.Param(value, axes=("channels", "single", "taps"), inputs=0, batch=0)
 
 
-def over_rows(x: jax.Array, taps: jax.Array, segment: jax.Array) -> jax.Array:
-    """Of whole rows: a token sees the last ones of its own segment.
+def over_rows(x: jax.Array, taps: jax.Array, parent: jax.Array) -> jax.Array:
+    """Of whole rows: a token sees the last ones of its own path.
 
     Args:
       x: [B, T, C].
       taps: [C, W] fp32, the newest token's last.
-      segment: [B, T] int32.
+      parent: [B, T] int32, see `tree.Tree`.
 
     Returns:
       [B, T, C] fp32.
     """
-    total = x.shape[1]
+    x, at = x.astype(jnp.float32), parent  # also for the sum of gradients where a path branches
     y = x * taps[:, -1]
     for back in range(1, taps.shape[1]):
-        earlier = jnp.pad(x, ((0, 0), (back, 0), (0, 0)))[:, :total]
-        same = segment == jnp.pad(segment, ((0, 0), (back, 0)), constant_values=-1)[:, :total]
-        y = y + jnp.where(same[..., None], earlier, 0) * taps[:, -1 - back]
+        earlier = jnp.take_along_axis(x, jnp.maximum(at, 0)[..., None], axis=1)
+        y = y + jnp.where(at[..., None] >= 0, earlier, 0) * taps[:, -1 - back]
+        at = jnp.where(at >= 0, jnp.take_along_axis(parent, jnp.maximum(at, 0), axis=1), -1)
     return y
 
 
@@ -53,3 +60,60 @@ def over_pieces(
     y = sum(line[:, tap : tap + total] * taps[:, tap] for tap in range(width))
     index = count[:, None] + jnp.arange(width - 1)
     return y, jnp.take_along_axis(line, index[..., None], axis=1)
+
+
+class GatedConvolution(nnx.Module):
+    """The mixer of a convolutional layer of LFM2 (Liquid AI 2025): parameters and passes.
+
+    Formula: `output(c * convolution(b * x))`, where b, c and x are projections of a token
+    """
+
+    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
+        d, depth = config.hidden_size, 2 * config.num_layers
+        self.bcx = _matrix(rngs, (d, 3 * d), ("embed", "channels"))
+        self.conv = taps(rngs, d, config.convolution)
+        self.output = _matrix(rngs, (d, d), ("channels", "embed"), depth=depth)
+
+    def train(self, x: jax.Array, tree: Tree, layout: Layout) -> jax.Array:
+        """Rows [B, T, D] of trees, to the same."""
+
+        def core(taps: jax.Array, *rows: jax.Array) -> jax.Array:
+            x, parent = rows
+            return over_rows(x, taps, parent)
+
+        x, c = self._project(x)
+        return self._finish(layout.by_rows(core)(self._taps(), x, tree.parent), c)
+
+    def extend(
+        self, x: jax.Array, memory: LastInputs, real: jax.Array
+    ) -> tuple[jax.Array, LastInputs]:
+        """The next tokens [S, T, D] of sequences, to the same, and what is then remembered.
+
+        The tokens that are `real` [S, T] come first in their rows; the others change nothing.
+        """
+        x, c = self._project(x)
+        count = jnp.sum(real, axis=1)
+        y, inputs = over_pieces(x, self._taps(), memory.inputs, count)
+        return self._finish(y, c), LastInputs(inputs)
+
+    def _project(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """What is convolved, and the gate on what comes out, each [B, T, D]."""
+        b, c, x = jnp.split(project(x, self.bcx.get_value()), 3, axis=-1)
+        return b * x, c
+
+    def _taps(self) -> jax.Array:
+        return self.conv[...][:, 0].astype(jnp.float32)
+
+    def _finish(self, y: jax.Array, c: jax.Array) -> jax.Array:
+        return project(c * y.astype(c.dtype), self.output.get_value())
+
+
+def axes() -> LastInputs:
+    """Logical axis names of what a layer remembers."""
+    return LastInputs(("batch", None, None))
+
+
+def empty(config: DecoderConfig, slots: int) -> LastInputs:
+    """What a layer remembers at the start of `slots` sequences."""
+    shape = (slots, config.convolution - 1, config.hidden_size)
+    return LastInputs(jnp.zeros(shape, config.dtype))

@@ -7,6 +7,7 @@ Formula: `out(norm(y) * silu(z))` for what the tokens read, y, see `delta_rule`
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from jaxrl.models.layers import Layout, Norm, _matrix, _vector
 from jaxrl.models.linear import project
 from jaxrl.models.mixers import convolution, delta_rule
 from jaxrl.models.mixers.memory import Recurrent
+from jaxrl.models.mixers.tree import Tree
 
 _EPS = 1e-6
 """Of the norms of queries and keys, whatever `norm_eps` is."""
@@ -60,18 +62,18 @@ class DeltaNet(nnx.Module):
         depth = 2 * config.num_layers
         self.out = _matrix(rngs, (*values, d), (*heads, "embed"), inputs=2, depth=depth)
 
-    def train(self, x: jax.Array, segment: jax.Array, layout: Layout) -> jax.Array:
-        """Rows [B, T, D] of segments [B, T], which do not see each other, to the same."""
+    def train(self, x: jax.Array, tree: Tree, layout: Layout) -> jax.Array:
+        """Rows [B, T, D] of trees, to the same."""
         mixed, z, g, beta = self._project(x)
 
-        def core(taps: jax.Array, *rows: jax.Array) -> jax.Array:
-            mixed, g, beta, segment = rows
-            q, k, v = self._split(convolution.over_rows(mixed, taps, segment), mixed.dtype)
+        def core(taps: jax.Array, *rows: Any) -> jax.Array:
+            mixed, g, beta, tree = rows
+            q, k, v = self._split(convolution.over_rows(mixed, taps, tree.parent), mixed.dtype)
             state = jnp.zeros((q.shape[0], *q.shape[2:], v.shape[-1]), jnp.float32)
-            return delta_rule.run(q, k, v, g, beta, state, segment)[0]
+            return delta_rule.run(q, k, v, g, beta, state, tree)[0]
 
         taps = self.conv[...][:, 0].astype(jnp.float32)
-        return self._finish(layout.by_rows(core)(taps, mixed, g, beta, segment), z)
+        return self._finish(layout.by_rows(core)(taps, mixed, g, beta, tree), z)
 
     def extend(
         self, x: jax.Array, memory: Recurrent, real: jax.Array
@@ -91,8 +93,7 @@ class DeltaNet(nnx.Module):
             y, state = delta_rule.step(*(a[:, 0] for a in (q, k, v, g, beta)), memory.state)
             y = y[:, None]
         else:
-            zeros = jnp.zeros(x.shape[:2], jnp.int32)
-            y, state = delta_rule.run(q, k, v, g, beta, memory.state, zeros)
+            y, state = delta_rule.run(q, k, v, g, beta, memory.state)
         return self._finish(y, z), Recurrent(state, inputs)
 
     def _project(self, x: jax.Array) -> tuple[jax.Array, ...]:

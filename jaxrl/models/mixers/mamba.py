@@ -7,6 +7,7 @@ in Granite 4 and Nemotron-H; in Falcon-H1 the norm comes before the gate or is l
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from jaxrl.models.layers import Layout, Norm, _matrix, _vector, rms_norm
 from jaxrl.models.linear import project
 from jaxrl.models.mixers import convolution, state_space
 from jaxrl.models.mixers.memory import Recurrent
+from jaxrl.models.mixers.tree import Tree
 
 
 class Mamba(nnx.Module):
@@ -38,22 +40,22 @@ class Mamba(nnx.Module):
         if c.conv_bias:
             self.conv_bias = _vector(0.0, (c.channels,), ("channels",))
 
-    def train(self, x: jax.Array, segment: jax.Array, layout: Layout) -> jax.Array:
-        """Rows [B, T, D] of segments [B, T], which do not see each other, to the same."""
+    def train(self, x: jax.Array, tree: Tree, layout: Layout) -> jax.Array:
+        """Rows [B, T, D] of trees, to the same."""
         z, mixed, dt = self._project(x)
         graph, weights = nnx.split(self)
 
-        def core(weights: nnx.State, *rows: jax.Array) -> jax.Array:
+        def core(weights: nnx.State, *rows: Any) -> jax.Array:
             return nnx.merge(graph, weights).recur(*rows)
 
-        return self._finish(layout.by_rows(core)(weights, mixed, dt, segment), z)
+        return self._finish(layout.by_rows(core)(weights, mixed, dt, tree), z)
 
-    def recur(self, mixed: jax.Array, dt: jax.Array, segment: jax.Array) -> jax.Array:
+    def recur(self, mixed: jax.Array, dt: jax.Array, tree: Tree) -> jax.Array:
         """What whole rows read, [B, T, H, V] fp32, on one device."""
-        mixed = convolution.over_rows(mixed, self._taps(), segment)
+        mixed = convolution.over_rows(mixed, self._taps(), tree.parent)
         q, k, x = self._split(mixed, self.config.dtype)
         state = jnp.zeros((x.shape[0], *x.shape[2:3], q.shape[-1], x.shape[-1]), jnp.float32)
-        y, _ = state_space.run(q, k, x * dt[..., None], dt * self._decay(), state, segment)
+        y, _ = state_space.run(q, k, x * dt[..., None], dt * self._decay(), state, tree)
         return y + x * self.skip[...].astype(jnp.float32)[:, None]
 
     def extend(
@@ -73,8 +75,7 @@ class Mamba(nnx.Module):
             y, state = state_space.step(*(a[:, 0] for a in new), memory.state)
             y = y[:, None]
         else:
-            zeros = jnp.zeros(x.shape[:2], jnp.int32)
-            y, state = state_space.run(*new, memory.state, zeros)
+            y, state = state_space.run(*new, memory.state)
         y = y + values * self.skip[...].astype(jnp.float32)[:, None]
         return self._finish(y, z), Recurrent(state, inputs)
 

@@ -92,18 +92,3 @@ def run(
         if tail is not None:
             outputs = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), outputs, tail)
     return x, outputs
-
-
-def segments(positions: jax.Array, visible_until: jax.Array) -> jax.Array:
-    """Which sequence of its row each token belongs to, [B, T] int32, not decreasing, from 1.
-
-    A token that does not follow the one before it, or does not see it, begins another. Rows with
-    trees, where a token continues one that is not just before it, have no such numbers.
-
-    Args:
-      positions: [B, T] int32.
-      visible_until: [B, T] int32, see `attention.tree_mask`.
-    """
-    index = jnp.arange(positions.shape[1])
-    follows = (positions[:, 1:] == positions[:, :-1] + 1) & (visible_until[:, :-1] > index[1:])
-    return 1 + jnp.pad(jnp.cumsum(~follows, axis=1, dtype=jnp.int32), ((0, 0), (1, 0)))

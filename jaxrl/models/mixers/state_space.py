@@ -11,16 +11,13 @@ Structured State Space Duality", where q, k and v are called C, B and x
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl.models.mixers.delta_rule import (
-    decays,
-    in_chunks,
-    out_of_chunks,
-    segments_in_chunks,
-)
+from jaxrl.models.mixers import tree as trees
+from jaxrl.models.mixers.tree import Tree
 
 CHUNK = 64
 """Tokens that are computed together."""
@@ -53,7 +50,7 @@ def run(
     v: jax.Array,
     g: jax.Array,
     state: jax.Array,
-    segment: jax.Array,
+    tree: Tree | None = None,
     *,
     chunk: int = CHUNK,
 ) -> tuple[jax.Array, jax.Array]:
@@ -63,34 +60,36 @@ def run(
       q, k: [B, T, G, K].
       v: [B, T, H, V].
       g: [B, T, H], see `step`.
-      state: [B, H, K, V], before the tokens of segment 0.
-      segment: [B, T] int32, not decreasing along a row; every segment but 0 starts from zeros.
+      state: [B, H, K, V], before the first token, where there is no tree.
+      tree: of the rows, each from a state of zeros; None: each token continues the one before.
       chunk: static; how many tokens are computed together.
 
     Returns:
-      What the tokens read, [B, T, H, V], and the state after the last one.
+      What the tokens read, [B, T, H, V], and the state after the last one, where there is no tree.
     """
     rows, total, heads = v.shape[:3]
     groups = q.shape[2]
     chunk = min(chunk, total)
-    q, k, v, g = (in_chunks(a, chunk) for a in (q, k, v, g))
+    q, k, v, g = (trees.in_chunks(a, chunk) for a in (q, k, v, g))
     # heads [..., G, H / G, C, ...] by the group that serves them
     v, g = (a.reshape(*a.shape[:2], groups, -1, *a.shape[3:]) for a in (v, g))
-    segment, carried = segments_in_chunks(segment, chunk)
+    parts, state = trees.begin(tree, state, total, chunk)
 
-    def advance(state: jax.Array, xs: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        q, k, v, g, segment, carried = xs
-        from_start, between = decays(g, segment[:, None, None])
-        reach = jnp.where(carried[:, None, None], from_start, 0)[..., None]
+    def advance(state: jax.Array, xs: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+        q, k, v, g, parts = xs
+        from_start, between = trees.decays(g, parts.sees)
+        reach = from_start[..., None] * parts.enters[:, None, None]
         scores = _einsum("bgck,bgdk->bgcd", q, k)[:, :, None] * between
         y = _einsum("bghcd,bghdv->bghcv", scores, v)
-        y = y + _einsum("bgck,bghkv->bghcv", q, state) * reach
-        left = v * between[..., -1, :, None]
-        state = state * reach[..., -1:, :] + _einsum("bgck,bghcv->bghkv", k, left)
-        return state, y
+        read = _einsum("bgck,bghmkv->bghmcv", q, state)
+        y = y + jnp.sum(read * jnp.moveaxis(reach, -1, -2)[..., None], axis=3)
+        left = _einsum("bmc,bghcd->bghmd", parts.last, between)[..., None] * v[:, :, :, None]
+        added = _einsum("bgck,bghmcv->bghmkv", k, left)
+        kept = parts.stays[:, None, None] + _einsum("bmc,bghcl->bghml", parts.last, reach)
+        return _einsum("bghml,bghlkv->bghmkv", kept, state) + added, y
 
     shape = state.shape
     state = state.reshape(rows, groups, heads // groups, *shape[2:])
-    state, y = jax.lax.scan(advance, state, (q, k, v, g, segment, carried))
+    state, y = jax.lax.scan(advance, state, (q, k, v, g, parts))
     y = y.reshape(-1, rows, heads, *y.shape[4:])
-    return out_of_chunks(y, total), state.reshape(shape)
+    return trees.out_of_chunks(y, total), state.reshape(shape)[:, :, 0]

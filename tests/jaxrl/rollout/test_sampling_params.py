@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl.models import decoder, lora, quantize
+from jaxrl.models import decoder, linear, lora, quantize
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
 from jaxrl.rollout import policy
@@ -19,7 +19,7 @@ def at_once(params, dtype, rounded):
     params = lora.fold(params)
     if rounded is not None:
         params = quantize.quantize(rounded, params, "int8")
-    return decoder.outputs_first(decoder.cast(decoder.unstack(params), dtype))
+    return linear.outputs_first(decoder.cast(decoder.unstack(params), dtype))
 
 
 @pytest.fixture(scope="module")

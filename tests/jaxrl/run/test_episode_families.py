@@ -281,15 +281,12 @@ def played(directory, **arguments):
 
 def fields_of(directory, **arguments):
     """The config of a run on `three_turns`, as changes of the tiny one."""
-    raw = (directory / "model/config.json").read_text()
-    recurrent = any(key in raw for key in ("linear_num_key_heads", "conv_L_cache"))
     return {
         "model": str(directory / "model"), "steps": 3,
         "task": f"{__name__}:three_turns", "task_args": arguments, "warm_start.steps": 0,
         "rollout.prompts": 2, "rollout.max_prompt_tokens": 400, "rollout.chat": True,
         "rollout.max_new_tokens": 240, "rollout.turn_tokens": 5, "rollout.in_flight": 1.5,
         "sampler.slots": 6, "sampler.bucket": 64, "packing.row_length": 1024,
-        "packing.micro_batch_tokens": 1024, "packing.share_prompts": not recurrent,
-        "eval.problems": 2, "eval.every": 0,
+        "packing.micro_batch_tokens": 1024, "eval.problems": 2, "eval.every": 0,
         "optimizer.learning_rate": 1e-12, "checkpoint.every": 9, "rollout_log.every": 1,
     }  # fmt: skip

@@ -89,7 +89,6 @@ def changes(directory: Path, model: DecoderConfig = HYBRID, **further) -> dict:
         "eval.problems": 2,
         "eval.every": 0,
         "checkpoint.every": 1,
-        "packing.share_prompts": False,
         "packing.row_length": 128,
         "packing.micro_batch_tokens": 512,
         "rollout.max_prompt_tokens": 96,
@@ -101,8 +100,7 @@ def changes(directory: Path, model: DecoderConfig = HYBRID, **further) -> dict:
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.family)
 def test_kill_and_resume(model, tmp_path):
     """Log-probabilities of sampler and trainer agree, and the continued run is the other."""
-    shared = {"packing.share_prompts": not model.recurrent}
-    settings = changes(tmp_path / "model", model, **shared)
+    settings = changes(tmp_path / "model", model)
     tiny.finish(tiny.start(tmp_path / "straight", **settings))
     for row in metrics.read(tmp_path / "straight"):
         assert row["logp_gap_max"] < 1e-4 and row["grad_norm"] > 0
@@ -129,8 +127,7 @@ def test_responses_in_chunks(model, tmp_path):
 @pytest.mark.parametrize(
     "further, match",
     [
-        ({"packing.share_prompts": True}, "share_prompts=True: qwen3_5_text has recurrent layers"),
-        ({"mesh.context": 2}, "mesh.context=2: .* go along whole rows"),
+        ({"mesh.context": 2}, "mesh.context=2: qwen3_5_text has recurrent layers, .* whole rows"),
         ({"mesh.tensor": 2, "mesh.rules": {"sequence": "tensor"}}, "mesh.tensor=2: .* whole rows"),
     ],
 )
@@ -142,26 +139,27 @@ def test_what_is_refused(tmp_path, further, match):
 
 def test_a_run_asks_before_it_begins(tmp_path):
     config = tiny.config(
-        tmp_path / "run", **changes(tmp_path / "model") | {"packing.share_prompts": True}
+        tmp_path / "run", **changes(tmp_path / "model") | {"rollout.chunks.size": 3}
     )
-    with pytest.raises(ValueError, match="share_prompts"):
+    with pytest.raises(ValueError, match="recurrent layers, with which responses"):
         assemble.assemble(config)
 
 
 def test_readers_of_rows_are_asked_too(tmp_path):
     """A teacher or a reward model that is not trained reads the same rows."""
-    settings = changes(tmp_path / "model") | {"packing.share_prompts": True}
-    config = tiny.config(tmp_path / "run", **settings)
-    with pytest.raises(ValueError, match="share_prompts=True: 'Bob' has recurrent layers"):
+    settings = changes(tmp_path / "model")
+    config = tiny.config(tmp_path / "run", **settings, **{"mesh.context": 2})
+    with pytest.raises(ValueError, match=r"mesh\.context=2: 'Bob' has recurrent layers"):
         recurrent.check_reader(config, HYBRID, "Bob")
-    alone = dataclasses.replace(config.packing, share_prompts=False)
-    recurrent.check_reader(dataclasses.replace(config, packing=alone), HYBRID, "Bob")
+    recurrent.check_reader(tiny.config(tmp_path / "run", **settings), HYBRID, "Bob")
     recurrent.check_reader(config, FAMILIES["latent"], "Ann")
 
 
 @pytest.mark.parametrize(
     "further",
     [
+        {},
+        {"packing.share_prompts": False},
         {"mesh.fsdp": 2, "mesh.tensor": 2},
         {"mesh.context": 2, "mesh.rules": {"sequence": "-", "batch": "fsdp+context"}},
         {"lora.rank": 2, "lora.base": "nf4"},
@@ -171,4 +169,4 @@ def test_readers_of_rows_are_asked_too(tmp_path):
     ],
 )
 def test_what_recurrent_layers_can_have(tmp_path, further):
-    recurrent.check(tiny.config(tmp_path, **{"packing.share_prompts": False} | further), HYBRID)
+    recurrent.check(tiny.config(tmp_path, **further), HYBRID)

@@ -156,7 +156,6 @@ def _packed(rows: Rows) -> Packed:
         computed=jnp.ones(count, bool),
         micro_batches=jnp.int32(1),
         length=length,
-        trees=False,
     )
 
 
