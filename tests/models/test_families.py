@@ -152,6 +152,13 @@ def test_cached_decoding(tiny_model, variant):
         np.testing.assert_allclose(got, np.stack(expected), atol=1e-4, rtol=0)
 
 
+TREES = (
+    "gemma4", "gemma4-moe", "llama4", "llama4-interleaved", "qwen3-next", "qwen3-5", "olmo-hybrid",
+    "lfm2", "granite-hybrid", "nemotron-h", "falcon-h1", "kimi-linear",
+)  # fmt: skip
+"""Variants whose trees CI compares: local layers, chunks, and every kind of recurrent layer."""
+
+
 @pytest.mark.exact(
     "a packed tree of any layers gives the logits of its rows in transformers to 1e-4"
 )
@@ -204,11 +211,6 @@ def test_released_files_of_gemma4(tiny_model, tmp_path):
         huggingface.load(tmp_path)
 
 
-TREES = (
-    "gemma4", "gemma4-moe", "llama4", "llama4-interleaved", "qwen3-next", "qwen3-5", "olmo-hybrid",
-    "lfm2", "granite-hybrid", "nemotron-h", "falcon-h1", "kimi-linear",
-)  # fmt: skip
-"""Variants whose trees CI compares: local layers, chunks, and every kind of recurrent layer."""
 GRADIENTS = (
     "llama", "qwen3", "gemma3", "qwen3-moe", "granite", "gpt-oss", "qwen3-next", "qwen3-5",
     "olmo-hybrid", "lfm2", "granite-hybrid", "nemotron-h", "falcon-h1", "llama4", "kimi-linear",
