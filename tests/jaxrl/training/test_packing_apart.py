@@ -38,4 +38,4 @@ def test_the_same_contexts(seed, chunks):
     shared, _ = pack(data, PackingConfig(256, bucket=8), chunks=chunks)
     apart, _ = pack(data, PackingConfig(256, bucket=8, share_prompts=False), chunks=chunks)
     assert contexts(apart, in_line=True) == contexts(shared, in_line=False)
-    assert shared.levels == 2 and apart.levels == 1
+    assert shared.levels > 1 == apart.levels
