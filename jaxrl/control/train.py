@@ -80,8 +80,9 @@ def train(
                 measure = _evaluation(program, env, episodes, mesh)
             else:
                 advance, measure = _on_host(program, env, seeds, episodes, mesh, note)
-            at = after.step if after is not None and phase == after.phase else 0
-            if not at:
+            continues = after is not None and phase == after.phase
+            at = after.step if continues else 0
+            if not continues:  # the point before the first step may be the one to continue after
                 carry = _start(program, mesh, phase_keys, carry, prepared)
                 yield Point(
                     phase, 0, done, *measure(carry.learner.params, phase_keys, 0), {}, carry
