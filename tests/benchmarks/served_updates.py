@@ -3,7 +3,8 @@
 `python -m tests.benchmarks.served_updates` prints a line of JSON. Both sides make the same updates
 of LoRA adapters on the same data: 16 sequences of 128 tokens, a gradient and a step of AdamW. The
 service is asked by HTTP on loopback, writes its journal and its snapshots, and answers with
-log-probabilities. `jaxrl train` packs the batch and calls its update. They take turns in one
+log-probabilities. As in the loop of the documentation, both requests are sent before an answer
+is waited for. `jaxrl train` packs the batch and calls its update. They take turns in one
 process, and the first round, which compiles, is not counted.
 
 Beside it: the gradients of small requests of 8 models in one program, by those one after another.
@@ -104,14 +105,23 @@ def served(server: Server, batch: Trajectory) -> Callable[[], float]:
         one.data.append(tinker.FORM.FromString(raw).data[0])
     seq = 0
 
+    def answer_to(request: str) -> bytes:
+        while True:
+            status, answer = tinker.send(server, "retrieve_future", {"request_id": request})
+            if status != 408:
+                assert status == 200, answer
+                return answer
+
     def step() -> float:
         nonlocal seq
         seq += 2
         one.seq_id = seq - 1
-        tinker.result(server, "forward_backward", raw=one.SerializeToString())
+        gradient = tinker.ask(server, "forward_backward", raw=one.SerializeToString())
         adam = {"learning_rate": 1e-3, "beta2": 0.999, "eps": 1e-8}
-        answer = {"model_id": model, "seq_id": seq, "adam_params": adam}
-        return json.loads(tinker.result(server, "optim_step", answer))["metrics"]["grad_norm"]
+        update = {"model_id": model, "seq_id": seq, "adam_params": adam}
+        update = tinker.ask(server, "optim_step", update)
+        answer_to(gradient["request_id"])
+        return json.loads(answer_to(update["request_id"]))["metrics"]["grad_norm"]
 
     return step
 
