@@ -5,8 +5,6 @@ of LoRA adapters on the same data: 16 sequences of 128 tokens, a gradient and a 
 service is asked by HTTP on loopback, writes its journal and its snapshots, and answers with
 log-probabilities. `jaxrl train` packs the batch and calls its update. They take turns in one
 process, and the first round, which compiles, is not counted.
-
-Beside it: the gradients of small requests of 8 models in one program, by those one after another.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ import numpy as np
 from jaxrl.data.text import tokenizers
 from jaxrl.launch.server import tinker as command
 from jaxrl.launch.server.http import Server
-from jaxrl.launch.server.tinker import bodies, gradients, learner, wire
+from jaxrl.launch.server.tinker import bodies, learner
 from jaxrl.launch.server.tinker.service import TinkerConfig
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
@@ -35,7 +33,7 @@ from jaxrl.training.objective import ObjectiveConfig
 from jaxrl.types import Trajectory
 from tests.launch import test_tinker as tinker
 
-ROWS, LENGTH, RANK, MODELS = 16, 128, 16, 8
+ROWS, LENGTH, RANK = 16, 128, 16
 LETTERS = string.printable[:96]
 
 
@@ -116,43 +114,6 @@ def served(server: Server, batch: Trajectory) -> Callable[[], float]:
     return step
 
 
-def together(actor: Policy, rounds: int) -> dict[str, float]:
-    """Time of gradients of 8 models in one program by that of one after another.
-
-    The keys are tokens of each request: rows of 64.
-    """
-    ratios = dict[str, float]()
-    shape = learner.shape_of(actor.model, bodies.Lora(rank=RANK, train_unembed=False))
-    rng = np.random.default_rng(0)
-    for rows in (1, 4):
-        jobs = list[gradients.PlacedRequest]()
-        for place in range(MODELS):
-            tokens = rng.integers(0, len(LETTERS), (rows, 65)).astype(np.int32)
-            weights = {"weights": np.ones(64, np.float32)}
-            data = [wire.Datum(row[:-1], row[1:], weights) for row in tokens]
-            batch = wire.Batch("", 1, "cross_entropy", {}, False, data)
-            state = learner.create(actor.model, actor.params, shape, place)
-            jobs.append(gradients.PlacedRequest(place, shape, state, batch))
-        alike = gradients.pass_of(actor.model, actor.params, shape, jobs[0].batch, MODELS)
-        assert alike is not None
-        seconds: dict[str, list[float]] = {"together": [], "in turn": []}
-        for _ in range(rounds + 1):
-            start = time.perf_counter()
-            results = gradients.together(actor.model, actor.params, alike, jobs, MODELS)
-            jax.block_until_ready([state.gradient for state, _, _ in results])
-            middle = time.perf_counter()
-            for job in jobs:
-                state, _, _ = gradients.forward_backward(
-                    actor.model, actor.params, shape, job.state, job.batch
-                )
-                jax.block_until_ready(state.gradient)
-            seconds["together"].append(middle - start)
-            seconds["in turn"].append(time.perf_counter() - middle)
-        first, second = (statistics.median(times[1:]) for times in seconds.values())
-        ratios[str(rows * 64)] = round(first / second, 3)
-    return ratios
-
-
 def main() -> None:
     """Print the line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -189,9 +150,6 @@ def main() -> None:
         "processor seconds": {n: [round(t, 3) for t in times] for n, times in processor.items()},
         "norms of gradients differ by": float(
             np.max(np.abs(np.array(norms["train"]) / np.array(norms["service"]) - 1))
-        ),
-        "time of 8 models together by in turn, by tokens of each": together(
-            actor, arguments.rounds
         ),
         "parameters": sum(a.size for a in jax.tree.leaves(actor.params)),
     }  # fmt: skip
