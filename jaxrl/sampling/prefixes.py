@@ -159,7 +159,7 @@ def add(
         prefixes.free.append(evicted.page)
     prefixes.count += 1
     block = Block(prefixes.count, prefixes.free.pop())
-    numbers = [-adapter, *(known.number for known in path)]
+    numbers = [-adapter, *(block.number for block in path)]
     prefixes.blocks[numbers[-1], parts[len(path)]] = block
     for name in reversed(list(zip(numbers, parts, strict=False))[: len(path)]):
         prefixes.blocks.move_to_end(name)
