@@ -381,7 +381,7 @@ def prefill_cached(
     return caches, cached
 
 
-def _pages(path: Sequence[prefixes.Block], count: int) -> np.ndarray:
+def _pages(path: Sequence[prefixes.PrefixBlock], count: int) -> np.ndarray:
     """Pages of blocks, [count] int32; beyond them the empty one."""
     pages = np.zeros(count, np.int32)
     pages[: len(path)] = [block.page for block in path]
