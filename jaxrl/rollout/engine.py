@@ -115,9 +115,9 @@ class Local:
         new = {name: start for name, start in waiting.items() if name in after.keys() - before}
         sampled = [n - before.get(name, len(new.get(name, ()))) for name, n in after.items()]
         read = list(map(len, dict.fromkeys(new.values())))  # the prompt of a group is read once
-        now = work.verified, work.accepted, work.cached, work.blocks
+        counts_after = work.verified, work.accepted, work.cached, work.blocks
         verified, accepted, cached, blocks = (
-            new - old for new, old in zip(now, counts, strict=True)
+            new - old for new, old in zip(counts_after, counts, strict=True)
         )
         took = admission.work_with_blocks(self._setup, read, blocks)
         steps = max(sampled, default=0)

@@ -269,7 +269,7 @@ def prefill(
     adapter: np.ndarray | None = None,
     *,
     piece: int,
-    begun: np.ndarray | None = None,
+    read_counts: np.ndarray | None = None,
     caches: Caches | None = None,
 ) -> Caches:
     """Caches of prompts but for their last tokens, [B, ...].
@@ -284,20 +284,21 @@ def prefill(
       length: [B] int32; in each of the `parts`, rows of length 0 come last.
       adapter: [B] int32, `Request.adapter`; None: no row has one.
       piece: most tokens a row in one pass: attention then needs memory for piece x P scores.
-      begun: [B] int32, tokens of each that have been read; None: none.
+      read_counts: [B] int32, tokens of each that have been read; None: none.
       caches: donated, what is remembered of these, [`used_rows`, P, ...]; None: nothing.
     """
     total, width = tokens.shape
     count, used = parts(models, total), used_rows(models, length)
     adapter = np.zeros(total, np.int32) if adapter is None else adapter
-    begun = np.zeros(total, np.int32) if begun is None else begun
-    tokens, length, adapter, begun = (
-        cut(a, count)[:, :used].reshape(-1, *a.shape[1:]) for a in (tokens, length, adapter, begun)
+    read_counts = np.zeros(total, np.int32) if read_counts is None else read_counts
+    tokens, length, adapter, read_counts = (
+        cut(a, count)[:, :used].reshape(-1, *a.shape[1:])
+        for a in (tokens, length, adapter, read_counts)
     )
-    index = begun[:, None] + np.arange(width, dtype=np.int32)
+    index = read_counts[:, None] + np.arange(width, dtype=np.int32)
     positions = np.where(index < length[:, None] - 1, index, width).astype(np.int32)
     tokens = np.take_along_axis(tokens, np.minimum(index, width - 1), axis=1)
-    fresh, longest = caches is None, int((length - begun).max())
+    fresh, longest = caches is None, int((length - read_counts).max())
     caches = empty_caches(models, count * used, width) if caches is None else caches
     step = min(piece, round_up(longest, 16))
     for start in range(0, longest, step):
@@ -344,17 +345,17 @@ def prefill_cached(
     if cache.pool is None:
         cache.pool = empty_caches(models, count + 1, size)
     prefixes.follow(cache, params, count)
-    begun, cached = np.zeros_like(length), np.zeros_like(length)
+    read_counts, cached = np.zeros_like(length), np.zeros_like(length)
     caches = empty_caches(models, used_rows(models, length), width)
     for row in np.flatnonzero(length).tolist():
-        whole = prefixes.whole_blocks(mib, size, models, int(length[row]))
-        if not whole:
+        block_count = prefixes.whole_blocks(mib, size, models, int(length[row]))
+        if not block_count:
             continue
-        parts_of_row = prefixes.split(tokens[row].tolist(), size, whole)
+        parts_of_row = prefixes.split(tokens[row].tolist(), size, block_count)
         path = prefixes.find(cache, int(adapter[row]), parts_of_row)
-        begun[row], cached[row] = whole * size, len(path) * size
-        work.blocks += whole - len(path)
-        while len(path) < whole:
+        read_counts[row], cached[row] = block_count * size, len(path) * size
+        work.blocks += block_count - len(path)
+        while len(path) < block_count:
             block = prefixes.add(cache, int(adapter[row]), path, parts_of_row)
             window = round_up(len(path) + 1, 1)
             cache.pool = decode.read_block(
@@ -375,12 +376,12 @@ def prefill_cached(
     work.cached += int(cached.sum())
     piece = setup.piece
     caches = prefill(
-        models, params, tokens, length, adapter, piece=piece, begun=begun, caches=caches
+        models, params, tokens, length, adapter, piece=piece, read_counts=read_counts, caches=caches
     )
     return caches, cached
 
 
-def _pages(path: Sequence[prefixes.Block], count: int) -> np.ndarray:
+def _pages(path: Sequence[prefixes.PrefixBlock], count: int) -> np.ndarray:
     """Pages of blocks, [count] int32; beyond them the empty one."""
     pages = np.zeros(count, np.int32)
     pages[: len(path)] = [block.page for block in path]

@@ -31,7 +31,7 @@ Name = tuple[int, tuple[int, ...]]
 """The number of the block before it, or minus the adapter, and its tokens."""
 
 
-class Block(NamedTuple):
+class PrefixBlock(NamedTuple):
     """A block that has been read."""
 
     number: int
@@ -45,7 +45,7 @@ class Prefixes:
 
     pool: Caches | None = None
     """[1 + pages, ...] of `prefix_block` positions; page 0 is empty and never written."""
-    blocks: OrderedDict[Name, Block] = dataclasses.field(default_factory=OrderedDict)
+    blocks: OrderedDict[Name, PrefixBlock] = dataclasses.field(default_factory=OrderedDict)
     """Least recently used first. A block stands after all that continue it, so that none is evicted
     before those."""
     free: list[int] = dataclasses.field(default_factory=list)
@@ -125,12 +125,12 @@ def split(tokens: Sequence[int], size: int, count: int) -> list[tuple[int, ...]]
     return [tuple(tokens[i * size : (i + 1) * size]) for i in range(count)]
 
 
-def find(prefixes: Prefixes, adapter: int, parts: Sequence[tuple[int, ...]]) -> list[Block]:
+def find(prefixes: Prefixes, adapter: int, parts: Sequence[tuple[int, ...]]) -> list[PrefixBlock]:
     """The blocks that a prompt of `parts` begins with, as far as they have been read.
 
     They become the most recently used.
     """
-    path = list[tuple[Name, Block]]()
+    path = list[tuple[Name, PrefixBlock]]()
     parent = -adapter
     for part in parts:
         block = prefixes.blocks.get((parent, part))
@@ -144,8 +144,8 @@ def find(prefixes: Prefixes, adapter: int, parts: Sequence[tuple[int, ...]]) -> 
 
 
 def add(
-    prefixes: Prefixes, adapter: int, path: Sequence[Block], parts: Sequence[tuple[int, ...]]
-) -> Block:
+    prefixes: Prefixes, adapter: int, path: Sequence[PrefixBlock], parts: Sequence[tuple[int, ...]]
+) -> PrefixBlock:
     """The block after those of `path`, in a page that it takes from the least recently used block.
 
     Args:
@@ -158,8 +158,8 @@ def add(
         _, evicted = prefixes.blocks.popitem(last=False)
         prefixes.free.append(evicted.page)
     prefixes.count += 1
-    block = Block(prefixes.count, prefixes.free.pop())
-    numbers = [-adapter, *(known.number for known in path)]
+    block = PrefixBlock(prefixes.count, prefixes.free.pop())
+    numbers = [-adapter, *(block.number for block in path)]
     prefixes.blocks[numbers[-1], parts[len(path)]] = block
     for name in reversed(list(zip(numbers, parts, strict=False))[: len(path)]):
         prefixes.blocks.move_to_end(name)
