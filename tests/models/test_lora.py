@@ -145,7 +145,6 @@ def test_trained_adapters_over_quantised_mixers(family, kind):
         return jnp.abs(hidden(model, bits) - expected).max()
 
     error, bound = jnp.abs(beside - expected).max(), max(change(seed) for seed in range(3))
-    print("ROUNDING", family, kind, float(error), float(bound), float(jnp.abs(expected).max()))
     assert error < 4 * bound < 1e-3
 
 
