@@ -35,7 +35,7 @@ INNER = frozenset({
 CLOSED = frozenset({
     "accepts", "actions", "anchors", "checklist", "combine", "description", "env", "env_id",
     "field", "file", "find", "function", "help", "interactions", "key", "language_name", "make",
-    "names", "python", "references", "right", "script", "show", "template_args", "tests", "words",
+    "names", "python", "right", "script", "show", "template_args", "tests", "words",
     "wrapper_args", "wrong",
 })  # fmt: skip
 """Parameters that are given from Python or are mappings: a text in one of them is refused."""

@@ -74,10 +74,10 @@ def run(
         reach = from_start * parts.enters[:, None, :, :, None]
         keys = k * beta[..., None]
         system = jnp.tril(_einsum("bhck,bhdk,bhkcd->bhcd", keys, k, between), -1)
-        known = _einsum("bhcmk,bhmkv->bhcv", keys[..., None, :] * reach, state)
+        read = _einsum("bhcmk,bhmkv->bhcv", keys[..., None, :] * reach, state)
         change = jax.scipy.linalg.solve_triangular(
             system + jnp.eye(k.shape[2], dtype=system.dtype),
-            v * beta[..., None] - known,
+            v * beta[..., None] - read,
             lower=True,
             unit_diagonal=True,
         )

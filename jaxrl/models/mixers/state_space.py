@@ -85,8 +85,8 @@ def run(
         y = y + jnp.sum(read * jnp.moveaxis(reach, -1, -2)[..., None], axis=3)
         left = _einsum("bmc,bghcd->bghmd", parts.last, between)[..., None] * v[:, :, :, None]
         added = _einsum("bgck,bghmcv->bghmkv", k, left)
-        kept = parts.stays[:, None, None] + _einsum("bmc,bghcl->bghml", parts.last, reach)
-        return _einsum("bghml,bghlkv->bghmkv", kept, state) + added, y
+        decay = parts.stays[:, None, None] + _einsum("bmc,bghcl->bghml", parts.last, reach)
+        return _einsum("bghml,bghlkv->bghmkv", decay, state) + added, y
 
     shape = state.shape
     state = state.reshape(rows, groups, heads // groups, *shape[2:])

@@ -35,7 +35,7 @@ class Tree(NamedTuple):
     """[B, T, M] bool, one-hot: the level of the token that it continues; all false: none."""
 
 
-class Chunks(NamedTuple):
+class PathChunks(NamedTuple):
     """The same of N chunks of C tokens; the leaves are in fp32, of 0 and 1."""
 
     sees: jax.Array
@@ -77,13 +77,17 @@ def of_rows(visible_until: jax.Array, levels: int) -> Tree:
 
 def _one_run(rows: int, total: int) -> Tree:
     """Rows [B, T] of one run each, that continues what came before the row."""
-    whole = jnp.ones((rows, total, 1), bool)
+    everywhere = jnp.ones((rows, total, 1), bool)
     until = jnp.full((rows, total), jnp.iinfo(jnp.int32).max)
-    return Tree(until, jnp.broadcast_to(jnp.arange(-1, total - 1), until.shape), whole, whole)
+    return Tree(
+        until, jnp.broadcast_to(jnp.arange(-1, total - 1), until.shape), everywhere, everywhere
+    )
 
 
-def begin(tree: Tree | None, state: jax.Array, total: int, size: int) -> tuple[Chunks, jax.Array]:
-    """Chunks of rows [B, T], and the states [B, H, M, K, V] of all levels before the first.
+def begin(
+    tree: Tree | None, state: jax.Array, total: int, size: int
+) -> tuple[PathChunks, jax.Array]:
+    """PathChunks of rows [B, T], and the states [B, H, M, K, V] of all levels before the first.
 
     Args:
       tree: of the rows; None: each token continues the one before.
@@ -96,7 +100,7 @@ def begin(tree: Tree | None, state: jax.Array, total: int, size: int) -> tuple[C
     return chunks(tree, size), state
 
 
-def chunks(tree: Tree, size: int) -> Chunks:
+def chunks(tree: Tree, size: int) -> PathChunks:
     """The tree's part in each chunk of `size` tokens; the last one is filled up."""
     count = -(-tree.parent.shape[1] // size)
 
@@ -113,7 +117,7 @@ def chunks(tree: Tree, size: int) -> Chunks:
     path = jnp.swapaxes(level & sees[:, :, -1, :, None], -1, -2)  # that the chunk ends in
     last = path & (jnp.flip(jnp.cumsum(jnp.flip(path, -1), -1), -1) == 1)
     stays = ~jnp.any(path, axis=-1)[..., None] & jnp.eye(level.shape[-1], dtype=bool)
-    return Chunks(*(a.astype(jnp.float32) for a in (sees, enters, last, stays)))
+    return PathChunks(*(a.astype(jnp.float32) for a in (sees, enters, last, stays)))
 
 
 def in_chunks(a: jax.Array, chunk: int) -> jax.Array:
@@ -137,7 +141,7 @@ def decays(g: jax.Array, sees: jax.Array) -> tuple[jax.Array, jax.Array]:
 
     Args:
       g: [..., C], logarithms; the leading axes are those of `sees` and further ones.
-      sees: [..., C, C], see `Chunks`.
+      sees: [..., C, C], see `PathChunks`.
 
     Returns:
       [..., C], and [..., C, C], later token first, 0 where it does not see the other.
