@@ -112,25 +112,26 @@ def look_up(
 
 
 def by_rows(function: Callable[..., Any], *, rules: Rules = ()) -> Callable[..., Any]:
-    """Inside jit, a function of weights and of arrays [B, ...], such that devices share the rows.
+    """Inside jit, a function of weights and of pytrees of arrays [B, ...], computed by rows.
 
+    Devices share the rows.
     What it sorts, gathers or scans over stays on the device, and the gradient of the weights is
     summed over devices once and in fp32, where the compiler would sum it in every step of a scan.
     Rows that do not divide are computed by all.
 
     Args:
-      function: of a pytree of weights and of arrays; gives arrays [B, ...].
+      function: of a pytree of weights and of those; gives arrays [B, ...].
       rules: exceptions to `RULES`.
     """
 
-    def run(weights: Any, *rows: jax.Array) -> Any:
+    def run(weights: Any, *rows: Any) -> Any:
         mesh = jax.sharding.get_abstract_mesh()
         shards, batch = batch_shards(mesh, rules), axes_of("batch", rules)
         if shards == 1 or rows[0].shape[0] % shards:
             return function(weights, *rows)
         split, dtypes = P(batch), jax.tree.map(lambda x: x.dtype, weights)
 
-        def narrow(weights: Any, *rows: jax.Array) -> Any:
+        def narrow(weights: Any, *rows: Any) -> Any:
             return function(jax.tree.map(_as, weights, dtypes), *rows)
 
         local = jax.shard_map(

@@ -262,6 +262,8 @@ def _forward(
     rest = layout.weights({k: v for k, v in params.items() if not is_stack(k)}, "")
     x = layout.activations(_embed(config, rest, tokens))
     x = x if noise is None else x + noise.astype(x.dtype)
+    if tree is not None:  # too few levels give no number, rather than a wrong one
+        x = jnp.where(jnp.any(tree.level, axis=-1, keepdims=True), x, jnp.nan)
     again = functools.partial(wrap, policy=remat)
     if config.chunks:
         x, routing = chunk_block.train(config, params, x, table, scale, mask, layout, again)

@@ -260,8 +260,8 @@ def _row_length(branches: Sequence[Branch], config: PackingConfig, row_multiple:
 
 
 def _levels(visible_until: np.ndarray) -> int:
-    """Levels of the deepest tree, rounded up, so that few programs are compiled: 2, 4, 8, ..."""
-    return round_up(tries.count_levels(visible_until), 2)
+    """Levels of the deepest tree, rounded up, so that few programs are compiled: 1, 2, 4, ..."""
+    return round_up(tries.count_levels(visible_until), 1)
 
 
 def _few(rows: int) -> int:

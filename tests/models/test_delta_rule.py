@@ -171,7 +171,7 @@ def test_convolutions_go_along_paths():
         for tap in taps.T[::-1]:
             expected[row, t] += tap * x[row, at] if at >= 0 else 0
             at = parent[row, at] if at >= 0 else -1
-    got = convolution.over_rows(jnp.asarray(x), jnp.asarray(taps), tree.parent)
+    got = convolution.over_rows(jnp.asarray(x), jnp.asarray(taps), tree)
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
 

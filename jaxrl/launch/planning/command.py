@@ -164,7 +164,7 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     local = batch.micro_tokens / shards / the_mesh.shape["context"]
     tiled = model.attention == "auto" and topology.is_tpu(name)
     scores = model.attention in ("auto", "xla") and not tiled
-    tensor, levels = the_mesh.shape["tensor"], 2 if config.packing.share_prompts else 1
+    tensor, levels = the_mesh.shape["tensor"], batch.packed.levels
     width = roofline.saved(model, config.remat, batch.row, tensor, scores=scores, levels=levels)
     width *= np.dtype(model.dtype).itemsize
     state_mib, cache = totals(config, model, state, extensions), _cache(model, config, the_mesh)

@@ -69,7 +69,9 @@ def run(
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def advance(state: jax.Array, xs: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
         q, k, v, g, beta, parts = xs
-        from_start, between = trees.decays(jnp.swapaxes(g, -1, -2), parts.sees)
+        from_start, between = trees.decays(
+            jnp.swapaxes(g, -1, -2), parts.sees, branching=parts.stays.shape[-1] > 1
+        )
         from_start = jnp.swapaxes(from_start, -1, -2)[..., None, :]
         reach = from_start * parts.enters[:, None, :, :, None]
         keys = k * beta[..., None]
@@ -124,7 +126,7 @@ class ChannelDeltaNet(nnx.Module):
 
         def core(taps: jax.Array, *rows: Any) -> jax.Array:
             mixed, g, beta, tree = rows
-            q, k, v = self._split(convolution.over_rows(mixed, taps, tree.parent), mixed.dtype)
+            q, k, v = self._split(convolution.over_rows(mixed, taps, tree), mixed.dtype)
             state = jnp.zeros((q.shape[0], *q.shape[2:], v.shape[-1]), jnp.float32)
             return run(q, k, v, g, beta, state, tree)[0]
 

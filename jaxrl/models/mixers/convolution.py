@@ -3,6 +3,8 @@ of LFM2, which is one between two gates."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -20,21 +22,28 @@ def taps(rngs: nnx.Rngs, channels: int, count: int) -> nnx.Param:
     return nnx.Param(value, axes=("channels", "single", "taps"), inputs=0, batch=0)
 
 
-def over_rows(x: jax.Array, taps: jax.Array, parent: jax.Array) -> jax.Array:
+def over_rows(x: jax.Array, taps: jax.Array, tree: Tree) -> jax.Array:
     """Of whole rows: a token sees the last ones of its own path.
 
     Args:
       x: [B, T, C].
       taps: [C, W] fp32, the newest token's last.
-      parent: [B, T] int32, see `tree.Tree`.
+      tree: of the rows.
 
     Returns:
       [B, T, C] fp32.
     """
-    x, at = x.astype(jnp.float32), parent  # also for the sum of gradients where a path branches
+    x, at, parent = (
+        x.astype(jnp.float32),
+        tree.parent,
+        tree.parent,
+    )  # also for the sum of gradients where a path branches
     y = x * taps[:, -1]
     for back in range(1, taps.shape[1]):
-        earlier = jnp.take_along_axis(x, jnp.maximum(at, 0)[..., None], axis=1)
+        if tree.level.shape[-1] == 1:  # a path is a stretch of the row
+            earlier = jnp.pad(x, ((0, 0), (back, 0), (0, 0)))[:, : x.shape[1]]
+        else:
+            earlier = jnp.take_along_axis(x, jnp.maximum(at, 0)[..., None], axis=1)
         y = y + jnp.where(at[..., None] >= 0, earlier, 0) * taps[:, -1 - back]
         at = jnp.where(at >= 0, jnp.take_along_axis(parent, jnp.maximum(at, 0), axis=1), -1)
     return y
@@ -77,12 +86,12 @@ class GatedConvolution(nnx.Module):
     def train(self, x: jax.Array, tree: Tree, layout: Layout) -> jax.Array:
         """Rows [B, T, D] of trees, to the same."""
 
-        def core(taps: jax.Array, *rows: jax.Array) -> jax.Array:
-            x, parent = rows
-            return over_rows(x, taps, parent)
+        def core(taps: jax.Array, *rows: Any) -> jax.Array:
+            x, tree = rows
+            return over_rows(x, taps, tree)
 
         x, c = self._project(x)
-        return self._finish(layout.by_rows(core)(self._taps(), x, tree.parent), c)
+        return self._finish(layout.by_rows(core)(self._taps(), x, tree), c)
 
     def extend(
         self, x: jax.Array, memory: LastInputs, real: jax.Array

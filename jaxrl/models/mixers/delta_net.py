@@ -68,7 +68,7 @@ class DeltaNet(nnx.Module):
 
         def core(taps: jax.Array, *rows: Any) -> jax.Array:
             mixed, g, beta, tree = rows
-            q, k, v = self._split(convolution.over_rows(mixed, taps, tree.parent), mixed.dtype)
+            q, k, v = self._split(convolution.over_rows(mixed, taps, tree), mixed.dtype)
             state = jnp.zeros((q.shape[0], *q.shape[2:], v.shape[-1]), jnp.float32)
             return delta_rule.run(q, k, v, g, beta, state, tree)[0]
 

@@ -76,7 +76,7 @@ def run(
     chunk = min(chunk, total)
     q, k, v, g, beta = (trees.in_chunks(a, chunk) for a in (q, k, v, g, beta))
     parts, state = trees.begin(tree, state, total, chunk)
-    from_start, between = trees.decays(g, parts.sees)
+    from_start, between = trees.decays(g, parts.sees, branching=parts.stays.shape[-1] > 1)
 
     def by_level(keys: jax.Array, decay: jax.Array) -> jax.Array:
         """[..., C, K] and [..., C, M] as [..., C, M K], as the states of all levels are read."""

@@ -52,7 +52,7 @@ class Mamba(nnx.Module):
 
     def recur(self, mixed: jax.Array, dt: jax.Array, tree: Tree) -> jax.Array:
         """What whole rows read, [B, T, H, V] fp32, on one device."""
-        mixed = convolution.over_rows(mixed, self._taps(), tree.parent)
+        mixed = convolution.over_rows(mixed, self._taps(), tree)
         q, k, x = self._split(mixed, self.config.dtype)
         state = jnp.zeros((x.shape[0], *x.shape[2:3], q.shape[-1], x.shape[-1]), jnp.float32)
         y, _ = state_space.run(q, k, x * dt[..., None], dt * self._decay(), state, tree)

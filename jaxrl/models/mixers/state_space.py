@@ -77,7 +77,7 @@ def run(
 
     def advance(state: jax.Array, xs: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
         q, k, v, g, parts = xs
-        from_start, between = trees.decays(g, parts.sees)
+        from_start, between = trees.decays(g, parts.sees, branching=parts.stays.shape[-1] > 1)
         reach = from_start[..., None] * parts.enters[:, None, None]
         scores = _einsum("bgck,bgdk->bgcd", q, k)[:, :, None] * between
         y = _einsum("bghcd,bghdv->bghcv", scores, v)

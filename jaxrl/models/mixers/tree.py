@@ -87,7 +87,7 @@ def _one_run(rows: int, total: int) -> Tree:
 def begin(
     tree: Tree | None, state: jax.Array, total: int, size: int
 ) -> tuple[PathChunks, jax.Array]:
-    """PathChunks of rows [B, T], and the states [B, H, M, K, V] of all levels before the first.
+    """Chunks of rows [B, T], and the states [B, H, M, K, V] of all levels before the first.
 
     Args:
       tree: of the rows; None: each token continues the one before.
@@ -134,7 +134,7 @@ def out_of_chunks(y: jax.Array, total: int) -> jax.Array:
     return y.reshape(y.shape[0], -1, *y.shape[3:])[:, :total]
 
 
-def decays(g: jax.Array, sees: jax.Array) -> tuple[jax.Array, jax.Array]:
+def decays(g: jax.Array, sees: jax.Array, *, branching: bool) -> tuple[jax.Array, jax.Array]:
     """Decay from before the chunk to each token, and from each token to each later one.
 
     Sums of each span, not differences of one running sum, which would cancel.
@@ -142,6 +142,7 @@ def decays(g: jax.Array, sees: jax.Array) -> tuple[jax.Array, jax.Array]:
     Args:
       g: [..., C], logarithms; the leading axes are those of `sees` and further ones.
       sees: [..., C, C], see `PathChunks`.
+      branching: static; whether a path may leave out tokens between its own.
 
     Returns:
       [..., C], and [..., C, C], later token first, 0 where it does not see the other.
@@ -149,7 +150,7 @@ def decays(g: jax.Array, sees: jax.Array) -> tuple[jax.Array, jax.Array]:
     size, shape = g.shape[-1], g.shape
     g = g.reshape(*sees.shape[:-2], -1, size)
     after = jnp.where(jnp.tril(jnp.ones((size, size), bool), -1), g[..., :, None], 0)
-    spans = _einsum("...cm,...fmd->...fcd", sees, after)
+    spans = _einsum("...cm,...fmd->...fcd", sees, after) if branching else jnp.cumsum(after, -2)
     between = jnp.exp(jnp.where(sees[..., None, :, :] > 0, spans, -jnp.inf))
-    from_start = jnp.exp(_einsum("...cm,...fm->...fc", sees, g))
-    return from_start.reshape(shape), between.reshape(*shape, size)
+    since_start = _einsum("...cm,...fm->...fc", sees, g) if branching else jnp.cumsum(g, -1)
+    return jnp.exp(since_start).reshape(shape), between.reshape(*shape, size)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxrl.training.packing import PackingConfig, pack
-from jaxrl.training.tries import WHOLE, Chunks
+from jaxrl.training.tries import WHOLE, Chunks, count_levels
 from tests.jaxrl.batches import batch
 from tests.jaxrl.training.test_packing import branched
 
@@ -39,3 +39,4 @@ def test_the_same_contexts(seed, chunks):
     apart, _ = pack(data, PackingConfig(256, bucket=8, share_prompts=False), chunks=chunks)
     assert contexts(apart, in_line=True) == contexts(shared, in_line=False)
     assert shared.levels > 1 == apart.levels
+    assert shared.levels >= count_levels(shared.visible_until)
