@@ -114,10 +114,9 @@ def look_up(
 def by_rows(function: Callable[..., Any], *, rules: Rules = ()) -> Callable[..., Any]:
     """Inside jit, a function of weights and of pytrees of arrays [B, ...], computed by rows.
 
-    Devices share the rows.
-    What it sorts, gathers or scans over stays on the device, and the gradient of the weights is
-    summed over devices once and in fp32, where the compiler would sum it in every step of a scan.
-    Rows that do not divide are computed by all.
+    Devices share the rows. What it sorts, gathers or scans over stays on the device, and the
+    gradient of the weights is summed over devices once and in fp32, where the compiler would sum it
+    in every step of a scan. Rows that do not divide are computed by all.
 
     Args:
       function: of a pytree of weights and of those; gives arrays [B, ...].

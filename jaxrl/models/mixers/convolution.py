@@ -33,11 +33,8 @@ def over_rows(x: jax.Array, taps: jax.Array, tree: Tree) -> jax.Array:
     Returns:
       [B, T, C] fp32.
     """
-    x, at, parent = (
-        x.astype(jnp.float32),
-        tree.parent,
-        tree.parent,
-    )  # also for the sum of gradients where a path branches
+    x = x.astype(jnp.float32)  # also for the sum of gradients where a path branches
+    at = tree.parent
     y = x * taps[:, -1]
     for back in range(1, taps.shape[1]):
         if tree.level.shape[-1] == 1:  # a path is a stretch of the row
@@ -45,7 +42,7 @@ def over_rows(x: jax.Array, taps: jax.Array, tree: Tree) -> jax.Array:
         else:
             earlier = jnp.take_along_axis(x, jnp.maximum(at, 0)[..., None], axis=1)
         y = y + jnp.where(at[..., None] >= 0, earlier, 0) * taps[:, -1 - back]
-        at = jnp.where(at >= 0, jnp.take_along_axis(parent, jnp.maximum(at, 0), axis=1), -1)
+        at = jnp.where(at >= 0, jnp.take_along_axis(tree.parent, jnp.maximum(at, 0), axis=1), -1)
     return y
 
 

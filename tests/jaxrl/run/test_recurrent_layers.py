@@ -110,9 +110,7 @@ def test_kill_and_resume(model, tmp_path):
 
 
 @pytest.mark.sample(0, broad=1)
-@pytest.mark.exact(
-    "log-probs of responses in chunks are those of training in every family, to 1e-4"
-)
+@pytest.mark.exact("in every family, responses in chunks have the log-probs of training to 1e-4")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.family)
 def test_responses_in_chunks(model, tmp_path):
     """Four contexts of a response, each from the state of an empty sequence."""
