@@ -226,10 +226,11 @@ def icepop(x, s):
 
 def m2po(x, s):
     """Algorithm 1: only tokens on the side that PPO clips count, and only they are dropped."""
-    r, loss = ratio(s, s), -ratio(x, s) * s.advantages
-    side = ((s.advantages > 0) & (r > 1)) | ((s.advantages < 0) & (r < 1))
-    trusted = sorted(zip(*np.nonzero(s.mask & side), strict=True), key=lambda i: np.log(r[i]) ** 2)
-    while trusted and np.mean([np.log(r[i]) ** 2 for i in trusted]) > 0.04:
+    # Not the logarithm of the ratio, whose rounding differs between processors and breaks ties.
+    log_r, loss = s.logp - s.behavior_logp, -ratio(x, s) * s.advantages
+    side = s.mask & (s.advantages * log_r > 0)
+    trusted = sorted(zip(*np.nonzero(side), strict=True), key=lambda i: log_r[i] ** 2)
+    while trusted and np.mean([log_r[i] ** 2 for i in trusted]) > 0.04:
         loss[trusted.pop()] = 0.0
     return loss
 
