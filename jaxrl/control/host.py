@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.control import spaces
-from jaxrl.control.environment import Environment, Trail, blank_trail
+from jaxrl.control.environment import LONGEST_TRAIL, Environment, Trail, blank_trail
 from jaxrl.control.program import Carry, Program, split
 from jaxrl.control.rollout import Act
 from jaxrl.data.offline.transitions import Transitions
@@ -82,7 +82,7 @@ class Vector:
         self._trail = Trail(*(np.array(leaf) for leaf in blank))
         self._trail.seeds[:] = seeds
         self.observations = np.stack([self._reset(i) for i in range(len(seeds))])
-        """[N, O] float32."""
+        """[N, O] float32, or uint8 of pictures."""
 
     @property
     def clock(self) -> np.ndarray:
@@ -164,7 +164,8 @@ class Vector:
         form = self._layouts["observation"]
         if form["kind"] == "box":  # most environments, and this is the inner loop
             return np.asarray(observation, np.float32).ravel()
-        return spaces.flatten(form, spaces.as_batch(form, observation))[0]
+        flat = spaces.flatten(form, spaces.as_batch(form, observation))[0]
+        return np.ascontiguousarray(flat)  # of a slice it may be a view with gaps
 
 
 def advance(
@@ -186,7 +187,7 @@ def advance(
     policies = [_policy(act) for act in (parts.warm, program.algorithm.act)]
     keys_of = jax.jit(jax.vmap(lambda carry: split(carry, 2)))
 
-    def move(act: Any, carry: Carry, keys: jax.Array, steps: int) -> Carry:
+    def play_steps(act: Any, carry: Carry, keys: jax.Array, steps: int) -> Carry:
         vector = vectors[0]
         for t in range(steps):
             observations = vector.observations.reshape(count, worlds, -1)
@@ -197,7 +198,7 @@ def advance(
             carry = (again if t else fresh)(carry, clock, rows)
         return carry
 
-    def enter(trail: Trail, steps: int) -> Vector:
+    def open_worlds(trail: Trail, steps: int) -> Vector:
         """The worlds of a run after `steps` steps."""
         numbers = [hash_seed(seed, w, steps, 0) for seed in seeds for w in range(worlds)]
         vector = env.host(numbers)
@@ -205,8 +206,9 @@ def advance(
             return vector
         vector.close()
         note(
-            f"env={env.name!r} does not repeat an episode from its seed and its actions, so the "
-            "run continues with fresh episodes, and not as it would have gone on"
+            f"env={env.name!r} does not repeat an episode from its seed and its actions, or has "
+            f"one of over {LONGEST_TRAIL} steps, so the run continues with fresh episodes, and not "
+            "as it would have gone on"
         )
         return env.host(numbers)
 
@@ -214,14 +216,14 @@ def advance(
         trail, carry = carry.world, carry._replace(world=())
         begins = not vectors and bool(np.all(np.asarray(carry.replay.count) == 0))
         if not vectors:
-            vectors.append(enter(trail, int(np.max(np.asarray(carry.replay.count)))))
+            vectors.append(open_worlds(trail, int(np.max(np.asarray(carry.replay.count)))))
         totals = None
         if begins and parts.warmup:
             key, moving, _ = keys_of(carry)
-            carry = move(policies[0], carry._replace(key=key), moving, parts.warmup)
+            carry = play_steps(policies[0], carry._replace(key=key), moving, parts.warmup)
         for _ in range(length):
             key, moving, learning = keys_of(carry)
-            carry = move(policies[1], carry._replace(key=key), moving, parts.segment)
+            carry = play_steps(policies[1], carry._replace(key=key), moving, parts.segment)
             carry, metrics = learn(carry, learning, data)
             totals = metrics if totals is None else jax.tree.map(jnp.add, totals, metrics)
         trail = Trail(

@@ -4,9 +4,9 @@ A layout is JSON: `{"kind": "box", "shape", "low", "high"}`, `{"kind": "discrete
 `{"kind": "multi", "n": [...], "one_hot"}`, `{"kind": "picture", "shape", "channels"}` of uint8,
 `{"kind": "dict", "parts": {name: layout}}` or
 `{"kind": "tuple", "parts": [layout, ...]}`. A run keeps the layouts of its environment, so that
-its policy can be played without one. Observations are flattened to [O] float32, numbers as
-one-hot vectors and parts of a dict in the order of their names; actions of a box are scaled to
-[-1, 1]^A, and several numbers become one of all their combinations.
+its policy can be played without one. Observations are flattened to [O] float32, pictures to uint8,
+numbers as one-hot vectors and parts of a dict in the order of their names; actions of a box are
+scaled to [-1, 1]^A, and several numbers become one of all their combinations.
 """
 
 from __future__ import annotations
@@ -36,11 +36,17 @@ def layout(space: Any, where: str) -> Layout:
       where: what a message calls it, such as `the observations of 'Name-v0'`.
 
     Raises:
-      ValueError: any other space, such as Text, Graph or Sequence, or pictures.
+      ValueError: any other space, such as Text, Graph or Sequence, pictures of other than 0 to
+        255, or pictures beside other parts.
     """
     kind = type(space).__name__
     if kind == "Box":
         if space.dtype == np.uint8 and len(space.shape) >= 2:
+            if (most := int(np.max(space.high))) != 255:
+                raise ValueError(
+                    f"{where} are pictures of 0 to {most}, and encoders take 0 to 255; scale them "
+                    "with gymnasium.wrappers.TransformObservation"
+                )
             return _picture(space.shape, where)
         low, high = (np.asarray(x, np.float64).ravel().tolist() for x in (space.low, space.high))
         finite = [x if math.isfinite(x) else None for x in (*low, *high)]

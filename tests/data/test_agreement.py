@@ -27,6 +27,7 @@ def test_alpha_of_the_published_example(level, alpha):
     assert agreement.krippendorff_alpha(RATINGS, level) == pytest.approx(alpha, abs=5e-4)
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize(
     ("level", "weights"), [("nominal", None), ("ordinal", "linear"), ("interval", "quadratic")]
 )

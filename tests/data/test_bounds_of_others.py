@@ -180,12 +180,15 @@ for line in sys.stdin:
                           "serverInfo": {{"name": "x", "version": "1"}}}}
     elif asked.get("method") == "tools/list":
         said["result"] = {{"tools": tools}}
-    if said["id"] is not None and "result" in said:
+    else:  # the client asks for more than older servers know, and would wait for an answer
+        said["error"] = {{"code": -32601, "message": "unknown"}}
+    if said["id"] is not None:
         print(json.dumps(said), flush=True)
 """
 TOOL = '{"name": "t", "inputSchema": {"type": "object"}}'
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize(
     ("tools", "why"),
     [
@@ -248,11 +251,14 @@ for line in sys.stdin:
             case "an error": send(said | {"result": text("e" * 10**6) | {"isError": True}})
             case "refusal": send(said | {"error": {"code": -32602, "message": "\\x1b[2J" * 10**5}})
             case "once, then ends": send(said | {"result": text("ok")}); os._exit(0)
+    elif number is not None:
+        send(said | {"error": {"code": -32601, "message": "unknown"}})
 """
 ANSWERED = ("end", "garbage", "no content", "an error", "refusal", "once, then ends")
 WAITED_FOR = ("hang", "huge", "surrogate", "flood", "notes", "other number")
 
 
+@pytest.mark.extra
 def test_a_server_that_answers_anything_costs_a_call(tmp_path, capfd):
     pytest.importorskip("mcp")
     program = tmp_path / "server.py"

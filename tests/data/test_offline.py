@@ -385,6 +385,7 @@ def test_every_format_has_the_same_log(name, tmp_path, monkeypatch):
         np.testing.assert_allclose(values[shown[rows]], expected[shown])
 
 
+@pytest.mark.extra
 def test_pictures_texts_and_missing_columns_are_refused_with_the_remedy(tmp_path):
     for write, said in (
         (as_robomimic, "robomimic:FILE:door,place"),
@@ -406,6 +407,52 @@ def test_pictures_texts_and_missing_columns_are_refused_with_the_remedy(tmp_path
         readers.read(str(tmp_path / "raw.hdf5"))
     with pytest.raises(FileNotFoundError, match="no such file"):
         readers.read("lerobot:/no/such/place")
+    info = tmp_path / "lerobot" / "meta" / "info.json"
+    for text in ("{", "[]", '{"features": {"observation.x": 3}}'):
+        info.write_text(text)
+        with pytest.raises(ValueError, match="is damaged"):
+            readers.read(f"lerobot:{tmp_path / 'lerobot'}")
+    info.write_text(json.dumps({"features": {"observation.x": {}}}))
+    with pytest.raises(ValueError, match="no frames"):
+        readers.read(f"lerobot:{tmp_path / 'lerobot'}")
+
+
+@pytest.mark.extra
+@pytest.mark.parametrize("place", ["observations", "observations/place", "data", "data/demo_9/obs"])
+@pytest.mark.parametrize("kind", ["soft", "external", "virtual", "itself"])
+def test_an_hdf5_file_that_leads_elsewhere_is_refused(kind, place, tmp_path):
+    """Else a file from others could have any file read, or be read without end."""
+    h5py = pytest.importorskip("h5py")
+    (as_robomimic if place.startswith("data") else as_hdf5)(tmp_path)
+    (path,) = tmp_path.glob("*.hdf5")
+    with h5py.File(tmp_path / "secret.h5", "w") as file:
+        file["x"] = np.zeros((7, 2))
+    with h5py.File(path, "a") as file:
+        del file[place]
+        if kind == "virtual":
+            layout = h5py.VirtualLayout((7, 2), float)
+            layout[:] = h5py.VirtualSource(str(tmp_path / "secret.h5"), "x", (7, 2))
+            file.create_virtual_dataset(place, layout)
+        elif kind == "itself":
+            file[f"{place}/again"] = file.create_group(place)
+        else:
+            links = {"soft": h5py.SoftLink("/actions")}
+            links["external"] = h5py.ExternalLink(str(tmp_path / "secret.h5"), "x")
+            file[place] = links[kind]
+    with pytest.raises(ValueError, match=r"links to other places|within each other|are missing"):
+        readers.read(str(path))
+
+
+def test_parts_that_do_not_fit_together_are_refused():
+    pictures = np.zeros((3, 4, 4, 3), np.uint8)
+    assert readers.flat({"a": pictures}).dtype == np.uint8
+    with pytest.raises(ValueError, match="pictures beside other parts"):
+        readers.flat({"a": pictures, "b": np.zeros((3, 2))})
+    with pytest.raises(ValueError, match="no episode of two steps or more"):
+        transitions.concatenate([])
+    step = {"observation": np.zeros(2), "action": np.zeros(1), "is_terminal": False}
+    with pytest.raises(ValueError, match=r"\['reward'\] are missing"):
+        readers.rlds_episode([step, step])
 
 
 def test_several_choices_of_minari_need_the_environment():

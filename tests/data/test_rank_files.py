@@ -142,6 +142,7 @@ def test_a_vocabulary_may_be_cut_short(tmp_path):
     assert tokenizers.load(tmp_path).vocab_size == 310
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("write", [tiktoken_directory, tekken])
 def test_an_export_holds_an_equal_tokenizer_json(write, tmp_path):
     source, copy = tmp_path / "source", tmp_path / "copy"

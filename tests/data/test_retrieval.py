@@ -19,6 +19,7 @@ def gold(task, problem):
     return played(play.Player(task).answer, *task.turns.gold(problem, 3), problem=problem)
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize(
     "params",
     [
@@ -213,6 +214,7 @@ def test_a_count_is_found_one_fact_at_a_time():
     assert other.done and other.reward == 0
 
 
+@pytest.mark.extra
 def test_retrieval_in_words_is_asked_by_calls_of_a_tool():
     pytest.importorskip("bm25s")
     task = tasks.get("retrieval", instructions=True, failures=0.5, searches=9)
@@ -257,6 +259,7 @@ def test_a_retrieval_world_that_cannot_be_is_refused(params, why):
         tasks.get("retrieval", **params)
 
 
+@pytest.mark.extra
 def test_a_search_by_bm25_may_find_the_fact_that_leads_to_a_name():
     """It ranks facts that have the name by nothing else, so the first of them is found."""
     pytest.importorskip("bm25s")

@@ -201,6 +201,7 @@ def test_the_limit_of_a_turn_is_bounded_however_many_calls_it_has(name):
     assert 0 < one <= some <= many <= max(definition.MOST_CALLS * one, 20)
 
 
+@pytest.mark.extra
 def test_search_finds_passages(tmp_path):
     pytest.importorskip("bm25s")
     corpus = tmp_path / "corpus.jsonl"

@@ -24,6 +24,7 @@ from jaxrl.launch import cli
 from jaxrl.record import metrics
 
 gymnasium = pytest.importorskip("gymnasium")
+pytestmark = pytest.mark.extra
 FEW = ["--seeds", "2", "--points", "1", "--episodes", "1"]
 FEW += ["--algorithm.steps", "6", "--algorithm.hidden", "8"]
 
@@ -119,6 +120,7 @@ def module_at(path):
     return module
 
 
+@pytest.mark.sample(3)  # the same path through the files
 @pytest.mark.parametrize("name", ["bc", "iql", "xql", "f_dvl", "weighted", "cql", "dqn"])
 def test_choices_are_learned_from_data(name, tmp_path, capsys):
     columns, path = collected("CartPole-v1"), tmp_path / "data.npz"
@@ -374,6 +376,11 @@ def test_the_best_point_is_the_first_of_highest_mean_return(tops, tmp_path, monk
         exported, seen = module_at(tmp_path / point / "policy.py"), np.full(4, 0.3, np.float32)
         expected = control.load(out, point=point)(seen)
         np.testing.assert_allclose(exported.policy(seen), expected, atol=2e-6)
+    assert control.load(out)(seen).shape == (point_mass.make().space.action,)
+    with pytest.raises(ValueError, match="numbers"):
+        control.load(out)(np.zeros(5))
+    with pytest.raises(ValueError, match="seeds"):
+        control.load(out, seed=2)
     with pytest.raises(ValueError, match="choose one of last, best"):
         control.load(out, point="first")
     summary = json.loads((out / "summary.json").read_text())
@@ -381,6 +388,15 @@ def test_the_best_point_is_the_first_of_highest_mean_return(tops, tmp_path, monk
     assert json.loads((out / "summary.json").read_text())["return"] == summary["return"]
     assert summary["return"] == [tops[-1] - 1, tops[-1] + 1]
     assert control.load(out, point="best").description["step"] == top
+    for name in ("policy.npz", "policy.json", "best.npz", "best.json"):  # as killed before these
+        (out / name).unlink()
+    assert run(given, capsys)[0] == 0
+    for point in ("best", "last"):
+        assert control.load(out, point=point).description["step"] == 2 * points
+    for returns in ([], None, ["x"], [float("nan")]):
+        (out / "best.json").write_text(json.dumps({"returns": returns}))
+        status, _, error = run(given, capsys)
+        assert status == 2 and "best.json is damaged" in error, (returns, error)
 
 
 class Lights(gymnasium.Env):
@@ -388,8 +404,8 @@ class Lights(gymnasium.Env):
 
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, first=False, render_mode=None):
-        self.first = first
+    def __init__(self, first=False, gaps=False, render_mode=None):
+        self.first, self.gaps = first, gaps
         shape = (2, 5, 6) if first else (5, 6, 2)
         self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
 
@@ -399,6 +415,8 @@ class Lights(gymnasium.Env):
         picture = self.np_random.integers(0, 60, (5, 6, 2)).astype(np.uint8)
         row, column = self.np_random.integers(5), self.np_random.integers(3)
         picture[row, column + 3 * self.side, 1] = 255
+        if self.gaps:
+            picture = np.repeat(picture, 4, axis=-1)[..., ::4]
         return (np.moveaxis(picture, -1, 0) if self.first else picture), {}
 
     def step(self, action):
@@ -474,6 +492,14 @@ def test_pictures_stay_bytes_from_the_environment_to_the_exported_policy(
         assert kept.observations.shape[-1] == 60
 
 
+def test_a_picture_in_a_view_with_gaps_is_played():
+    env, plain = (environments.get(f"{__name__}:Lights", gaps=gaps).host([3]) for gaps in (1, 0))
+    for vector in (env, plain):
+        vector.step(np.array([1]))
+    np.testing.assert_array_equal(env.observations, plain.observations)
+    np.testing.assert_array_equal(env.trail.checksum, plain.trail.checksum)
+
+
 def test_pictures_are_refused_where_nothing_reads_them(tmp_path, capsys):
     lights_log(tmp_path / "data.npz", "npz", 8)
     data = ["--data", tmp_path / "data.npz"]
@@ -547,6 +573,7 @@ def test_actions_come_back_as_they_were(space):
         (S.Graph(S.Discrete(2), None), S.Discrete(2), "Graph"),
         (S.Box(0, 255, (4, 8, 8, 3), np.uint8), S.Discrete(2), "more than three axes"),
         (S.Dict({"a": S.Box(0, 255, (8, 8, 3), np.uint8)}), S.Discrete(2), "beside other parts"),
+        (S.Box(0, 1, (8, 8, 3), np.uint8), S.Discrete(2), "pictures of 0 to 1, and"),
         (S.Discrete(2), S.Box(-np.inf, np.inf, (2,)), "without bounds"),
         (S.Discrete(2), S.MultiDiscrete([40, 40]), "1600 combinations"),
         (S.Discrete(2), S.Dict({"a": S.Discrete(2)}), "dict"),
@@ -677,19 +704,6 @@ def test_the_script_of_the_docs_runs_as_written(tmp_path):
     np.testing.assert_allclose(
         exported.policy(observation), control.load(folder / "runs" / "rig")(observation), atol=1e-5
     )
-
-
-def test_a_loaded_policy_of_a_jax_environment_needs_no_environment(tmp_path, capsys):
-    out = tmp_path / "run"
-    given = ["sac", *FEW, "--algorithm.warmup", "8", "--algorithm.batch-size", "8"]
-    assert run([*given, "--run-dir", out], capsys)[0] == 0
-    policy = control.load(out)
-    assert policy(np.zeros(4)).shape == (point_mass.make().space.action,)
-    with pytest.raises(ValueError, match="numbers"):
-        policy(np.zeros(5))
-    with pytest.raises(ValueError, match="seeds"):
-        control.load(out, seed=2)
-    assert len(json.loads(run(["play", out, "--json"], capsys)[1])["returns"]) == 10
 
 
 @pytest.mark.parametrize("name", algorithms.names())

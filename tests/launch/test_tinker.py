@@ -316,6 +316,7 @@ def test_a_loss_is_what_its_formula_says(name, mask):
         np.testing.assert_allclose(found, formulas[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parity
 def test_the_ratio_of_gspo_is_over_the_tokens_that_the_client_marks():
     """With the gradient of each token's own, as the documentation of the API has it."""
     torch = pytest.importorskip("torch", reason="needs the extra parity")

@@ -98,18 +98,17 @@ def choose(observations: Any, parts: Sequence[str], where: str) -> Any:
     chosen = {name: observations[name] for name in parts or observations}
     if len(parts) == 1 and _is_picture(chosen[parts[0]]):
         return chosen[parts[0]]
-    unread = [n for n, x in chosen.items() if not isinstance(x, Mapping) and _is_unread(x)]
-    if unread:
-        rest = [name for name in sorted(observations) if name not in unread]
+    unreadable = [n for n, x in chosen.items() if not isinstance(x, Mapping) and _is_unreadable(x)]
+    if unreadable:
+        rest = [name for name in sorted(observations) if name not in unreadable]
         raise ValueError(
-            f"the parts {unread} of the observations are pictures or texts; choose one picture, or "
-            f"others by name: "
-            f"{where}:{','.join(rest) or 'PART'}"
+            f"the parts {unreadable} of the observations are pictures or texts; choose one picture "
+            f"or others by name: {where}:{','.join(rest) or 'PART'}"
         )
     return chosen
 
 
-def _is_unread(values: np.ndarray) -> bool:
+def _is_unreadable(values: np.ndarray) -> bool:
     return values.dtype.kind in "SUO" or _is_picture(values)
 
 
@@ -122,11 +121,17 @@ def flat(observations: Any) -> np.ndarray:
 
     Returns:
       [N, O] float32, or uint8 of pictures: arrays of uint8 with more than one axis beside N.
+
+    Raises:
+      ValueError: pictures beside other parts.
     """
     if isinstance(observations, Mapping):
         observations = [observations[name] for name in sorted(observations)]
     if isinstance(observations, (tuple, list)):
-        return np.concatenate([flat(part) for part in observations], axis=1)
+        parts = [flat(part) for part in observations]
+        if len(parts) > 1 and any(part.dtype == np.uint8 for part in parts):
+            raise ValueError("observations hold pictures beside other parts; keep one of them")
+        return np.concatenate(parts, axis=1)
     array = np.asarray(observations)
     if array.dtype == np.uint8 and array.ndim > 2:  # pictures
         return array.reshape(len(array), -1)

@@ -135,21 +135,55 @@ def d4rl(path: Path, convert: Convert | None = None, flatten: Flatten | None = N
     Without `next_observations` the next row is what follows; the last step of a trajectory that was
     cut off has none and is left out (Fu et al. 2020, "D4RL", `qlearning_dataset`). Without
     `timeouts` a trajectory is one only up to a terminal.
+
+    Raises:
+      ValueError: a column that is missing, or that is a link or lies in another file.
     """
     h5py = _need("h5py")
     with h5py.File(path) as file:
-        if isinstance(file.get("data"), h5py.Group):
-            return _robomimic(file["data"], (), convert, flatten)
+        if "data" in list(file) and isinstance(demos := _member(file, "data"), h5py.Group):
+            return _robomimic(demos, (), convert, flatten)
         names = [name for name in file if name in {*D4RL, *CUTS, *ALIASES}]
-        columns = {name: _arrays(file[name]) for name in names}
+        columns = {name: _arrays(file, name) for name in names}
     return from_columns(as_policies_see(columns, convert, flatten))
 
 
-def _arrays(item: Any) -> Any:
-    """A data set of HDF5 as an array, a group as a dict of them."""
-    if isinstance(item, Mapping):
-        return {name: _arrays(item[name]) for name in item}
-    return np.asarray(item)
+_DEEPEST = 16
+"""Groups within each other in an HDF5 file, which are read recursively and may hold themselves."""
+
+
+def _arrays(group: Any, name: str, depth: int = 0) -> Any:
+    """A data set in a group of HDF5 as an array, a group in it as a dict of them.
+
+    Raises:
+      ValueError: see `_member`, or too many groups within each other.
+    """
+    item = _member(group, name)
+    if not isinstance(item, Mapping):
+        return np.asarray(item)
+    if depth == _DEEPEST:
+        raise ValueError(
+            f"data={group.file.filename!r}: over {_DEEPEST} groups are within each other, "
+            "possibly one in itself; write the arrays to a flat group"
+        )
+    return {each: _arrays(item, each, depth + 1) for each in item}
+
+
+def _member(group: Any, name: str) -> Any:
+    """What a group of HDF5 holds by this name, without following links, which name any file.
+
+    Raises:
+      ValueError: it is a link, or its values lie in other files.
+    """
+    h5py = _need("h5py")
+    if group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_HARD:
+        item = group[name]
+        if not isinstance(item, h5py.Dataset) or not (item.external or item.is_virtual):
+            return item
+    raise ValueError(
+        f"data={group.file.filename!r}: {group.name.rstrip('/')}/{name}: the file links to other "
+        "places; copy it with h5repack"
+    )
 
 
 def ogbench(columns: Mapping[str, np.ndarray]) -> Transitions:
@@ -257,8 +291,17 @@ def rlds_episode(
 
     The last step holds the final observation alone (Ramos et al. 2021, "RLDS"); it ended by itself
     where `is_terminal`.
+
+    Raises:
+      ValueError: steps without one of these.
     """
     rows = list(steps)
+    wanted = ("observation", "action", "reward", "is_terminal")
+    if missing := [name for name in wanted if name not in rows[0]]:
+        raise ValueError(
+            f"data={where}: steps have {sorted(rows[0])}, and {missing} are missing; choose a data "
+            "set that has them"
+        )
     observations = choose(stack([row["observation"] for row in rows]), parts, where)
     actions = stack([row["action"] for row in rows[:-1]])
     seen = as_policies_see({"observations": observations, "actions": actions}, convert, flatten)
@@ -280,12 +323,12 @@ def robomimic(
     Matters in Learning from Offline Human Demonstrations").
 
     Raises:
-      ValueError: demonstrations without observations, rewards or dones.
+      ValueError: no demonstrations, some without observations, rewards or dones, or links.
     """
     with _need("h5py").File(path) as file:
-        if "data" not in file:
+        if "data" not in list(file):
             raise ValueError(f"data=robomimic:{path} has no group data; there are {sorted(file)}")
-        return _robomimic(file["data"], parts, convert, flatten)
+        return _robomimic(_member(file, "data"), parts, convert, flatten)
 
 
 def _robomimic(
@@ -293,20 +336,22 @@ def _robomimic(
 ) -> Transitions:
     episodes = []
     for name in sorted(demos, key=lambda name: (len(name), name)):
-        demo = demos[name]
-        missing = [x for x in ("obs", "actions", "rewards", "dones") if x not in demo]
+        demo = _member(demos, name)
+        members = sorted(demo)
+        missing = [x for x in ("obs", "actions", "rewards", "dones") if x not in members]
         if missing:
             raise ValueError(
-                f"demonstration {name!r} has {sorted(demo)}, and {missing} are missing; write them "
+                f"demonstration {name!r} has {members}, and {missing} are missing; write them "
                 "with robomimic's dataset_states_to_obs.py"
             )
-        columns = {"actions": np.asarray(demo["actions"])}
+        columns = {"actions": _arrays(demo, "actions")}
         for theirs, ours in (("obs", "observations"), ("next_obs", "next_observations")):
-            if theirs in demo:
-                columns[ours] = choose(_arrays(demo[theirs]), parts, "robomimic:FILE")
+            if theirs in members:
+                columns[ours] = choose(_arrays(demo, theirs), parts, "robomimic:FILE")
         columns = as_policies_see(columns, convert, flatten)
         ends = np.arange(len(columns["actions"])) == len(columns["actions"]) - 1
-        columns |= {"rewards": demo["rewards"], "terminals": demo["dones"], "ends": ends}
+        columns |= {"rewards": _arrays(demo, "rewards"), "terminals": _arrays(demo, "dones")}
+        columns["ends"] = ends
         episodes.append(from_columns(columns))
     return concatenate(episodes)
 
@@ -325,12 +370,12 @@ def lerobot(
     cut off is not in the files, so that frame is left out.
 
     Raises:
-      ValueError: no frames, no such column, or a column of pictures or films.
+      ValueError: no frames, no such column, a column of pictures or films, or damaged `info.json`.
     """
-    features = json.loads((path / "meta" / "info.json").read_text(encoding="utf-8"))["features"]
+    features = _features(path / "meta" / "info.json")
     seen = [name for name in features if name.startswith("observation.")]
     unknown = sorted(set(columns) - features.keys())
-    numbers = [name for name in seen if features[name]["dtype"] not in ("video", "image")]
+    numbers = [name for name in seen if features[name].get("dtype") not in ("video", "image")]
     names = tuple(columns) or tuple(sorted(seen))
     films = [name for name in names if name in seen and name not in numbers]
     if unknown or films or not names:
@@ -365,6 +410,22 @@ def lerobot(
         as_policies_see(plain, convert, flatten)
         | {"rewards": frames.get("next.reward", none), "terminals": success & ends, "ends": ends}
     )
+
+
+def _features(file: Path) -> dict[str, dict[str, Any]]:
+    """The columns that a file of LeRobot describes.
+
+    Raises:
+      ValueError: it does not.
+    """
+    try:
+        info = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} is damaged: {error}; restore it from a copy") from error
+    features = info.get("features") if isinstance(info, dict) else None
+    if not isinstance(features, dict) or not all(isinstance(x, dict) for x in features.values()):
+        raise ValueError(f"{file} is damaged: it describes no features; restore it from a copy")
+    return features
 
 
 def _column(table: Any, name: str) -> np.ndarray:

@@ -181,7 +181,13 @@ def best(data: Transitions, share: float) -> Transitions:
 
 
 def concatenate(parts: Sequence[Transitions]) -> Transitions:
-    """One data set of several; of `extra`, what all have."""
+    """One data set of several; of `extra`, what all have.
+
+    Raises:
+      ValueError: there are none.
+    """
+    if not parts:
+        raise ValueError("the data have no episode of two steps or more; choose others")
     plain = [np.concatenate(xs) for xs in zip(*(p[:-1] for p in parts), strict=True)]
     shared = set.intersection(*(set(p.extra) for p in parts))
     return Transitions(

@@ -180,7 +180,3 @@ def _parts(names: Sequence[str], scores: Sequence[Score]) -> dict[str, float]:
         parts[name] = score.value
         parts |= {f"{name}/{part}": value for part, value in score.parts.items()}
     return parts
-
-
-def _sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))

@@ -98,6 +98,8 @@ def follow(
     log = metrics.MetricsLog(directory, -1 if after is None else _total(programs, after), _warn)
     options = CheckpointConfig(every=1)
     point, highest = after, _highest(directory, after)
+    if after is not None and np.isfinite(after.returns).all():  # a kill may have come before these
+        highest = _save_policies(directory, _described(name, env, run, after), after, highest)
     with Writer(directory, options, _warn) as writer:
         arguments = {"seeds": range(run.seeds), "points": run.points, "episodes": run.episodes}
         for point in train.train(programs, env, data=data, after=after, note=_warn, **arguments):
@@ -106,11 +108,7 @@ def follow(
             log.write(step, _row(point))
             state, host = _pack(point)
             writer.save(step, state, host)
-            description, params = _described(name, env, run, point), point.carry.learner.params
-            policy.save(directory, description, params)
-            if (mean := _mean(point.returns)) > highest:
-                highest = mean
-                policy.save(directory, description, params, "best")
+            highest = _save_policies(directory, _described(name, env, run, point), point, highest)
             return_text = f"return {point.returns.mean():.4g} (seeds {_span(point.returns)})"
             console.print(
                 f"{programs[point.phase].name} {point.step}  {return_text}", highlight=False
@@ -122,6 +120,21 @@ def follow(
             storage.write_json(directory / "summary.json", summary | rundir.environment())
     log.close()
     console.print(f"everything is in {directory}", highlight=False)
+
+
+def _save_policies(
+    directory: Path, description: dict[str, Any], point: train.Point, highest: float
+) -> float:
+    """Save the policies of a point, also as the best where their mean return is over `highest`.
+
+    Returns:
+      The highest mean return, this point's included.
+    """
+    params, mean = point.carry.learner.params, _mean(point.returns)
+    policy.save(directory, description, params)
+    if mean > highest:
+        policy.save(directory, description, params, "best")
+    return max(mean, highest)
 
 
 def _described(name: str, env: Environment, run: Any, point: train.Point) -> dict[str, Any]:
@@ -148,11 +161,12 @@ def _highest(directory: Path, after: train.Point | None) -> float:
         return -math.inf
     returns = json_file.read(file).get("returns")
     try:
-        return _mean(returns)
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"{file} is damaged: returns={returns!r:.80}; restore it from a copy"
-        ) from error
+        highest = _mean(returns)
+    except (ValueError, TypeError):
+        highest = math.nan
+    if not math.isfinite(highest):
+        raise ValueError(f"{file} is damaged: returns={returns!r:.80}; restore it from a copy")
+    return highest
 
 
 def _mean(returns: Any) -> float:

@@ -12,6 +12,7 @@ from jaxrl.config import Config
 from jaxrl.run import generators
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("address", ["", "ray://cluster:1"])
 def test_ray_is_told_to_stay_on_this_machine_unless_it_is_a_cluster(monkeypatch, address):
     ray = pytest.importorskip("ray")

@@ -98,8 +98,8 @@ def make(space: Space, config: Config) -> Algorithm:
     steps = optax.adam(falling if config.anneal else rate, eps=1e-5)
     adam = optax.chain(optax.clip_by_global_norm(config.max_norm), steps)
 
-    look = {"activation": config.activation, "shape": space.shape}
-    kind = look | {"discrete": space.discrete}
+    network_form = {"activation": config.activation, "shape": space.shape}
+    kind = network_form | {"discrete": space.discrete}
 
     def init(key: jax.Array) -> TrainState:
         sizes = space.observation, config.hidden, space.action
@@ -123,7 +123,7 @@ def make(space: Space, config: Config) -> Algorithm:
                 logp[None], old_logp[None], standardised[None],
                 clip_low=config.clip, clip_high=config.clip,
             )  # fmt: skip
-            v = actor_critic.value(both, observations, **look)
+            v = actor_critic.value(both, observations, **network_form)
             error = value.squared_error(v, targets)
             if config.value_clip:
                 error, _ = value.clipped_value(v, old_values, targets, clip=config.clip)
@@ -156,11 +156,11 @@ def programs(env: Environment, config: Config) -> tuple[Program, ...]:
         observations, after = (
             see(config, params, x) for x in (steps.observations, steps.next_observations)
         )
-        look = {"activation": config.activation, "shape": env.space.shape}
-        kind = look | {"discrete": env.space.discrete}
+        network_form = {"activation": config.activation, "shape": env.space.shape}
+        kind = network_form | {"discrete": env.space.discrete}
         logp, _ = actor_critic.density(params["both"], observations, steps.actions, **kind)
         values, following = (
-            actor_critic.value(params["both"], x, **look) for x in (observations, after)
+            actor_critic.value(params["both"], x, **network_form) for x in (observations, after)
         )
         discounts = {"discount": config.discount, "mixing": config.mixing}
         advantages, targets = on_policy.advantages(steps, values, following, **discounts)
