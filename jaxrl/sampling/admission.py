@@ -342,9 +342,10 @@ def prefill_cached(
     models, cache, width = setup.models, work.prefixes, tokens.shape[1]
     mib, size = setup.sampler.prefix_cache, setup.sampler.prefix_block
     count = prefixes.pages(mib, size, models)
-    if cache.pool is None:
-        cache.pool = empty_caches(models, count + 1, size)
+    if cache.shape != (models, count, size):
+        cache.pool, cache.weights = empty_caches(models, count + 1, size), []
     prefixes.follow(cache, params, count)
+    cache.shape = None  # until all blocks that are named have been read
     read_counts, cached = np.zeros_like(length), np.zeros_like(length)
     caches = empty_caches(models, used_rows(models, length), width)
     for row in np.flatnonzero(length).tolist():
@@ -373,6 +374,7 @@ def prefill_cached(
         pages = _pages(path, -(-width // size))
         last = np.int32(path[-1].page)
         caches = slot.put_blocks(models, caches, cache.pool, pages, last, np.int32(row))
+    cache.shape = (models, count, size)
     work.cached += int(cached.sum())
     piece = setup.piece
     caches = prefill(

@@ -45,6 +45,8 @@ class Prefixes:
 
     pool: Caches | None = None
     """[1 + pages, ...] of `prefix_block` positions; page 0 is empty and never written."""
+    shape: tuple[Models, int, int] | None = None
+    """Models, pages and tokens of a page that the pool is for; None: it must be built anew."""
     blocks: OrderedDict[Name, PrefixBlock] = dataclasses.field(default_factory=OrderedDict)
     """Least recently used first. A block stands after all that continue it, so that none is evicted
     before those."""
@@ -75,7 +77,7 @@ def check(mib: int, size: int, models: Models) -> None:
             "devices do not share out; set it to 0"
         )
     if not pages(mib, size, models):
-        need = math.ceil(page_bytes(models, size) / 2**20)
+        need = math.ceil(2 * page_bytes(models, size) / 2**20)
         raise ValueError(
             f"sampler.prefix_cache={mib} MiB has no room for a block of sampler.prefix_block="
             f"{size} tokens; set it to {need} or more, or lower the block"
@@ -83,8 +85,8 @@ def check(mib: int, size: int, models: Models) -> None:
 
 
 def pages(mib: int, size: int, models: Models) -> int:
-    """Blocks of `size` tokens that `mib` MiB hold."""
-    return mib * 2**20 // page_bytes(models, size)
+    """Blocks of `size` tokens that `mib` MiB hold, beside the empty page."""
+    return max(0, mib * 2**20 // page_bytes(models, size) - 1)  # one stays empty
 
 
 @functools.lru_cache(maxsize=64)

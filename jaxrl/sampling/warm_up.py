@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.sampling import admission, decode, support
+from jaxrl.sampling import admission, decode, prefixes, support
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.requests import settings_of
 from jaxrl.sampling.work import Setup, Work, neighbours, read_out, warm_up_reading
@@ -51,9 +51,11 @@ def warm_up(setup: Setup, params: Params) -> None:
 def _warm_up_prefixes(setup: Setup, params: tuple[Params, ...], pieces: Sequence[int]) -> None:
     """Compile what `admission.prefill_cached` may need."""
     work, rows, none = Work(), setup.rows, np.zeros(setup.rows, np.int32)
-    tokens = np.zeros((rows, setup.prompt_width), np.int32)
-    # what is read behind the blocks is as long as one, or shorter
-    lengths = {*pieces, min(setup.sampler.prefix_block, setup.prompt_width), setup.prompt_width}
+    size, width = setup.sampler.prefix_block, setup.prompt_width
+    tokens, lengths = np.zeros((rows, width), np.int32), {*pieces, min(size, width), width}
+    # a prompt of more blocks than there are pages: any length may be left behind them
+    most = prefixes.whole_blocks(setup.sampler.prefix_cache, size, setup.models, width)
+    lengths |= {min(most * size + piece, width) for piece in pieces}
     for count, length in itertools.product(range(1, rows + 1), lengths):
         if count == rows or count.bit_count() == 1:
             prompt_lengths = np.where(np.arange(rows) < count, length, 0).astype(np.int32)

@@ -67,6 +67,7 @@ def play(
       FloatingPointError: the logits of a sequence gave no distribution.
     """
     everything = (params, *setup.guide.params)
+    work.cached_by_id.clear()
     admission.make_room(setup, work)
     admission.reshape(setup, work, len(work.seats), setup.capacity)
     while work.queue and None in work.seats:

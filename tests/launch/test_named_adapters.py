@@ -329,7 +329,7 @@ def equal_results(got, expected, tolerance=0.0):
     "loss, forward_only",
     [
         ("cross_entropy", False),
-        pytest.param("ppo", False, marks=pytest.mark.broad),
+        pytest.param("ppo", False, marks=pytest.mark.slow),
         pytest.param("gspo", True, marks=pytest.mark.slow),
     ],
 )
@@ -455,6 +455,26 @@ def test_gradients_of_models_that_wait_are_computed_together(tmp_path):
         for other in ("at once", "killed"):
             path = tmp_path / other / file.relative_to(tmp_path / "one by one")
             assert path.read_bytes() == file.read_bytes(), path
+
+
+@pytest.mark.parametrize("place, name", [(queueing, "pass_of"), (wire, "write_output")])
+def test_a_gradient_that_fails_is_answered_and_not_added(place, name, tmp_path, monkeypatch):
+    """Wherever it fails, also before the work on it begins; and the thread goes on."""
+
+    def fail(*_):
+        raise RuntimeError("no memory")
+
+    with tinker.serving(tmp_path, models_at_once=2) as server:
+        model = tinker.create(server, rank=2)
+        learners = server.RequestHandlerClass.args[0].learners
+        before = learners[model]
+        for seq in (1, 2):
+            with monkeypatch.context() as patch:
+                patch.setattr(place, name, fail)
+                raw = tinker.batch(model, seq, [1, 2, 3, 4, 5])
+                answer = json.loads(tinker.result(server, "forward_backward", raw=raw))
+            assert answer == {"error": "RuntimeError: no memory", "category": "server"}
+            assert learners[model] is before
 
 
 def test_a_sample_is_not_drawn_before_its_weights_are_saved(tmp_path):

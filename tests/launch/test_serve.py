@@ -172,6 +172,11 @@ def test_chats_with_one_system_prompt(server):
             other, "POST", "/v1/chat/completions", {"messages": chats[0], **body, **streamed}
         )
         assert events(sent[1])[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 40}
+        text = {"prompt": ["seventeen letters"] * 2, "n": 2, "max_tokens": 1}
+        for cached in (0, 2 * 16):
+            usage = post(other, "/v1/completions", **text)["usage"]
+            assert usage["prompt_tokens_details"] == {"cached_tokens": cached}
+            assert usage["prompt_tokens"] == 2 * 17
     for limits in ({"prefix_block": 8}, {"prefix_cache": -1}):
         with pytest.raises(ValueError, match=r"prefix_cache="), serving(actor(), **limits):
             pass

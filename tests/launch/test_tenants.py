@@ -13,6 +13,7 @@ from jaxrl.launch.server.tinker.service import TinkerConfig
 from tests.launch import test_tinker as tinker
 
 ANA, BEN = "tml-ana", "tml-ben"
+SHORT = {"max_context_tokens": 64, "slots": 8}
 
 
 def write_keys(place, **limits) -> str:
@@ -23,10 +24,10 @@ def write_keys(place, **limits) -> str:
     return str(place / "keys.jsonl")
 
 
-def begun(place, **limits) -> service.Service:
+def begun(place, models_at_once=1, **limits) -> service.Service:
     """A service whose thread does not run."""
-    keys = write_keys(place, **limits)
-    config = TinkerConfig(run_dir=str(place / "run"), max_context_tokens=64, keys=keys, slots=8)
+    keys, run = write_keys(place, **limits), str(place / "run")
+    config = TinkerConfig(run, keys=keys, models_at_once=models_at_once, **SHORT)
     return service.start(tinker.BASE(), tinker.MODEL, config)
 
 
@@ -257,6 +258,20 @@ def test_a_flood_does_not_starve_the_other(tmp_path):
     taken = [{o.id for o in queueing.take(served)} for _ in range(3)]
     assert len(taken[0]) == 16 and late.id in taken[1] and sample.id in taken[0] | taken[2]
     assert sum(len(queue) for queue in served.queues.values()) == 202 - sum(map(len, taken))
+
+
+def test_gradients_of_two_tenants_go_together(tmp_path):
+    """The names of these two give the first models of each two places."""
+    served = begun(tmp_path, models_at_once=2)
+    for tenant in ("ana", "ben"):
+        for kind in ("create_session", "create_model"):
+            reply(served, tenant, kind, 1)
+    served.queues.clear()
+    for tenant in ("ana", "ben"):
+        for seq in (1, 2):
+            raw = request("forward_backward", f"{tenant}-session-0", seq)
+            service.accept(served, *raw, tenant=tenant)
+    assert [len(queueing.take(served)) for _ in range(2)] == [2, 2] and not served.queues
 
 
 def test_two_tenants_of_one_server(tmp_path):

@@ -556,7 +556,7 @@ def test_samples_of_one_seed_take_turns():
         return bodies.Sample.model_validate({**body, "sampling_params": {"seed": seed}})
 
     jobs = [job(0, 7), job(1, 8), job(2, 7), job(10**18, None), job(4, 7 + 2**31)]
-    assert queueing.together(jobs) == [[0, 1, 3], [2], [4]]
+    assert queueing.by_seed(jobs) == [[0, 1, 3], [2], [4]]
 
 
 @pytest.mark.broad

@@ -159,6 +159,9 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
         longest = max(len(policy.encode_prompt(tokenizer, config.rollout, p)) for p in held_out)
         config = _with_rollout(config, max_prompt_tokens=longest)
     the_mesh = mesh.make(config.mesh)
+    if the_mesh.size > 1:  # a run on one device may have a prefix cache, which several cannot have
+        layout = dataclasses.replace(config.sampler, prefix_cache=0)
+        config = dataclasses.replace(config, sampler=layout)
     with (
         jax.set_mesh(the_mesh),
         open_pool(

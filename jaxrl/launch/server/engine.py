@@ -75,8 +75,10 @@ class Job:
 
     @property
     def cached(self) -> int | None:
-        """Tokens of its prompts that the prefix cache had; None: there is none."""
-        return sum(self.cached_by_prompt.values()) if self.cached_by_prompt else None
+        """Tokens that the prefix cache had, of the prompts of all requests; None: there is none."""
+        if not self.cached_by_prompt:
+            return None
+        return sum(self.cached_by_prompt.get(r.prompt, 0) for r in self.requests)
 
     @property
     def left(self) -> list[Request]:

@@ -164,15 +164,15 @@ def envelope(call: Call, name: str, model: str, created: int, choices: Sequence[
 
 
 def usage(call: Call, completions: Sequence[Completion], cached: int | None = None) -> Json:
-    """Tokens read and written, and how many of those to read a prefix cache had; None: none is."""
+    """Tokens read and written; of the prompts of all requests, `cached` were in a prefix cache."""
     prompt = sum(len(r.prompt) for r in call.requests) // call.n
     completion_tokens = sum(len(c.tokens) for c in completions)
-    details = {} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}
+    details = {"cached_tokens": (cached or 0) // call.n}
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt + completion_tokens,
-        **details,
+        **({} if cached is None else {"prompt_tokens_details": details}),
     }
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jaxrl.models import decoder, lora, lora_stack
 from jaxrl.models.config import DecoderConfig, Experts, Latent
 from jaxrl.models.lora import LoraConfig
-from jaxrl.sampling import admission, prefixes, sampler
+from jaxrl.sampling import admission, decode, prefixes, sampler
 from jaxrl.types import Completion, Params, Request
 from tests import broad_except
 from tests.jaxrl import sampler_oracle as oracle
@@ -127,9 +127,18 @@ def mixes(draw) -> list[Request]:
 
 
 @settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(mixes(), mixes(), st.sampled_from([1, 3, 6, 1000]), st.sampled_from([2, 4]))
+@given(mixes(), mixes())
+@pytest.mark.parametrize(
+    ("pages", "rows"),
+    [
+        (3, 2),
+        pytest.param(1000, 2, marks=pytest.mark.broad),
+        pytest.param(1, 4, marks=pytest.mark.slow),
+        pytest.param(6, 4, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.exact("what the prefix cache holds changes no token and no log-prob, to the last bit")
 def test_what_the_cache_holds_changes_nothing(monkeypatch, before, items, pages, rows):
     monkeypatch.setattr(prefixes, "pages", lambda *arguments: pages)
@@ -147,8 +156,12 @@ def test_what_the_cache_holds_changes_nothing(monkeypatch, before, items, pages,
     check_equal(sampled(items, prefix_cache=0, prefix_block=64)[0], cold, rtol=1e-5, atol=1e-5)
 
 
-def test_other_weights_and_adapters_are_other_prefixes():
-    items = [Request(i, (*SYSTEMS[2], 30 + i), 6) for i in range(4)]
+SHARING = [Request(i, (*SYSTEMS[2], 30 + i), 6) for i in range(4)]
+
+
+def test_other_weights_are_other_prefixes():
+    """Also in a pool of another size."""
+    items = SHARING
     old, new = unstacked(0), unstacked(1)
     first, work = sampled(items, params=old)
     known = work.prefixes
@@ -157,10 +170,34 @@ def test_other_weights_and_adapters_are_other_prefixes():
     assert work.blocks == 5
     check_equal(sampled(items, params=new)[0], changed)
     assert any(first[i].logp.tolist() != changed[i].logp.tolist() for i in first)
-    back, work = sampled(items, known, old)
+    back, work = sampled(items, known, old, prefix_cache=2)
     assert work.blocks == 5  # those of the old weights are gone
     check_equal(first, back)
+    assert len(known.free) == prefixes.pages(2, BLOCK, (oracle.CONFIG,)) - 5
+    assert jax.tree.leaves(known.pool)[0].shape[0] == len(known.free) + 5 + 1
 
+
+def test_blocks_that_were_not_read_are_not_found(monkeypatch):
+    """Reading the second block is interrupted."""
+    read, known, calls = decode.read_block, prefixes.Prefixes(), []
+
+    def interrupt(*arguments, **more):
+        calls.append(0)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return read(*arguments, **more)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(decode, "read_block", interrupt)
+        sampled(SHARING, known)
+    again, work = sampled(SHARING, known)
+    assert work.blocks == 5
+    check_equal(sampled(SHARING)[0], again)
+
+
+@pytest.mark.broad
+def test_other_adapters_are_other_prefixes():
+    items, old = SHARING, unstacked()
     chosen = LoraConfig(rank=2, targets=("*/attention/*",))
     trained = lora.init(jax.random.key(0), oracle.CONFIG, oracle.weights(), chosen)
     trained = jax.tree.map(lambda x: x + 0.3, trained)
@@ -180,6 +217,7 @@ def test_other_weights_and_adapters_are_other_prefixes():
 
 
 @pytest.mark.exact("every family: what the prefix cache holds changes nothing, to the last bit")
+@pytest.mark.sample(1, broad=3)
 @pytest.mark.parametrize("family", broad_except(["hybrid"], FAMILIES))
 def test_families(family):
     """Recurrent states at the ends of blocks, windows that a prompt is longer than, and the rest;
@@ -223,6 +261,17 @@ def test_least_recently_used_blocks_are_evicted(prompts, count):
         pages = [block.page for block in cache.blocks.values()]
         assert len(pages) == len(recent) and len({*pages, *cache.free}) == count
         assert not {*pages} & {*cache.free} and 0 not in pages
+
+
+@pytest.mark.parametrize("size", [1, 64, 500])
+def test_the_pool_has_at_most_its_size(size):
+    models = (oracle.CONFIG,)
+    shape = functools.partial(
+        admission.empty_caches, models, prefixes.pages(1, size, models) + 1, size
+    )
+    leaves = jax.tree.leaves(jax.eval_shape(shape))
+    used = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    assert 0.5 * 2**20 < used <= 2**20
 
 
 def test_what_the_prefix_cache_has_no_room_for_is_refused():

@@ -13,8 +13,7 @@ from jax import monitoring
 from scipy import stats
 
 from jaxrl.models import decoder
-from jaxrl.sampling import logits, requests, sampler
-from jaxrl.sampling.warm_up import warm_up
+from jaxrl.sampling import admission, logits, prefixes, requests, sampler, warm_up
 from jaxrl.types import Request
 from tests.jaxrl import sampler_oracle as oracle
 
@@ -152,12 +151,31 @@ def test_compiled_ahead(cache):
         sampler=sampler.SamplerConfig(**layout),
         **plain,
     )
-    warm_up(setup, decoder.unstack(oracle.weights()))
+    warm_up.warm_up(setup, decoder.unstack(oracle.weights()))
     with compilations() as compiled:
         for count in (1, 3, 40):
             assert (
                 len(oracle.run(oracle.requests(count), **layout, features=plain["features"]))
                 == count
+            )
+    assert not compiled
+
+
+@pytest.mark.broad
+def test_prompts_of_more_blocks_than_pages_are_compiled_ahead(monkeypatch):
+    """What is left of a prompt behind three blocks may be longer than one."""
+    monkeypatch.setattr(prefixes, "pages", lambda *_: 3)
+    layout = sampler.SamplerConfig(
+        prefill_rows=1, prefill_piece=64, prefix_cache=1, prefix_block=8, slots=1
+    )
+    setup = sampler.Setup(oracle.CONFIG, oracle.KEY, oracle.STOPS, 64, 96, layout)
+    params, none = (decoder.unstack(oracle.weights()),), np.zeros(1, np.int32)
+    warm_up._warm_up_prefixes(setup, params, [16, 32, 64])
+    with compilations() as compiled:
+        for length in (1, 8, 20, 33, 50, 64):
+            tokens = np.full((1, setup.prompt_width), length, np.int32)
+            admission.prefill_cached(
+                setup, params, sampler.Work(), tokens, np.array([length], np.int32), none
             )
     assert not compiled
 

@@ -20,7 +20,7 @@ from jaxrl.mesh.buckets import round_up
 from jaxrl.models import lora, lora_stack
 
 
-def together(jobs: Sequence[bodies.Sample]) -> list[list[int]]:
+def by_seed(jobs: Sequence[bodies.Sample]) -> list[list[int]]:
     """Places of jobs that can be sampled at once: no two of them of one seed."""
     rounds: list[tuple[set[int | str], list[int]]] = []
     for i, body in enumerate(jobs):
@@ -78,7 +78,7 @@ def _samples_with(service: Service, first: Operation) -> list[Operation]:
     if len(service.tenants) > 1:
         count = np.cumsum([job.body.num_samples for job in jobs])
         jobs = jobs[: max(1, int(np.sum(count <= _FILLS * service.config.slots)))]
-    return [jobs[i] for i in together([job.body for job in jobs])[0]]
+    return [jobs[i] for i in by_seed([job.body for job in jobs])[0]]
 
 
 def _is_saved(service: Service, operation: Operation) -> bool:
@@ -115,7 +115,9 @@ def place_of(service: Service, name: str) -> int:
     What is computed in one place of a program is the same to the last bit whatever is in the
     others, but it need not be that of another place.
     """
-    return [*ledger_of(service, name).models].index(name) % service.config.models_at_once
+    first = number_of(ledger.tenant_of(name))  # else the first models of all tenants share a place
+    index = [*ledger_of(service, name).models].index(name)
+    return (first + index) % service.config.models_at_once
 
 
 def shape_of(service: Service, name: str) -> Shape:

@@ -71,7 +71,8 @@ class TinkerConfig:
     models_at_once: int = 1
     """Models whose samples are decoded in one batch, and whose small requests for gradients are
     computed in one program, where their ranks are alike up to the next power of two; 1: one model
-    after another, its adapters added into the weights."""
+    after another, its adapters added into the weights. With more than 32 no request is small
+    enough, so that all gradients are computed alone."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of the base model's weights and of activations; adapters are float32."""
     trust: bool = False

@@ -1,6 +1,6 @@
 """The thread of a service: it works on accepted requests and answers them.
 
-Those of a tenant come in their order, and tenants take turns.
+Those of a model come in their order, and tenants take turns.
 
 What is sampled depends on the weights, the prompt, the seed and the settings alone, never on what
 else is sampled at the same time.
@@ -156,7 +156,13 @@ def _serve(service: Service) -> None:
     while True:
         with service.changed:
             service.changed.wait_for(lambda: service.queues)
-            operations = queueing.take(service)
+            first = next(iter(service.queues.values()))[0]
+        try:
+            with service.changed:
+                operations = queueing.take(service)
+        except Exception as error:
+            _fail(service, first, error)
+            continue
         if not _attempt(service, operations) and len(operations) > 1:
             for operation in operations:  # one of them fails, and the others need not
                 _attempt(service, [operation])
@@ -166,7 +172,6 @@ def _serve(service: Service) -> None:
 def _attempt(service: Service, operations: Sequence[Operation]) -> bool:
     """Work on operations; False if they failed, which is the answer to one that was alone."""
     first = operations[0]
-    again = first.id in service.places  # it was answered before a restart
     try:
         match first.kind:
             case "asample":
@@ -175,19 +180,27 @@ def _attempt(service: Service, operations: Sequence[Operation]) -> bool:
                 answers = _learn(service, operations)
             case _:
                 answers = [_execute(service, first)]
-    except Exception as error:  # a bug must not leave callers waiting for ever
-        traceback.print_exc()
+    except Exception as error:
         if len(operations) == 1:
-            text = f"{type(error).__name__}: {error}"
-            end(service, first.id, _json({"error": text, "category": "server"}), failed=True)
-            if again and first.kind not in _SAVING:
-                _lose(service, first, text)
+            _fail(service, first, error)
+        else:
+            traceback.print_exc()
         return False
     for operation, answer in zip(operations, answers, strict=True):
         end(service, operation.id, answer)
         if operation.kind not in ("asample", "finish_session"):
             _count(service, operation.owner, operation.seq)
     return True
+
+
+def _fail(service: Service, operation: Operation, error: Exception) -> None:
+    """Answer with an error of ours: a bug must not leave callers waiting for ever."""
+    traceback.print_exception(error)
+    again = operation.id in service.places  # it was answered before a restart
+    text = f"{type(error).__name__}: {error}"
+    end(service, operation.id, _json({"error": text, "category": "server"}), failed=True)
+    if again and operation.kind not in _SAVING:
+        _lose(service, operation, text)
 
 
 _SAVING = ("save_weights", "save_weights_for_sampler")
@@ -300,12 +313,13 @@ def _learn(service: Service, operations: Sequence[Operation]) -> list[Answer]:
             for name, *rest in zip(names, states, [o.body for o in operations], strict=True)
         ]
         results = gradients.together(model, base, alike, jobs, count)
-    for operation, (state, _, _) in zip(operations, results, strict=True):
-        service.learners[operation.owner] = state
-    return [
+    answers = [  # before any gradient is added: where one fails, all are computed again
         Answer("protobuf", wire.write_output(logprobs, {"loss:sum": loss}))
         for _, logprobs, loss in results
     ]
+    for operation, (state, _, _) in zip(operations, results, strict=True):
+        service.learners[operation.owner] = state
+    return answers
 
 
 def _sample(service: Service, operations: Sequence[Operation]) -> list[bytes]:
