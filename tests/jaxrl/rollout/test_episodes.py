@@ -102,7 +102,8 @@ def play(monkeypatch):
     monkeypatch.setattr(engine.sampler, "submit", lambda setup, work, new: work.queue.extend(new))
     task = digits()
     talk = dialogue.of_model(TOKENIZER, ("user",), chat=False)
-    setup = SimpleNamespace(rows=8, piece=16)  # of the prefill, which is replaced
+    # of the prefill, which is replaced
+    setup = SimpleNamespace(rows=8, piece=16, models=(), sampler=SamplerConfig())
     rollout = RolloutConfig(8, SIZE, max_prompt_tokens=8, max_new_tokens=12, turn_tokens=3)
 
     def run(seed, enough, replies="together", wrap=lambda pool: pool, task=task, one=None):
