@@ -412,7 +412,7 @@ def test_pictures_texts_and_missing_columns_are_refused_with_the_remedy(tmp_path
         info.write_text(text)
         with pytest.raises(ValueError, match="is damaged"):
             readers.read(f"lerobot:{tmp_path / 'lerobot'}")
-    info.write_text(json.dumps({"features": {"observation.x": {}}}))
+    info.write_text(json.dumps({"features": {"observation.door": {}}}))
     with pytest.raises(ValueError, match="no frames"):
         readers.read(f"lerobot:{tmp_path / 'lerobot'}")
 
