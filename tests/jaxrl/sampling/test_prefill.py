@@ -129,7 +129,7 @@ def mixes(draw) -> list[Request]:
 @settings(
     max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(mixes(), mixes())
+@given(before=mixes(), items=mixes())
 @pytest.mark.parametrize(
     ("pages", "rows"),
     [
