@@ -156,9 +156,13 @@ def test_tokens_depend_on_the_request_alone(matchers, mixed):
                 getattr(completions[r.id], name), getattr(unconstrained[r.id], name)
             )
         np.testing.assert_allclose(completions[r.id].logp, unconstrained[r.id].logp, atol=1e-5)
-    again = sample(matchers, items[::-1], slots=4, chunk=3)
+    cache = {"prefix_cache": 1, "prefix_block": 4}
+    again = sample(matchers, items[::-1], slots=4, chunk=3, **cache)
     for r in items:
-        np.testing.assert_array_equal(completions[r.id].tokens, again[r.id].tokens)
+        for name in ("tokens", "support"):
+            np.testing.assert_array_equal(
+                getattr(completions[r.id], name), getattr(again[r.id], name)
+            )
 
 
 @needs_llguidance

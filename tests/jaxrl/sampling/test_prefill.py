@@ -17,7 +17,6 @@ from jaxrl.models.config import DecoderConfig, Experts, Latent
 from jaxrl.models.lora import LoraConfig
 from jaxrl.sampling import admission, decode, prefixes, sampler
 from jaxrl.types import Completion, Params, Request
-from tests import broad_except
 from tests.jaxrl import sampler_oracle as oracle
 from tests.models.test_extend import FAMILIES
 
@@ -129,7 +128,7 @@ def mixes(draw) -> list[Request]:
 @settings(
     max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(mixes(), mixes())
+@given(before=mixes(), items=mixes())
 @pytest.mark.parametrize(
     ("pages", "rows"),
     [
@@ -217,8 +216,18 @@ def test_other_adapters_are_other_prefixes():
 
 
 @pytest.mark.exact("every family: what the prefix cache holds changes nothing, to the last bit")
-@pytest.mark.sample(1, broad=3)
-@pytest.mark.parametrize("family", broad_except(["hybrid"], FAMILIES))
+@pytest.mark.parametrize(
+    "family",
+    [
+        "hybrid",
+        pytest.param("local layers", marks=pytest.mark.broad),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in FAMILIES
+            if name not in ("hybrid", "local layers")
+        ),
+    ],
+)
 def test_families(family):
     """Recurrent states at the ends of blocks, windows that a prompt is longer than, and the rest;
     what is sampled is what the uncached model says."""

@@ -197,7 +197,8 @@ def compilations() -> Iterator[list[str]]:
 
 
 def test_stop_strings():
-    """The response ends with the token that completes the string, whatever the chunk."""
+    """The response ends with the token that completes the string, whatever the chunk and with a
+    prefix cache."""
 
     def text(tokens):
         return "".join(chr(64 + t) for t in tokens)
@@ -206,8 +207,8 @@ def test_stop_strings():
     free = oracle.run(base)
     stops = {i: (text(c.tokens[i + 4 : i + 6]), "~") for i, c in free.items()}
     items = [dataclasses.replace(r, stop=stops[r.id]) for r in base]
-    for chunk in (16, 3):
-        for i, c in oracle.run(items, text=text, chunk=chunk).items():
+    for layout in ({}, {"chunk": 3, "prefix_cache": 1, "prefix_block": 1}):
+        for i, c in oracle.run(items, text=text, **layout).items():
             end = text(free[i].tokens).index(stops[i][0]) + 2
             assert text(c.tokens) == text(free[i].tokens)[:end] and c.stopped
     with pytest.raises(ValueError, match="text"):
