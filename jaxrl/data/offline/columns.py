@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -136,3 +137,55 @@ def flat(observations: Any) -> np.ndarray:
     if array.dtype == np.uint8 and array.ndim > 2:  # pictures
         return array.reshape(len(array), -1)
     return array.reshape(len(array), -1).astype(np.float32)
+
+
+_DEEPEST = 16
+"""Groups within each other in an HDF5 file, which are read recursively and may hold themselves."""
+
+
+def arrays(group: Any, name: str, depth: int = 0) -> Any:
+    """A data set in a group of HDF5 as an array, a group in it as a dict of them.
+
+    Raises:
+      ValueError: see `member`, or too many groups within each other.
+    """
+    item = member(group, name)
+    if not isinstance(item, Mapping):
+        return np.asarray(item)
+    if depth == _DEEPEST:
+        raise ValueError(
+            f"data={group.file.filename!r}: over {_DEEPEST} groups are within each other, "
+            "possibly one in itself; write the arrays to a flat group"
+        )
+    return {each: arrays(item, each, depth + 1) for each in item}
+
+
+def member(group: Any, name: str) -> Any:
+    """What a group of HDF5 holds by this name, without following links, which name any file.
+
+    Raises:
+      ValueError: it is a link, or its values lie in other files.
+    """
+    h5py = need("h5py")
+    if group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_HARD:
+        item = group[name]
+        if not isinstance(item, h5py.Dataset) or not (item.external or item.is_virtual):
+            return item
+    raise ValueError(
+        f"data={group.file.filename!r}: {group.name.rstrip('/')}/{name}: the file links to other "
+        "places; copy it with h5repack"
+    )
+
+
+def need(module: str) -> Any:
+    """An optional module.
+
+    Raises:
+      ModuleNotFoundError: with the command that installs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{module} is not installed; install the extra: pip install 'jaxrl[control]'"
+        ) from error

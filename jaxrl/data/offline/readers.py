@@ -16,10 +16,13 @@ from jaxrl.data.offline.columns import (
     D4RL,
     Convert,
     Flatten,
+    arrays,
     as_policies_see,
     choose,
     flat,
     from_columns,
+    member,
+    need,
     stack,
 )
 from jaxrl.data.offline.transitions import Transitions, check, concatenate, to_unit_box
@@ -139,51 +142,13 @@ def d4rl(path: Path, convert: Convert | None = None, flatten: Flatten | None = N
     Raises:
       ValueError: a column that is missing, or that is a link or lies in another file.
     """
-    h5py = _need("h5py")
+    h5py = need("h5py")
     with h5py.File(path) as file:
-        if "data" in list(file) and isinstance(demos := _member(file, "data"), h5py.Group):
+        if "data" in list(file) and isinstance(demos := member(file, "data"), h5py.Group):
             return _robomimic(demos, (), convert, flatten)
         names = [name for name in file if name in {*D4RL, *CUTS, *ALIASES}]
-        columns = {name: _arrays(file, name) for name in names}
+        columns = {name: arrays(file, name) for name in names}
     return from_columns(as_policies_see(columns, convert, flatten))
-
-
-_DEEPEST = 16
-"""Groups within each other in an HDF5 file, which are read recursively and may hold themselves."""
-
-
-def _arrays(group: Any, name: str, depth: int = 0) -> Any:
-    """A data set in a group of HDF5 as an array, a group in it as a dict of them.
-
-    Raises:
-      ValueError: see `_member`, or too many groups within each other.
-    """
-    item = _member(group, name)
-    if not isinstance(item, Mapping):
-        return np.asarray(item)
-    if depth == _DEEPEST:
-        raise ValueError(
-            f"data={group.file.filename!r}: over {_DEEPEST} groups are within each other, "
-            "possibly one in itself; write the arrays to a flat group"
-        )
-    return {each: _arrays(item, each, depth + 1) for each in item}
-
-
-def _member(group: Any, name: str) -> Any:
-    """What a group of HDF5 holds by this name, without following links, which name any file.
-
-    Raises:
-      ValueError: it is a link, or its values lie in other files.
-    """
-    h5py = _need("h5py")
-    if group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_HARD:
-        item = group[name]
-        if not isinstance(item, h5py.Dataset) or not (item.external or item.is_virtual):
-            return item
-    raise ValueError(
-        f"data={group.file.filename!r}: {group.name.rstrip('/')}/{name}: the file links to other "
-        "places; copy it with h5repack"
-    )
 
 
 def ogbench(columns: Mapping[str, np.ndarray]) -> Transitions:
@@ -212,7 +177,7 @@ def minari(
     Continuous actions are scaled from the bounds of its action space to [-1, 1];
     `transitions.from_unit_box` with the same bounds undoes it, as `host.Vector` does when it plays.
     """
-    dataset = _need("minari").load_dataset(name)
+    dataset = need("minari").load_dataset(name)
     space, episodes = dataset.action_space, dataset.iterate_episodes()
     return concatenate([minari_episode(e, space, convert, flatten) for e in episodes])
 
@@ -262,7 +227,7 @@ def rlds(
     Raises:
       ValueError: files of a form that is read with TensorFlow alone.
     """
-    tfds = _need("tensorflow_datasets")
+    tfds = need("tensorflow_datasets")
     is_directory = (Path(name) / "dataset_info.json").exists()
     builder = (tfds.builder_from_directory if is_directory else tfds.builder)(name)
     try:
@@ -325,10 +290,10 @@ def robomimic(
     Raises:
       ValueError: no demonstrations, some without observations, rewards or dones, or links.
     """
-    with _need("h5py").File(path) as file:
+    with need("h5py").File(path) as file:
         if "data" not in list(file):
             raise ValueError(f"data=robomimic:{path} has no group data; there are {sorted(file)}")
-        return _robomimic(_member(file, "data"), parts, convert, flatten)
+        return _robomimic(member(file, "data"), parts, convert, flatten)
 
 
 def _robomimic(
@@ -336,7 +301,7 @@ def _robomimic(
 ) -> Transitions:
     episodes = []
     for name in sorted(demos, key=lambda name: (len(name), name)):
-        demo = _member(demos, name)
+        demo = member(demos, name)
         members = sorted(demo)
         missing = [x for x in ("obs", "actions", "rewards", "dones") if x not in members]
         if missing:
@@ -344,13 +309,13 @@ def _robomimic(
                 f"demonstration {name!r} has {members}, and {missing} are missing; write them "
                 "with robomimic's dataset_states_to_obs.py"
             )
-        columns = {"actions": _arrays(demo, "actions")}
+        columns = {"actions": arrays(demo, "actions")}
         for theirs, ours in (("obs", "observations"), ("next_obs", "next_observations")):
             if theirs in members:
-                columns[ours] = choose(_arrays(demo, theirs), parts, "robomimic:FILE")
+                columns[ours] = choose(arrays(demo, theirs), parts, "robomimic:FILE")
         columns = as_policies_see(columns, convert, flatten)
         ends = np.arange(len(columns["actions"])) == len(columns["actions"]) - 1
-        columns |= {"rewards": _arrays(demo, "rewards"), "terminals": _arrays(demo, "dones")}
+        columns |= {"rewards": arrays(demo, "rewards"), "terminals": arrays(demo, "dones")}
         columns["ends"] = ends
         episodes.append(from_columns(columns))
     return concatenate(episodes)
@@ -388,7 +353,7 @@ def lerobot(
             f"data=lerobot:{path} {fault}; choose from its numbers: "
             f"lerobot:{path}:{','.join(numbers) or 'COLUMN'}"
         )
-    parquet = _need("pyarrow.parquet")
+    parquet = need("pyarrow.parquet")
     rest = [n for n in ("action", "next.reward", "next.success") if n in features]
     wanted = [*names, *rest, "episode_index", "frame_index"]
     tables = [parquet.read_table(f, columns=wanted) for f in sorted(path.glob("data/**/*.parquet"))]
@@ -436,14 +401,3 @@ def _column(table: Any, name: str) -> np.ndarray:
         values, depth = values.flatten(), depth + 1
     array = values.to_numpy(zero_copy_only=False)
     return array.reshape(count, -1) if depth else array
-
-
-def _need(module: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"{module} is not installed; install the extra: pip install 'jaxrl[control]'"
-        ) from error
