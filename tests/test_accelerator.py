@@ -30,7 +30,7 @@ def command(out, *flags, timeout=900):
     )  # fmt: skip
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_the_first_parts_are_rehearsed(tmp_path):
     out = tmp_path / "out"
     run = command(out, "--rehearse", "--parts", "imports", "device")

@@ -31,7 +31,7 @@ FEW = settings(max_examples=4, deadline=None)
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 
-@pytest.mark.sample(30, broad=60)
+@pytest.mark.sample(30, broad=20)
 @pytest.mark.exact("value and gradient of every policy objective equal a float64 formula")
 @each_case
 @FEW
@@ -173,7 +173,7 @@ def test_masked_tokens_cannot_leak(case: Case, poison: float):
     np.testing.assert_allclose(grad, clean, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.sample(40, broad=30)
+@pytest.mark.sample(40, broad=10)
 @each_case
 @pytest.mark.parametrize("gap", [80.0, -80.0])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["fp32", "bf16"])

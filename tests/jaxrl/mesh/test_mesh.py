@@ -96,7 +96,7 @@ def test_no_device_gathers_more_than_one_matrix_of_one_layer(reports):
 
 
 @pytest.mark.exact("an update on two more meshes equals that of one device to 1e-5")
-@pytest.mark.broad
+@pytest.mark.slow
 def test_more_meshes_give_what_one_device_gives():
     check(MORE)
 

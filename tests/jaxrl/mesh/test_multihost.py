@@ -150,7 +150,7 @@ def test_a_lockstep_pair_equals_one_device(tmp_path):
 
 
 @pytest.mark.exact("episodes that wait for slots in two processes are those of one device")
-@pytest.mark.broad
+@pytest.mark.slow
 def test_a_pair_plays_more_episodes_than_it_has_slots(tmp_path):
     """Their replies are known at once, and take effect before others get a slot."""
     played = {

@@ -171,6 +171,7 @@ def test_every_variant_and_format_is_here():
     assert set(LAYOUTS) == set(PAIRS.values()) == {form.name for form in formats.FORMATS}
 
 
+@pytest.mark.sample(0, broad=3)
 @pytest.mark.exact("episodes with tools: every family's log-prob as sampled is that trained on")
 @pytest.mark.parity
 @pytest.mark.parametrize("variant", by_cost((), (*ALIKE, *ELSEWHERE)))
@@ -187,7 +188,7 @@ def test_episodes_of_every_family_are_trained_as_sampled(variant, tmp_path):
 
 @pytest.mark.exact("every family: each action has the log-prob of the version that sampled it")
 @pytest.mark.parity
-@pytest.mark.parametrize("variant", by_cost(("qwen3",), (*ALIKE, *FORMS, "llama")))
+@pytest.mark.parametrize("variant", by_cost(("qwen3",), (*ALIKE, *FORMS, "llama", "gemma3")))
 def test_episodes_of_two_versions_and_contexts_are_as_sampled(variant, tmp_path):
     """With tools, in two contexts, begun under one version and ended under the next."""
     make_model(variant, 2, tmp_path)

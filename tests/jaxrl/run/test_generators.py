@@ -82,7 +82,7 @@ def test_ray_must_be_there(tmp_path, monkeypatch):
 
 
 @pytest.mark.extra
-@pytest.mark.broad
+@pytest.mark.slow
 def test_sigterm_saves_a_run_with_generators(tmp_path):
     """Ray takes the signal for itself as it starts."""
     pytest.importorskip("ray")

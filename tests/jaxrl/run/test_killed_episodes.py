@@ -72,6 +72,7 @@ SHORT = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(0, broad=1)
 @pytest.mark.exact("a run killed with episodes in flight, of any environment, is continued exactly")
 @pytest.mark.parametrize(
     "case",
