@@ -396,8 +396,9 @@ def work_with_blocks(setup: Setup, lengths: Sequence[int], blocks: int) -> tuple
     Returns:
       Tokens that are read, and passes and positions as of `work_of`.
     """
-    mib, size = setup.sampler.prefix_cache, setup.sampler.prefix_block
-    rest = [n - size * prefixes.whole_blocks(mib, size, setup.models, n) for n in lengths]
+    mib, size, rest = setup.sampler.prefix_cache, setup.sampler.prefix_block, lengths
+    if mib:
+        rest = [n - size * prefixes.whole_blocks(mib, size, setup.models, n) for n in lengths]
     passes, positions = work_of(rest, setup.rows, setup.piece)
     return sum(rest) + blocks * size, passes + blocks, positions + blocks * size
 

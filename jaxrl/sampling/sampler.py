@@ -116,7 +116,8 @@ def submit(setup: Setup, work: Work, requests: Sequence[Request]) -> None:
     check_requests(setup.config, requests, max_length=setup.max_length)
     check_guide(setup.config, setup.guide)
     drafts.check(setup.sampler, setup.world)
-    prefixes.check(setup.sampler.prefix_cache, setup.sampler.prefix_block, setup.models)
+    if mib := setup.sampler.prefix_cache:
+        prefixes.check(mib, setup.sampler.prefix_block, setup.models)
     for r in requests:
         if len(start_of(r)) > setup.max_prompt:
             raise ValueError(

@@ -235,7 +235,7 @@ def test_what_a_held_sequence_observes_is_read_with_its_adapter():
         merged = alone(DENSE, *by_place[r.adapter])
         single = turns(merged, [dataclasses.replace(r, adapter=0)])[r.id]
         np.testing.assert_array_equal(together[r.id].tokens, single.tokens)
-        np.testing.assert_allclose(together[r.id].logp, single.logp, atol=1e-5)
+        np.testing.assert_allclose(together[r.id].logp, single.logp, atol=1e-4)
         assert (single.source > 0).sum() >= 3
 
 
