@@ -113,16 +113,7 @@ def micro_states(
     noise: Noise | None = None,
 ) -> jax.Array:
     """States [R, A, D] that the actions of micro-batch `index` are chosen in."""
-    rows, embedding_noise = _inputs(model, packed, index, noise)
-    hidden = decoder.hidden(
-        model,
-        params,
-        *rows,
-        levels=packed.levels,
-        remat=remat,
-        layout=layouts.layout(model),
-        noise=embedding_noise,
-    )
+    hidden = decoder.hidden(model, params, **_inputs(model, packed, index, noise), remat=remat)
     return _predicting(model, packed, index, hidden)
 
 
@@ -135,23 +126,15 @@ def micro_routing(
     noise: Noise | None = None,
 ) -> tuple[jax.Array, Routing]:
     """As `micro_states`, with what the routers did with all tokens of the micro-batch."""
-    rows, embedding_noise = _inputs(model, packed, index, noise)
-    hidden, routing = decoder.routed(
-        model,
-        params,
-        *rows,
-        levels=packed.levels,
-        remat=remat,
-        layout=layouts.layout(model),
-        noise=embedding_noise,
-    )
+    inputs = _inputs(model, packed, index, noise)
+    hidden, routing = decoder.routed(model, params, **inputs, remat=remat)
     return _predicting(model, packed, index, hidden), routing
 
 
 def _inputs(
     model: DecoderConfig, packed: Packed, index: jax.Array, noise: Noise | None
-) -> tuple[tuple[jax.Array, ...], jax.Array | None]:
-    """Tokens, positions and `visible_until` of a micro-batch, and its noise."""
+) -> dict[str, Any]:
+    """What `decoder.hidden` takes of a micro-batch, and where it lies on the mesh."""
     tokens, positions, visible_until = (
         jax.lax.dynamic_index_in_dim(a, index, keepdims=False)
         for a in (packed.tokens, packed.positions, packed.visible_until)
@@ -159,7 +142,14 @@ def _inputs(
     embedding_noise = None
     if noise is not None:
         embedding_noise = noise.draw(index, positions, visible_until, model.hidden_size)
-    return (tokens, positions, visible_until), embedding_noise
+    return {
+        "tokens": tokens,
+        "positions": positions,
+        "visible_until": visible_until,
+        "levels": packed.levels,
+        "layout": layouts.layout(model),
+        "noise": embedding_noise,
+    }
 
 
 def _predicting(

@@ -275,11 +275,7 @@ def together(
         jax.tree.map(lambda *x: np.stack(x), *(rows.get(place, empty) for place in range(count))),
         jax.tree.map(lambda *x: np.array(x, np.float32), *(_settings(job.batch) for job in filled)),
     )
-    gradient: Sequence[Params] = ()
-    if alike.forward_only:
-        values, logp = _losses(model, alike.shape, alike.loss, base, *arguments)
-    else:
-        values, logp, gradient = _gradients(model, alike.shape, alike.loss, base, *arguments)
+    values, logp, gradient = _in_places(model, alike, base, *arguments)
     values, logp = np.asarray(values), np.asarray(logp)
     results = []
     for job in jobs:
@@ -355,38 +351,23 @@ def _in_place(
     return _value(model, params, name, rows, settings)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _losses(
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _in_places(
     model: DecoderConfig,
-    shape: Shape,
-    name: str,
-    base: Params,
-    adapters: Sequence[Params],
-    scales: jax.Array,
-    rows: Rows,
-    settings: Mapping[str, jax.Array],
-) -> tuple[jax.Array, jax.Array]:
-    """The loss [N] and log-probabilities [N, R, L] of N places."""
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *adapters)
-    in_place = functools.partial(_in_place, model, shape, name, base)
-    return jax.vmap(in_place)(stacked, scales, rows, settings)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _gradients(
-    model: DecoderConfig,
-    shape: Shape,
-    name: str,
+    alike: Pass,
     base: Params,
     adapters: Sequence[Params],
     scales: jax.Array,
     rows: Rows,
     settings: Mapping[str, jax.Array],
 ) -> tuple[jax.Array, jax.Array, tuple[Params, ...]]:
-    """As `_losses`, and the gradient of each place in its own adapters."""
-    in_place = functools.partial(_in_place, model, shape, name, base)
-    with_gradient = jax.value_and_grad(in_place, has_aux=True)
+    """The loss [N] and log-probabilities [N, R, L] of N places, and the gradient of each in its own
+    adapters; none where the pass is forward only."""
+    function = functools.partial(_in_place, model, alike.shape, alike.loss, base)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *adapters)
+    if alike.forward_only:
+        return *jax.vmap(function)(stacked, scales, rows, settings), ()
+    with_gradient = jax.value_and_grad(function, has_aux=True)
     (value, logp), gradient = jax.vmap(with_gradient)(stacked, scales, rows, settings)
     parts = [jax.tree.map(operator.itemgetter(i), gradient) for i in range(len(adapters))]
     return value, logp, tuple(parts)
