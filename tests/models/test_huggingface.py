@@ -66,7 +66,10 @@ def test_round_trip_is_bit_equal(tiny_model, variant, tmp_path):
     )
     assert not any(report.values()), report
     tokens = torch.arange(3, 15)[None]
-    # The files are equal; torch's sums over experts and chunks of a state are not, to the last bit.
+    saved = again.state_dict()
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(saved[name], tensor), name
+    # torch's sums over experts and chunks of a state differ in the last bits on some processors
     with torch.no_grad():
         ours, theirs = again(tokens).logits, model(tokens).logits
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
