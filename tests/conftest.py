@@ -7,6 +7,7 @@ import ctypes
 import gc
 import os
 import sys
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ _MEMORY_PAGES = 300_000
 """Resident pages of 4 KiB from which on a process drops its compiled programs: 1.2 GB."""
 EXPLORE = "JAXRL_EXPLORE"
 """Set to 1, this variable lets Hypothesis draw other examples each time."""
+UNTIL = "JAXRL_TESTS_UNTIL"
+"""Seconds since 1970 from which on no further test begins: the rest is skipped and counted."""
 
 
 def pytest_configure() -> None:
@@ -56,9 +59,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Func
     """Of a test marked `sample(ordinary, broad=n)`, make further cases `broad` or `slow`.
 
     Cases that are named one by one, or that have failed before (`--lf`), stay as they are. The file
-    whose one test takes minutes comes first, lest it run alone at the end.
+    whose one test takes minutes comes first, lest it run alone at the end. Where time is limited,
+    each day begins with another file, so that it is not always the same ones that are left.
     """
-    items.sort(key=lambda item: item.path.name != "test_accelerator.py")
+    files = list(dict.fromkeys(item.path for item in items))
+    day = int(os.environ.get(UNTIL, 0)) // 86400
+    place = {path: (i - 97 * day) % len(files) for i, path in enumerate(files)}
+    items.sort(key=lambda item: (item.path.name != "test_accelerator.py", place[item.path]))
     if config.getoption("lf", default=False) or any("[" in argument for argument in config.args):
         return
     tests: dict[str, list[pytest.Function]] = collections.defaultdict(list)
@@ -96,6 +103,13 @@ def _sampled_first(cases: list[pytest.Function], count: int) -> list[pytest.Func
             left.remove(best)
             order.append(best)
     return order
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Begin no test after the time that `UNTIL` sets."""
+    if time.time() > float(os.environ.get(UNTIL, "inf")):
+        pytest.skip("no time was left for it")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -17,6 +17,7 @@ from jaxrl.config import Config
 from jaxrl.launch import needs, progress, streams
 from jaxrl.launch.cli import INTERRUPTED, REFUSALS, refused
 from jaxrl.launch.console import PlainConsole, as_text
+from jaxrl.launch.planning import memory
 from jaxrl.launch.settings import configs, short, sweep, trust
 from jaxrl.launch.streams import say
 from jaxrl.mesh import distributed
@@ -34,7 +35,9 @@ def main(argv: list[str]) -> int:
 
     The same command again continues the run. `--with NAME` adds an extension, such as `critic` or
     `my_file:function`; its fields become flags `--NAME.FIELD`. `--profile` traces steps 3 to 5 into
-    RUN/profile and prints the operations with the highest cost. Numbers with commas, as in
+    RUN/profile and prints the operations with the highest cost. `--memory 14GiB`, or `auto`,
+    chooses what the backward pass computes again and the size of micro-batches, so that an update
+    fits. Numbers with commas, as in
     `--seed 0,1,2`, train one run after another and compare them; `--parallel N` trains N at once.
     """
     try:
@@ -69,6 +72,10 @@ def _one(config: Config, options: short.Options) -> int:
         with distributed.exit_together() if several else contextlib.nullcontext():
             short.check_named(config)
             lines = needs.check(config, strict=options.strict)
+            if options.memory:
+                directory = loop.run_directory(config)
+                config, line = memory.fit_run(config, options.memory, directory)
+                options = options._replace(notes=(*options.notes, line))
     except ValueError as error:
         return refused(error)
     for line in lines:

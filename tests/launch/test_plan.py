@@ -16,9 +16,9 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxrl.config import Config, FreshModel
+from jaxrl.config import Config, FreshModel, to_dict
 from jaxrl.launch.planning import batch as plan_batch
-from jaxrl.launch.planning import chips, command, measurement, roofline, shapes
+from jaxrl.launch.planning import chips, command, measurement, memory, roofline, shapes
 from jaxrl.launch.planning.chips import Chip, Curve, Figure, Source
 from jaxrl.launch.planning.command import PlanConfig
 from jaxrl.mesh import mesh
@@ -73,10 +73,10 @@ ALL = {
 def test_what_a_run_holds_is_counted_to_the_byte(changes):
     """Against the arrays of a state that is made, and of the reference policy beside it."""
     config = tiny.changed(CONFIG, changes)
-    model = command.describe(config)
+    model = memory.describe(config)
     with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
         extensions = open_extensions(config)
-        like = command.state_of(config, model, extensions)
+        like = memory.state_of(config, model, extensions)
         part = trainable.part(model, config.lora, config.train)
         params = trainable.attach(
             model, decoder.init(model, jax.random.key(0)), config.lora, jax.random.key(1)
@@ -87,7 +87,7 @@ def test_what_a_run_holds_is_counted_to_the_byte(changes):
         complete = extension_state(ctx, extensions)
         state = placement.fresh_state(params, optimize, like, part, complete)
         reference = trainable.in_compute_dtype(model, params)
-        found = command.totals(config, model, like, extensions)
+        found = memory.totals(config, model, like, extensions)
     arrays = {
         "parameters": state.params,
         "optimizer": state.opt_state,
@@ -225,7 +225,7 @@ def test_a_token_reads_rows_of_tables_and_not_their_whole(monkeypatch):
     def seconds(vocabulary: int) -> str:
         kinds = LayerKinds(64, 2, input_size=8, input_vocab=vocabulary)
         model = DecoderConfig(32, 64, 2**20, 2, 4, 2, 16, post_norm=True, kinds=kinds)
-        monkeypatch.setattr(command, "describe", lambda config, chip: model)
+        monkeypatch.setattr(memory, "describe", lambda config, chip: model)
         lines = list(command.lines(CONFIG, PlanConfig("v5e", compile=False)))
         return next(line for line in lines if "completions" in line)
 
@@ -254,7 +254,7 @@ def chip_of(**numbers):
 
 
 def test_adapters_need_no_gradients_of_weights():
-    model = command.describe(Config(model="qwen3-0.6b"))
+    model = memory.describe(Config(model="qwen3-0.6b"))
     every = roofline.train_flops(model, 64, 8, "none")
     fewer = roofline.train_flops(model, 64, 8, "none", frozen=True)
     assert every - fewer == 2 * roofline.active(model) * 64
@@ -422,7 +422,7 @@ def test_warnings_name_what_does_not_divide():
     ],
 )
 def test_published_shapes_have_their_sizes(name, billions):
-    leaves = jax.tree.leaves(decoder.abstract(command.describe(Config(model=name)))[0])
+    leaves = jax.tree.leaves(decoder.abstract(memory.describe(Config(model=name)))[0])
     assert sum(math.prod(leaf.shape) for leaf in leaves) / 1e9 == pytest.approx(billions, abs=0.01)
 
 
@@ -500,11 +500,11 @@ def test_what_a_layer_keeps_is_about_what_jax_keeps(name, remat, capsys):
 def test_a_config_json_alone_is_enough_and_an_unknown_name_lists_the_known(tmp_path):
     raw = shapes.SHAPES["llama-3-8b"]
     (tmp_path / "config.json").write_text(json.dumps(raw))
-    assert command.describe(Config(model=str(tmp_path))) == command.describe(
+    assert memory.describe(Config(model=str(tmp_path))) == memory.describe(
         Config(model="llama-3-8b")
     )
     with pytest.raises(ValueError, match=r"model='llama-3-9b' is no path.*llama-3-8b"):
-        command.describe(Config(model="llama-3-9b"))
+        memory.describe(Config(model="llama-3-9b"))
 
 
 @pytest.mark.parametrize("asked", [["--help"], ["hl_gauss_value_classification", "--help-all"]])
@@ -514,3 +514,81 @@ def test_help_shows_the_flags_of_a_plan_and_the_published_shapes_on_one_screen(a
     said = " ".join(shown.split())
     assert "--topology" in shown and "--no-compile" in shown and "jaxrl train --help" in said
     assert "llama-3-8b" in shown and len(shown.splitlines()) < 30
+
+
+def _needs(config):
+    """MiB of an update by estimate."""
+    extensions = open_extensions(config)
+    model = memory.describe(config)
+    state = memory.state_of(config, model, extensions)
+    batch = plan_batch.input_of(config, extensions)
+    return memory.estimate(config, model, state, batch, extensions, "").training
+
+
+DEEP = dataclasses.replace(
+    CONFIG,
+    fresh=FreshModel(64, 128, 4, 4, 2, 16),
+    rollout=dataclasses.replace(CONFIG.rollout, prompts=8, max_new_tokens=500),
+)
+
+
+def test_memory_is_chosen_so_that_the_run_fits_and_no_faster_setting_does():
+    """More memory never gives a slower setting; what is chosen fits by its own estimate."""
+    order = {"none": 0, "dots": 1, "full": 2}
+    with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
+        most = _needs(DEEP)
+        chosen = []
+        for share in (1.01, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05, 0.02):
+            try:
+                config, line = memory.fit(DEEP, share * most, compiling=False)
+            except ValueError as error:
+                assert re.search(r"takes [\d.]+ GiB", str(error))
+                continue
+            needs = _needs(config)
+            assert needs <= share * most and f"{needs / 1024:.2f} GiB of" in line
+            chosen.append((order[config.remat], -config.packing.micro_batch_tokens))
+            kept = dataclasses.replace(config, remat=DEEP.remat, packing=DEEP.packing)
+            assert kept == DEEP  # nothing else is changed
+        assert chosen[0] == (0, -DEEP.packing.micro_batch_tokens)
+        assert chosen == sorted(chosen) and len(set(chosen)) >= 3
+        offloaded = dataclasses.replace(DEEP, remat="full")
+        assert memory.fit(offloaded, most, compiling=False)[0] == offloaded
+
+
+def _compiled(config):
+    """MiB of an update as XLA compiles it."""
+    extensions, model = open_extensions(config), memory.describe(config)
+    state, batch = (
+        memory.state_of(config, model, extensions),
+        plan_batch.input_of(config, extensions),
+    )
+    return memory.compiled_mib(memory.step(config, model, state, batch, extensions))
+
+
+@pytest.mark.broad
+def test_memory_as_compiled_is_within_the_limit():
+    small = dataclasses.replace(DEEP, fresh=FreshModel(32, 64, 1, 2, 1, 16))
+    with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
+        limit = 0.8 * _compiled(small)
+        config, line = memory.fit(small, limit)
+        assert config != small and _compiled(config) <= limit and line.endswith("(compiled)")
+
+
+@pytest.mark.parametrize("text", ["", "8", "8GB", "-1GiB", "0GiB", "most", "8gib"])
+def test_a_limit_of_memory_is_a_size(text):
+    with pytest.raises(ValueError, match=f"--memory {text}: must be auto, or a size"):
+        memory.limit_of(text, 100.0)
+
+
+def test_what_memory_a_run_may_take(tmp_path):
+    assert memory.limit_of("auto", 1000.0) == 900.0
+    assert memory.limit_of("1.5GiB", None) == 1536.0 and memory.limit_of("9 MiB", None) == 9.0
+    with pytest.raises(ValueError, match="--memory auto: this device names no limit"):
+        memory.fit_run(CONFIG, "auto", tmp_path)
+    with pytest.raises(ValueError, match=r"sampling takes .* lower"):
+        memory.fit_run(CONFIG, "0.5MiB", tmp_path)
+    begun = dataclasses.replace(CONFIG, remat="dots")
+    (tmp_path / "config.json").write_text(json.dumps({"config": to_dict(begun)}))
+    (tmp_path / "checkpoints/1").mkdir(parents=True)
+    (tmp_path / "checkpoints/1/manifest.json").write_text("{}")
+    assert memory.fit_run(CONFIG, "0.5MiB", tmp_path)[0] == begun

@@ -15,35 +15,30 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import numpy as np
-import optax
 
 from jaxrl.config import Config
 from jaxrl.launch.cli import REFUSALS, refused
-from jaxrl.launch.planning import asynchronous, chips, measurement, roofline, shapes, topology
+from jaxrl.launch.planning import (
+    asynchronous,
+    chips,
+    measurement,
+    memory,
+    roofline,
+    shapes,
+    topology,
+)
 from jaxrl.launch.planning import batch as plan_batch
 from jaxrl.launch.planning.batch import Batch
 from jaxrl.launch.planning.chips import CHIPS, Chip
 from jaxrl.launch.planning.roofline import Demand
 from jaxrl.launch.settings import configs, flags
 from jaxrl.mesh import mesh
-from jaxrl.models import attention, decoder
 from jaxrl.models.config import DecoderConfig
-from jaxrl.rollout import policy
-from jaxrl.rollout.policy import Policy
-from jaxrl.run import placement, reference
-from jaxrl.run.context import stage_update
 from jaxrl.run.extension import (
-    Context,
     Extension,
-    context,
-    extension_state,
     open_extensions,
-    provider,
 )
-from jaxrl.sampling import support
-from jaxrl.training import optimizer, trainable
-from jaxrl.types import TrainState, Trajectory
+from jaxrl.types import TrainState
 
 _LARGE = 64  # MiB
 
@@ -63,6 +58,9 @@ class PlanConfig:
     measurement: str = ""
     """An accelerator.json of `python -m tests.accelerator`: times are also given at its rates, and
     plans are compared with its steps; empty for none."""
+    memory: str = ""
+    """A size, or `auto` for that of the chip: the plan is of the fastest settings of memory that
+    fit, as `jaxrl train --memory` chooses them; empty: of the config as it is."""
 
 
 def main(argv: list[str]) -> int:
@@ -101,8 +99,11 @@ def main(argv: list[str]) -> int:
         parser.print_help()
         return 0
     try:
-        config, _ = configs.resolve([name, *rest], "plan")
-        show(config, PlanConfig(arguments.topology, arguments.compile, arguments.measurement))
+        config, options = configs.resolve([name, *rest], "plan")
+        settings = PlanConfig(
+            arguments.topology, arguments.compile, arguments.measurement, options.memory
+        )
+        show(config, settings)
     except REFUSALS as error:
         return refused(error)
     return 0
@@ -114,39 +115,26 @@ def show(config: Config, settings: PlanConfig = PlanConfig()) -> None:
     Call before JAX has made its devices.
 
     Raises:
-      ValueError: an unknown topology, or a config that cannot work.
+      ValueError: an unknown topology, or a config that cannot work or fit.
     """
     target = topology.read(settings.topology)
     of_mesh = math.prod(max(1, getattr(config.mesh, axis)) for axis in mesh.AXES)
     devices = topology.devices(target, target.devices or of_mesh)
     with jax.set_mesh(mesh.make(config.mesh, devices)):
+        if settings.memory:
+            limit = memory.limit_of(settings.memory, CHIPS[target.chip].hbm.value / 2**20)
+            config, chosen = memory.fit(config, limit, target.chip, compiling=settings.compile)
+            print(chosen, flush=True)
         for line in lines(config, settings):
             print(line, flush=True)
-
-
-def describe(config: Config, chip: str = "") -> DecoderConfig:
-    """The decoder of a config, for which `shapes.read` may have enough.
-
-    With the kernels of the chip, emulated if it cannot be compiled for.
-    """
-    if config.attention == "auto" and topology.is_tpu(chip) and not topology.compiles_for(chip):
-        config = dataclasses.replace(config, attention="splash")
-    if (model := shapes.read(config.model)) is None:
-        return policy.describe(config)[0]
-    mesh.check(config.mesh.rules, model)
-    rules = tuple(config.mesh.rules.items())
-    computed = {"dtype": config.compute_dtype, "attention": config.attention}
-    model = dataclasses.replace(model, **computed, rules=rules)
-    attention.check(model)
-    return model
 
 
 def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     """The plan, on the mesh in use."""
     name = topology.read(settings.topology).chip
-    the_mesh, model, chip = jax.sharding.get_mesh(), describe(config, name), CHIPS[name]
+    the_mesh, model, chip = jax.sharding.get_mesh(), memory.describe(config, name), CHIPS[name]
     extensions = open_extensions(config)
-    state = state_of(config, model, extensions)
+    state = memory.state_of(config, model, extensions)
     axes = ", ".join(f"{axis}={n}" for axis, n in the_mesh.shape.items() if n > 1) or "one device"
     calibration = measurement.of_topology(settings.measurement, settings.topology, name)
     yield f"{config.model} on {axes}"
@@ -155,90 +143,39 @@ def lines(config: Config, settings: PlanConfig) -> Iterator[str]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(state.params):
         parameter = jax.tree_util.keystr(path, simple=True, separator="/")
         where = str(tuple(leaf.sharding.spec))
-        yield f"{parameter:<40} {leaf.shape!s:<24} {where:<32} {_mib(leaf):.1f}"
+        yield f"{parameter:<40} {leaf.shape!s:<24} {where:<32} {memory.mib(leaf):.1f}"
     yield from (f"warning: {line}" for line in warnings(config, model, the_mesh, state.params))
-    batch, shards = (
-        plan_batch.input_of(config, extensions),
-        mesh.batch_shards(the_mesh, model.rules),
-    )
-    local = batch.micro_tokens / shards / the_mesh.shape["context"]
-    tiled = model.attention == "auto" and topology.is_tpu(name)
-    scores = model.attention in ("auto", "xla") and not tiled
-    tensor, levels = the_mesh.shape["tensor"], batch.packed.levels
-    width = roofline.saved(model, config.remat, batch.row, tensor, scores=scores, levels=levels)
-    width *= np.dtype(model.dtype).itemsize
-    state_mib, cache = totals(config, model, state, extensions), _cache(model, config, the_mesh)
-    steered = provider(extensions, "restriction") is not None
-    copy = _copy(state.params, model.dtype) * (2 if steered else 1)
-    trained = trainable.part(model, config.lora, config.train).split(state.params)[0]
-    passing = {"gradients": _sum(trained), "activations": local * width / 2**20}
-    prefixes = float(config.sampler.prefix_cache)
-    if config.data.kinds:  # nothing is sampled
-        copy = cache = prefixes = 0.0
-    else:
-        passing |= {"sampler's copy": copy, "KV cache": cache}
-        passing |= {"prefix cache": prefixes} if prefixes else {}
-    for part_of, mib in (state_mib | passing).items():
+    batch = plan_batch.input_of(config, extensions)
+    needs = memory.estimate(config, model, state, batch, extensions, name)
+    for part_of, mib in (needs.state | needs.passing).items():
         about = " (estimate)" if part_of == "activations" else ""
         yield f"{part_of:<20} {mib:12.1f} MiB a device{about}"
-    all_held, of_reference = sum(state_mib.values()), state_mib.get("reference", 0.0)
-    training = all_held + passing["gradients"] + passing["activations"]
+    training = needs.training
     wire = 0.0
     if settings.compile:
         xla = f"XLA for {name}" if topology.compiles_for(name) else "XLA on CPU"
         try:
-            compiled = step(config, model, state, batch, extensions)
+            compiled = memory.step(config, model, state, batch, extensions)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             yield f"the train step does not fit on a {name} ({xla}): {str(error).splitlines()[0]}"
             return
-        memory = compiled.memory_analysis()
-        training = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20
+        training = memory.compiled_mib(compiled)
         yield f"{'train step, compiled':<20} {training:12.1f} MiB a device ({xla})"
-        training += of_reference  # which is no argument of it
+        training += needs.state.get("reference", 0.0)  # which is no argument of it
         collectives = roofline.collectives(compiled.as_text(), batch.micro_batches)
         wire = sum(c.times * c.bytes for c in collectives)
         for c in collectives:
             yield f"  {c.times} x {c.kind} of {c.shape}, {c.bytes / 2**20:.2f} MiB each"
         yield f"{'sent in an update':<20} {wire / 2**20:12.1f} MiB a device"
-    costs = _costs(config, model, batch, state, wire, cache)
+    costs = _costs(config, model, batch, state, wire, needs.passing.get("KV cache", 0.0))
     yield from _times(config, model, chip, batch, costs, settings.compile)
     if calibration is not None:
         yield from measurement.lines(calibration, *costs)
-    away = state_mib["optimizer"] if config.optimizer.offload else 0.0
-    sampling = all_held - away + copy + cache + prefixes
-    gib, room = max(training, sampling) / 1024, chip.hbm.value / 2**30
+    gib, room = max(training, needs.sampling) / 1024, chip.hbm.value / 2**30
     fits = "fits" if gib < room else "does not fit"
     yield f"{gib:.2f} GiB of {room:.0f} GiB of a {name}: {fits}"
-
-
-def state_of(config: Config, model: DecoderConfig, extensions: Extensions) -> TrainState:
-    """Sharded shapes of all that a run carries on the mesh in use, moments on the devices."""
-    ctx = _context(config, model, extensions)
-    complete = extension_state(ctx, extensions)
-    optimize = _optimizer(config, model)
-    return placement.abstract_state(model, optimize, config.lora, ctx.part, complete)
-
-
-def _context(config: Config, model: DecoderConfig, extensions: Extensions) -> Context:
-    part = trainable.part(model, config.lora, config.train)
-    return context(config, Policy(model, {}, None), part, extensions)
-
-
-def _optimizer(config: Config, model: DecoderConfig) -> optax.GradientTransformation:
-    return optimizer.make(config.optimizer, config.steps * config.updates_per_batch, model)
-
-
-def totals(
-    config: Config, model: DecoderConfig, state: TrainState, extensions: Extensions
-) -> dict[str, float]:
-    """MiB a device of what a run holds from step to step, by name; what it lacks is left out."""
-    sizes = {name: _sum(entry) for name, entry in state.extra.items()}
-    if reference.stored(config, extensions):
-        sizes["reference"] = _sum(trainable.in_compute_dtype(model, state.params))
-    always = {"parameters": _sum(state.params), "optimizer": _sum(state.opt_state)}
-    return always | {name: mib for name, mib in sizes.items() if mib}
 
 
 def warnings(
@@ -253,7 +190,7 @@ def warnings(
             for entry in leaf.sharding.spec
             for a in ((entry,) if isinstance(entry, str) else entry or ())
         }
-        if the_mesh.size > 1 and leaf.sharding.is_fully_replicated and _mib(leaf) > _LARGE:
+        if the_mesh.size > 1 and leaf.sharding.is_fully_replicated and memory.mib(leaf) > _LARGE:
             yield f"{name} is whole on every device; no axis of it divides"
     for axis in ("fsdp", "tensor", "expert"):
         if the_mesh.shape[axis] > 1 and axis not in used:
@@ -292,14 +229,14 @@ def _costs(
     shards = mesh.batch_shards(devices, model.rules)
     tokens, frozen = batch.micro_batches * batch.micro_tokens, bool(config.lora.rank)
     flops = roofline.train_flops(model, tokens, batch.row, config.remat, frozen=frozen) / size
-    gathered = _copy(state.params, model.dtype) * devices.shape["fsdp"]
-    memory = (2 * _sum(state) + 3 * batch.micro_batches * gathered) * 2**20
-    update = Demand(flops, memory, wire, batch.micro_tokens / shards / devices.shape["context"])
+    gathered = memory.copy_of(state.params, model.dtype) * devices.shape["fsdp"]
+    moved = (2 * memory.total(state) + 3 * batch.micro_batches * gathered) * 2**20
+    update = Demand(flops, moved, wire, batch.micro_tokens / shards / devices.shape["context"])
     if config.data.kinds:
         return update, None
     requests, slots = rollout.prompts * rollout.group_size, config.sampler.slots
     steps = roofline.decode_steps(requests, slots, rollout.max_new_tokens)
-    shard = _copy(_read(state.params), model.dtype) * 2**20
+    shard = memory.copy_of(_read(state.params), model.dtype) * 2**20
     copy = shard * devices.shape["fsdp"]
     flops = 2 * roofline.active(model) * slots / size
     # caches are half full on average; weights split over fsdp are gathered for every token
@@ -332,71 +269,9 @@ def _times(
     )
 
 
-def step(
-    config: Config, model: DecoderConfig, state: TrainState, batch: Batch, extensions: Extensions
-) -> Any:
-    """The compiled update that the loop runs, guards and extensions included."""
-    ctx = _context(config, model, extensions)
-    if ctx.reading is not None:
-        raise ValueError(
-            f"{config.recipe} has a teacher, whose memory and time jaxrl plan does not estimate; "
-            "plan the recipe sft, and the teacher apart"
-        )
-    update = stage_update(ctx, extensions, _optimizer(config, model))
-    where = placement.of_batch(batch.trajectory)
-    abstract: Trajectory = jax.tree.map(_shape, where, batch.trajectory)
-    ref_logp = abstract.behavior_logp if reference.needed(config, extensions) else None
-    host_packed = batch.packed
-    if config.rollout.records_support:
-        words = support.words(model.vocab_size)
-        host_packed = host_packed.replace(
-            support=np.zeros((*host_packed.target.shape, words), np.uint32)
-        )
-    packed = jax.tree.map(_shape, placement.of_packed(config, host_packed), host_packed)
-    return update.lower(state, abstract, packed, ref_logp).compile()
-
-
-def _shape(where: Any, a: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(np.shape(a), np.asarray(a).dtype, sharding=where)
-
-
-def _mib(leaf: jax.ShapeDtypeStruct) -> float:
-    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize / 2**20
-
-
-def _sum(tree: Any) -> float:
-    return sum(_mib(leaf) for leaf in jax.tree.leaves(tree))
-
-
-def _copy(params: Any, dtype: str) -> float:
-    """MiB a device of the parameters as the sampler reads them."""
-    return sum(
-        _mib(leaf) * np.dtype(dtype).itemsize / leaf.dtype.itemsize
-        if np.issubdtype(leaf.dtype, np.floating)
-        else _mib(leaf)
-        for leaf in jax.tree.leaves(params)
-    )
-
-
 def _read(params: Any) -> Any:
     """What a token is computed with in full: all but tables of which it reads a row."""
     rest = {name: part for name, part in params.items() if name != "embed" or "head" not in params}
     if "inputs" in rest:
         rest["inputs"] = {name: x for name, x in rest["inputs"].items() if name != "embed"}
     return rest
-
-
-def _cache(model: DecoderConfig, config: Config, the_mesh: jax.sharding.Mesh) -> float:
-    """MiB a device of the sampler's caches."""
-    length = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
-    shards = mesh.batch_shards(the_mesh, model.rules)
-    slots = -(-config.sampler.slots // shards) * shards
-    layers = jax.eval_shape(lambda: decoder.empty_cache(model, slots, length))
-    axes = tuple(map(decoder.cache_axes, layers))
-
-    def mib(leaf: jax.ShapeDtypeStruct, names: tuple[str | None, ...]) -> float:
-        spec = mesh.spec(names, leaf.shape, the_mesh, rules=model.rules)
-        where = jax.NamedSharding(the_mesh, spec)
-        return _mib(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where))
-
-    return sum(jax.tree.leaves(jax.tree.map(mib, layers, axes)))

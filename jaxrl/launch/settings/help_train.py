@@ -35,6 +35,8 @@ run
   --show-every N          steps between completions shown
   --compute-dtype D       float32 or bfloat16
   --fsdp N, --tensor N    devices to shard over
+  --memory SIZE           choose --remat and micro-batches so that an update fits a device: auto,
+                          or a size such as 14GiB
   --wandb PROJECT         also log to Weights & Biases (or --trackio PROJECT, --mlflow EXPERIMENT);
                           --run-name NAME, --tags TAG ..., --wandb-entity NAME
 

@@ -109,7 +109,7 @@ ROWS = {
 """Flags that mean other fields in a run that learns from a file."""
 
 _FILES = ("path", "test_path")
-_OWN = ("reward", "epochs", "show-every", "profile", "trust", "strict")
+_OWN = ("reward", "epochs", "show-every", "profile", "trust", "strict", "memory")
 _SWITCHES = ("chat", "no-chat", "profile", "trust", "strict")
 NAMES = (*ALIASES, *DATA, *_OWN)
 """All short flags."""
@@ -131,6 +131,9 @@ class Options(NamedTuple):
     """Refuse settings that take part of the recipe's method away."""
     notes: tuple[str, ...] = ()
     """Lines to print before the run."""
+    memory: str = ""
+    """A size, or `auto`: choose the settings of memory with which the run fits; empty: as they
+    are. See `jaxrl.launch.planning.memory.fit`."""
 
 
 def expand(
@@ -202,6 +205,7 @@ def expand(
     options = Options(
         _whole("epochs", values), _whole("show-every", values),
         "profile" in values, "trust" in values, "strict" in values,
+        memory=values.get("memory", ""),
     )  # fmt: skip
     config = _with_task(config, rest)
     if policy := _value_of("--objective.policy", rest):
