@@ -157,8 +157,8 @@ def estimate(
         passing["KV cache"] = cache(model, config, the_mesh)
         if config.sampler.prefix_cache:
             passing["prefix cache"] = float(config.sampler.prefix_cache)
-    held = totals(config, model, state, extensions)
-    return Memory(held, passing, held["optimizer"] if config.optimizer.offload else 0.0)
+    by_part = totals(config, model, state, extensions)
+    return Memory(by_part, passing, by_part["optimizer"] if config.optimizer.offload else 0.0)
 
 
 def compiled_mib(compiled: Any) -> float:
