@@ -339,42 +339,41 @@ def prefill_cached(
     Returns:
       The caches, and how many tokens of each prompt were found, [B] int32.
     """
-    models, cache, width = setup.models, work.prefixes, tokens.shape[1]
+    models, cache, width, shards = setup.models, work.prefixes, tokens.shape[1], setup.shards
     mib, size = setup.sampler.prefix_cache, setup.sampler.prefix_block
     count = prefixes.pages(mib, size, models)
-    if cache.shape != (models, count, size):
-        cache.pool, cache.weights = empty_caches(models, count + 1, size), []
-    prefixes.follow(cache, params, count)
+    if cache.shape != (models, count, size, shards):
+        cache.pool, cache.weights = empty_caches(models, shards * (count + 1), size), []
+    prefixes.follow(cache, params, count, shards)
     cache.shape = None  # until all blocks that are named have been read
     read_counts, cached = np.zeros_like(length), np.zeros_like(length)
-    caches = empty_caches(models, used_rows(models, length), width)
-    for row in np.flatnonzero(length).tolist():
-        block_count = prefixes.whole_blocks(mib, size, models, int(length[row]))
-        if not block_count:
-            continue
-        parts_of_row = prefixes.split(tokens[row].tolist(), size, block_count)
-        path = prefixes.find(cache, int(adapter[row]), parts_of_row)
-        read_counts[row], cached[row] = block_count * size, len(path) * size
-        work.blocks += block_count - len(path)
-        while len(path) < block_count:
-            block = prefixes.add(cache, int(adapter[row]), path, parts_of_row)
-            window = round_up(len(path) + 1, 1)
-            cache.pool = decode.read_block(
-                models,
-                params,
-                cache.pool,
-                np.array(parts_of_row[len(path)], np.int32),
-                _pages(path, window - 1),
-                np.int32(len(path)),
-                np.int32(block.page),
-                adapter[row : row + 1],
-                window=window,
+    used, rows_per_part = used_rows(models, length), len(length) // shards
+    caches = empty_caches(models, shards * used, width)
+    for k in range(used):
+        rows = np.arange(shards) * rows_per_part + k
+        openings = [
+            prefixes.split(
+                tokens[row].tolist(), size,
+                prefixes.whole_blocks(mib, size, models, int(length[row])),
             )
-            path.append(block)
-        pages = _pages(path, -(-width // size))
-        last = np.int32(path[-1].page)
-        caches = slot.put_blocks(models, caches, cache.pool, pages, last, np.int32(row))
-    cache.shape = (models, count, size)
+            for row in rows
+        ]  # fmt: skip
+        paths = [
+            prefixes.find(shelf, int(adapter[row]), opening)
+            for shelf, row, opening in zip(cache.shelves, rows, openings, strict=True)
+        ]
+        read_counts[rows] = [size * len(opening) for opening in openings]
+        cached[rows] = [size * len(path) for path in paths]
+        _read_blocks(setup, params, work, openings, paths, adapter[rows])
+        if any(paths):
+            target = np.arange(shards) * used + k
+            caches = slot.put_blocks(
+                models, caches, cache.pool,
+                _pages(paths, -(-width // size)),
+                np.array([path[-1].page if path else 0 for path in paths], np.int32),
+                np.where([bool(path) for path in paths], target, shards * used).astype(np.int32),
+            )  # fmt: skip
+    cache.shape = (models, count, size, shards)
     work.cached += int(cached.sum())
     piece = setup.piece
     caches = prefill(
@@ -383,10 +382,52 @@ def prefill_cached(
     return caches, cached
 
 
-def _pages(path: Sequence[prefixes.PrefixBlock], count: int) -> np.ndarray:
-    """Pages of blocks, [count] int32; beyond them the empty one."""
-    pages = np.zeros(count, np.int32)
-    pages[: len(path)] = [block.page for block in path]
+def _read_blocks(
+    setup: Setup,
+    params: tuple[Params, ...],
+    work: Work,
+    openings: Sequence[Sequence[tuple[int, ...]]],
+    paths: Sequence[list[prefixes.PrefixBlock]],
+    adapter: np.ndarray,
+) -> None:
+    """Read the blocks of a prompt of each part that have not been read, and add them to its path.
+
+    Blocks at one place are read at once, so that all have the same window, whatever the others are.
+
+    Args:
+      setup, params: of the work.
+      work: whose prefix cache is changed.
+      openings: the tokens of all blocks.
+      paths: what was found of them; changed in place.
+      adapter: [N] int32, of the prompts.
+    """
+    cache, size = work.prefixes, setup.sampler.prefix_block
+    pages = prefixes.pages(setup.sampler.prefix_cache, size, setup.models)
+    for place in range(min(map(len, paths)), max(map(len, openings))):
+        tokens = np.zeros((len(paths), size), np.int32)
+        target = np.full(len(paths), pages + 1, np.int32)
+        window = round_up(place + 1, 1)
+        before = _pages([path[:place] for path in paths], window - 1)
+        for p, (shelf, opening, path) in enumerate(
+            zip(cache.shelves, openings, paths, strict=True)
+        ):
+            if len(path) == place < len(opening):
+                block = prefixes.add(shelf, int(adapter[p]), path, opening)
+                tokens[p], target[p] = opening[place], block.page
+                path.append(block)
+                work.blocks += 1
+        if (target <= pages).any():
+            cache.pool = decode.read_block(
+                setup.models, params, cache.pool, tokens, before, np.int32(place), target, adapter,
+                window=window,
+            )  # fmt: skip
+
+
+def _pages(paths: Sequence[Sequence[prefixes.PrefixBlock]], count: int) -> np.ndarray:
+    """Pages of the blocks of each path, [N, count] int32; beyond them the empty one."""
+    pages = np.zeros((len(paths), count), np.int32)
+    for row, path in zip(pages, paths, strict=True):
+        row[: len(path)] = [block.page for block in path]
     return pages
 
 
