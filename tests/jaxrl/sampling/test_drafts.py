@@ -343,7 +343,8 @@ def test_families(monkeypatch, family):
 
 @pytest.mark.broad
 def test_a_guide_reads_the_drafts(monkeypatch):
-    """Whose model has caches of its own, and whose function sees a token and those before it."""
+    """Whose model has caches of its own, and whose function sees a token and those before it; with
+    a prefix cache too, of both models."""
     monkeypatch.setattr(drafts, "price", lambda *_: 1.0)
     other = decoder.unstack(oracle.weights(1))
 
@@ -356,4 +357,6 @@ def test_a_guide_reads_the_drafts(monkeypatch):
         done = oracle.run(ITEMS[:8], guide=guide, text=text, slots=8, **layout)
         return {name: c.tokens.tolist() for name, c in done.items()}
 
-    assert tokens(**DRAFTS) == tokens()
+    expected = tokens()
+    assert tokens(**DRAFTS) == expected
+    assert tokens(**DRAFTS, prefix_cache=1, prefix_block=3) == expected
