@@ -364,12 +364,12 @@ def prefill_cached(
         ]
         read_counts[rows] = [size * len(opening) for opening in openings]
         cached[rows] = [size * len(path) for path in paths]
-        _read_blocks(setup, params, work, openings, paths, adapter[rows])
+        work.blocks += prefixes.read_blocks(cache, models, params, openings, paths, adapter[rows])
         if any(paths):
             target = np.arange(shards) * used + k
             caches = slot.put_blocks(
                 models, caches, cache.pool,
-                _pages(paths, -(-width // size)),
+                prefixes.pages_of(paths, -(-width // size)),
                 np.array([path[-1].page if path else 0 for path in paths], np.int32),
                 np.where([bool(path) for path in paths], target, shards * used).astype(np.int32),
             )  # fmt: skip
@@ -380,55 +380,6 @@ def prefill_cached(
         models, params, tokens, length, adapter, piece=piece, read_counts=read_counts, caches=caches
     )
     return caches, cached
-
-
-def _read_blocks(
-    setup: Setup,
-    params: tuple[Params, ...],
-    work: Work,
-    openings: Sequence[Sequence[tuple[int, ...]]],
-    paths: Sequence[list[prefixes.PrefixBlock]],
-    adapter: np.ndarray,
-) -> None:
-    """Read the blocks of a prompt of each part that have not been read, and add them to its path.
-
-    Blocks at one place are read at once, so that all have the same window, whatever the others are.
-
-    Args:
-      setup, params: of the work.
-      work: whose prefix cache is changed.
-      openings: the tokens of all blocks.
-      paths: what was found of them; changed in place.
-      adapter: [N] int32, of the prompts.
-    """
-    cache, size = work.prefixes, setup.sampler.prefix_block
-    pages = prefixes.pages(setup.sampler.prefix_cache, size, setup.models)
-    for place in range(min(map(len, paths)), max(map(len, openings))):
-        tokens = np.zeros((len(paths), size), np.int32)
-        target = np.full(len(paths), pages + 1, np.int32)
-        window = round_up(place + 1, 1)
-        before = _pages([path[:place] for path in paths], window - 1)
-        for p, (shelf, opening, path) in enumerate(
-            zip(cache.shelves, openings, paths, strict=True)
-        ):
-            if len(path) == place < len(opening):
-                block = prefixes.add(shelf, int(adapter[p]), path, opening)
-                tokens[p], target[p] = opening[place], block.page
-                path.append(block)
-                work.blocks += 1
-        if (target <= pages).any():
-            cache.pool = decode.read_block(
-                setup.models, params, cache.pool, tokens, before, np.int32(place), target, adapter,
-                window=window,
-            )  # fmt: skip
-
-
-def _pages(paths: Sequence[Sequence[prefixes.PrefixBlock]], count: int) -> np.ndarray:
-    """Pages of the blocks of each path, [N, count] int32; beyond them the empty one."""
-    pages = np.zeros((len(paths), count), np.int32)
-    for row, path in zip(pages, paths, strict=True):
-        row[: len(path)] = [block.page for block in path]
-    return pages
 
 
 def work_with_blocks(setup: Setup, lengths: Sequence[int], blocks: int) -> tuple[int, int, int]:

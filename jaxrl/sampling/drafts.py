@@ -61,11 +61,11 @@ def remember(texts: Texts, completion: Completion, room: int) -> None:
     request = completion.request
     name = request.adapter, request.prompt
     new = (*request.prompt[-_LONGEST_BESIDE:], *completion.tokens.tolist())[: room - 1]
-    kept = [t for t in texts.by_prompt.pop(name, ()) if new[: len(t)] != t]
-    kept.append(new)
-    while sum(len(t) + 1 for t in kept) > room:
-        del kept[0]
-    texts.by_prompt[name] = kept
+    prompt_texts = [t for t in texts.by_prompt.pop(name, ()) if new[: len(t)] != t]
+    prompt_texts.append(new)
+    while sum(len(t) + 1 for t in prompt_texts) > room:
+        del prompt_texts[0]
+    texts.by_prompt[name] = prompt_texts
     if len(texts.by_prompt) > _PROMPTS:
         texts.by_prompt.popitem(last=False)
 
@@ -84,16 +84,17 @@ def lay_out(texts: Texts, requests: Sequence[Request | None], room: int) -> np.n
 def get_state(texts: Texts) -> list[list[Any]]:
     """The completions as JSON values and arrays, for a checkpoint."""
     return [
-        [adapter, np.array(prompt, np.int32), [np.array(text, np.int32) for text in kept]]
-        for (adapter, prompt), kept in texts.by_prompt.items()
+        [adapter, np.array(prompt, np.int32), [np.array(text, np.int32) for text in prompt_texts]]
+        for (adapter, prompt), prompt_texts in texts.by_prompt.items()
     ]
 
 
 def set_state(texts: Texts, saved: Sequence[Sequence[Any]]) -> None:
     """Continue from what `get_state` gave."""
     texts.by_prompt.clear()
-    for adapter, prompt, kept in saved:
-        texts.by_prompt[int(adapter), tuple(prompt.tolist())] = [tuple(t.tolist()) for t in kept]
+    for adapter, prompt, prompt_texts in saved:
+        name = int(adapter), tuple(prompt.tolist())
+        texts.by_prompt[name] = [tuple(text.tolist()) for text in prompt_texts]
 
 
 class Draft(NamedTuple):
@@ -227,11 +228,11 @@ def guess(
     size, source = jnp.where(run > 0, count, 0), jnp.int32(0)
     if text is None:
         return draft, size, source
-    other, other_size, other_run = lookup_beside(text, tokens, length, count)
-    better = other_run > run
+    draft_beside, size_beside, run_beside = lookup_beside(text, tokens, length, count)
+    better = run_beside > run
     return (
-        jnp.where(better, other, draft),
-        jnp.where(better, other_size, size),
+        jnp.where(better, draft_beside, draft),
+        jnp.where(better, size_beside, size),
         better.astype(jnp.int32),
     )
 

@@ -27,12 +27,19 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
+from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder
+from jaxrl.sampling import decode
 from jaxrl.sampling.slots import Caches, Models
+from jaxrl.types import Params
 
 Name = tuple[int, tuple[int, ...]]
 """The number of the block before it, or minus the adapter, and its tokens."""
+
+_NO_PAGE = np.iinfo(np.int32).max
+"""Beyond all pages, so that nothing is written."""
 
 
 class PrefixBlock(NamedTuple):
@@ -173,3 +180,56 @@ def add(
     for name in reversed(list(zip(numbers, parts, strict=False))[: len(path)]):
         shelf.blocks.move_to_end(name)
     return block
+
+
+def read_blocks(
+    prefixes: Prefixes,
+    models: Models,
+    params: tuple[Params, ...],
+    openings: Sequence[Sequence[tuple[int, ...]]],
+    paths: Sequence[list[PrefixBlock]],
+    adapter: np.ndarray,
+) -> int:
+    """Read the blocks of a prompt of each part that have not been read, and add them to its path.
+
+    Blocks at one place are read at once, so that all have the same window, whatever the others are.
+
+    Args:
+      prefixes: changed in place.
+      models: all that read the tokens.
+      params: of each.
+      openings: the tokens of all blocks, by part.
+      paths: what was found of them; changed in place.
+      adapter: [N] int32, of the prompts.
+
+    Returns:
+      How many were read.
+    """
+    count = 0
+    for place in range(min(map(len, paths)), max(map(len, openings))):
+        size = len(next(opening for opening in openings if opening)[0])
+        tokens = np.zeros((len(paths), size), np.int32)
+        target = np.full(len(paths), _NO_PAGE, np.int32)
+        window = round_up(place + 1, 1)
+        before = pages_of([path[:place] for path in paths], window - 1)
+        parts = zip(prefixes.shelves, openings, paths, strict=True)
+        for p, (shelf, opening, path) in enumerate(parts):
+            if len(path) == place < len(opening):
+                block = add(shelf, int(adapter[p]), path, opening)
+                tokens[p], target[p] = opening[place], block.page
+                path.append(block)
+                count += 1
+        if (target != _NO_PAGE).any():
+            prefixes.pool = decode.read_block(
+                models, params, prefixes.pool, tokens, before, np.int32(place), target, adapter,
+                window=window,
+            )  # fmt: skip
+    return count
+
+
+def pages_of(paths: Sequence[Sequence[PrefixBlock]], count: int) -> np.ndarray:
+    """Pages of the blocks of each path, [N, count] int32; beyond them the empty one."""
+    pages = np.zeros((len(paths), count), np.int32)
+    for row, path in zip(pages, paths, strict=True):
+        row[: len(path)] = [block.page for block in path]
+    return pages

@@ -226,10 +226,10 @@ def join(texts: Sequence[Sequence[int]], endings: Sequence[int], most: int) -> l
             common, path = 0, []
         tokens, parent, ends = sequences[-1]
         start, new = len(tokens), len(text) - common
-        own = range(start, start + new)
+        places = range(start, start + new)
         tokens += text[common:]
-        parent += [path[common - 1] if common else -1, *own[:-1]][:new]
-        path = [*path[:common], *own]
+        parent += [path[common - 1] if common else -1, *places[:-1]][:new]
+        path = [*path[:common], *places]
         ends[n] = len(tokens)
         tokens += endings
         parent += [path[-1]] * len(endings)

@@ -106,7 +106,7 @@ def sample(
     params: Params,
     jobs: Sequence[bodies.Sample],
     places: Sequence[int],
-    known: Prefixes,
+    prefixes: Prefixes,
 ) -> list[bytes]:
     """Answers to jobs, none of which has another's seed.
 
@@ -115,7 +115,7 @@ def sample(
       params: as from `policy.sampling_params`.
       jobs: with the stop tokens of the setup.
       places: of the adapters of each job in the parameters; 0 for none.
-      known: beginnings of prompts that samples before have read; changed in place.
+      prefixes: beginnings of prompts that samples before have read; changed in place.
     """
     owner, requests = dict[int, int](), list[Request]()
     for i, body in enumerate(jobs):
@@ -125,7 +125,7 @@ def sample(
         ]
         owner |= {request.id: i for request in mine}
         requests += mine
-    work = sampler.Work(prefixes=known)
+    work = sampler.Work(prefixes=prefixes)
     sampler.submit(setup, work, requests)
     done: list[list[Completion]] = [[] for _ in jobs]
     while work:
