@@ -196,7 +196,7 @@ def advance(
     if draft_tokens:
         cost = drafts.price(setup.models, total // setup.shards, draft_tokens)
     if draft_tokens and setup.sampler.drafts_beside:
-        requests = [seat and seat.request for seat in work.seats]
+        requests = [None if seat is None else seat.request for seat in work.seats]
         texts = drafts.lay_out(work.texts, requests, setup.capacity)
     # Refill or shrink as soon as it pays: with work waiting when an eighth is free, without when
     # the next smaller number of slots will do.
