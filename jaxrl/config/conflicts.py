@@ -110,6 +110,11 @@ DRAFTS = Setting(
     lambda config: config.sampler.most_drafted and config.sampler.drafts,
     "`sampler.drafts`",
 )
+EPOCHS = Setting(
+    "sampler.drafts",
+    lambda config: config.sampler.drafts == "epochs" and "epochs",
+    "`sampler.drafts` epochs",
+)
 COURSE = Setting("course", lambda config: sorted(config.course))
 FORK = Setting("fork", lambda config: config.fork)
 
@@ -145,6 +150,7 @@ CONFLICTS = (
     Conflict(CONSTRAINT, CHUNKS, "each chunk is a context that does not know how the text began"),
     Conflict(CONSTRAINT, ON_DEVICE, "masks are made on the host, between two tokens"),
     Conflict(DRAFTS, CONSTRAINT, "masks are made on the host, between two tokens"),
+    Conflict(EPOCHS, GENERATORS, "generators keep nothing of a step; use group"),
     Conflict(DRAFTS, ON_DEVICE, "episodes within the decode loop are sampled a token at a time"),
     Conflict(GENERATORS, FILE, "a run on rows of a file samples nothing"),
     Conflict(GENERATORS, STAGES, "generators are started once, with one config"),

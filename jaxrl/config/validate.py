@@ -116,7 +116,7 @@ def check_drafts(sampler: SamplerConfig, group: str = "") -> None:
     if sampler.drafts == "none" and size != SamplerConfig().draft_tokens:
         raise ValueError(
             f"{group}draft_tokens={size} with {group}drafts='none': there are no drafts, so that "
-            f"it has no effect; set {group}drafts to 'lookup', or leave it out"
+            f"it has no effect; set {group}drafts to 'lookup' or 'group', or leave it out"
         )
 
 

@@ -25,12 +25,11 @@ from jaxrl.mesh import mesh
 from jaxrl.mesh.buckets import round_up
 from jaxrl.rollout import comparisons, policy, tasks
 from jaxrl.rollout.experience import Experience
-from jaxrl.rollout.programs import written_by_expert
 from jaxrl.run import placement
 from jaxrl.run.extension import Context, Extension
-from jaxrl.training import packing
+from jaxrl.training import packing, tries
 from jaxrl.training.logprobs import make_score
-from jaxrl.types import Params, Request, TrainState
+from jaxrl.types import Params, TrainState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,6 +285,8 @@ def preferences(
 ) -> np.ndarray:
     """[N] probability of the first of two answers against the second, as the next token.
 
+    What questions begin alike with, as those of the criteria of one completion, is computed once.
+
     Args:
       config: of the run, for packing.
       opened: the judge.
@@ -303,17 +304,25 @@ def preferences(
     prompts = {n: ids for n, q in enumerate(questions) if (ids := _encoded(opened, q)) is not None}
     if not prompts:
         return probabilities
-    completions = [
-        written_by_expert(Request(0, tuple(ids), 1), [token])
-        for ids in prompts.values()
-        for token in (first, second)
-    ]
-    length = round_up(max(len(c.request.prompt) + 1 for c in completions), config.packing.bucket)
-    groups = [n // 2 for n in range(len(completions))]
-    batch = packing.trajectory(completions, [0.0] * len(completions), groups, length=length)
+    longest = max(map(len, prompts.values())) + 2
+    room, row_length = 2 * longest, config.packing.row_length
+    if not 0 < row_length < longest:  # else `pack_scored` makes room
+        per_device = config.packing.micro_batch_tokens // jax.sharding.get_mesh().size
+        room = max(longest, min(room, row_length or per_device))
+    joined = tries.join([*prompts.values()], (first, second), room)
+    length = round_up(max(len(sequence.tokens) for sequence in joined), config.packing.bucket)
+    tokens = np.zeros((len(questions), length), np.int32)
+    parent, mask = np.full_like(tokens, -1), np.zeros(tokens.shape, bool)
+    ends = np.zeros((len(prompts), 2), np.int32)
+    for row, sequence in enumerate(joined):
+        tokens[row, : len(sequence.tokens)] = sequence.tokens
+        parent[row, : len(sequence.parent)] = sequence.parent
+        for n, end in sequence.ends.items():
+            mask[row, end : end + 2], ends[n] = True, (row, end)
+    batch = packing.scored(tokens, mask, parent)
     logp = mesh.fetch(opened.score(opened.params, placement.pack_scored(batch, config)))
-    logp = np.sum(np.where(batch.action_mask, logp, 0.0), axis=1).reshape(-1, 2)
-    probabilities[list(prompts)] = 1 / (1 + np.exp(logp[:, 1] - logp[:, 0]))
+    row, end = ends.T
+    probabilities[list(prompts)] = 1 / (1 + np.exp(logp[row, end + 1] - logp[row, end]))
     return probabilities
 
 

@@ -12,6 +12,7 @@ all of them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.programs import Context, Program
 from jaxrl.rollout.schedule import Limits
 from jaxrl.rollout.selection import Drawn, Source
-from jaxrl.sampling import constraints, prefixes
+from jaxrl.sampling import constraints, drafts, prefixes
 from jaxrl.sampling.constraints import Matchers
 from jaxrl.sampling.sampler import SamplerConfig
 from jaxrl.sampling.slots import Features
@@ -94,8 +95,11 @@ def open_rollouts(
       log: see `Flight`.
     """
     settings, sampler = config.rollout, config.sampler
-    prefixes.check(sampler.prefix_cache, sampler.prefix_block, (policy.model,))
-    ctx = context(settings, config.seed, policy, task)
+    if mib := sampler.prefix_cache:
+        prefixes.check(mib, sampler.prefix_block, (policy.model,))
+    ctx, texts = context(settings, config.seed, policy, task), drafts.Texts()
+    if sampler.drafts == "epochs":
+        open_engine = functools.partial(Local, texts=texts)
     staleness, bounds = config.asynchronous.staleness, limits(config)
     quota = curriculum.quota(settings.prompts, oversampling=settings.oversampling)
     together = staleness is None and bounds.in_flight <= settings.prompts  # groups start together
@@ -123,9 +127,11 @@ def open_rollouts(
 
     def get_state() -> dict[str, Any]:
         way.halt()
-        return flight.get_state() | way.get_state()
+        kept = {"texts": drafts.get_state(texts)} if sampler.drafts == "epochs" else {}
+        return flight.get_state() | way.get_state() | kept
 
     def set_state(saved: dict[str, Any]) -> None:
+        drafts.set_state(texts, saved.get("texts", ()))
         flight.set_state(saved)
         way.set_state(saved)
 
@@ -179,7 +185,7 @@ def in_turns(config: Config, record: StepLog | None, flight: Flight) -> Way:
         if partial:
             metrics["length_bias"] = float(np.mean(biases))
         if config.sampler.most_drafted:
-            metrics |= draft_metrics(chunks)
+            metrics |= draft_metrics(chunks, beside=config.sampler.drafts_beside)
         if config.sampler.prefix_cache:
             metrics |= prefix_metrics(chunks)
         if record is not None:
@@ -222,18 +228,31 @@ def _one_round(
     return flight.batch
 
 
-def draft_metrics(chunks: Sequence[Chunk]) -> dict[str, float]:
+def draft_metrics(chunks: Sequence[Chunk], *, beside: bool = False) -> dict[str, float]:
     """How well drafts served in some chunks.
+
+    Args:
+      chunks: of decoding.
+      beside: drafts were looked up in completions of the same prompt too.
 
     Returns:
       `drafts/accepted`, mean number of tokens accepted of a draft that is verified, 0 where none
-      is; and `drafts/share`, the share of sampled tokens that they are.
+      is; and `drafts/share`, the share of sampled tokens that they are. With `beside`, the same of
+      drafts from there, `drafts/beside/accepted` and `drafts/beside/share`.
     """
+    further = {}
+    if beside:
+        others = [
+            c._replace(verified=c.verified_beside, accepted=c.accepted_beside) for c in chunks
+        ]
+        metrics = draft_metrics(others)
+        further = {name.replace("/", "/beside/"): value for name, value in metrics.items()}
     accepted = sum(chunk.accepted for chunk in chunks)
     verified, tokens = (sum(c.verified for c in chunks), sum(c.tokens for c in chunks))
     return {
         "drafts/accepted": accepted / max(1, verified),
         "drafts/share": accepted / max(1, tokens),
+        **further,
     }
 
 

@@ -111,6 +111,10 @@ class Chunk(NamedTuple):
     """Tokens of these that were accepted."""
     cached: int = 0
     """Tokens of prompts that were not prefilled, as the prefix cache had them."""
+    verified_beside: int = 0
+    """Drafts verified that were found in completions of the same prompt."""
+    accepted_beside: int = 0
+    """Tokens of these that were accepted."""
 
 
 @dataclasses.dataclass
@@ -192,7 +196,7 @@ class Drive:
             ended.append((node, _log(node, completion)))
         self._want(ended)
         seconds = perf_counter() - start
-        counts, further = done[1:-3], done[-3:]
+        counts, further = done[1:-5], done[-5:]
         return Chunk(sequences, self.context, *counts, seconds, *further)
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from jaxrl.sampling import admission, sampler, worlds
+from jaxrl.sampling.drafts import Texts
 from jaxrl.sampling.requests import start_of
 from jaxrl.sampling.work import Setup, Work
 from jaxrl.types import Completion, Params, Request
@@ -31,6 +32,10 @@ class Decoded(NamedTuple):
     """Tokens of these that were accepted."""
     cached: int = 0
     """Tokens of prompts that were not prefilled, as the prefix cache had them."""
+    verified_beside: int = 0
+    """Drafts verified that were found in completions of the same prompt."""
+    accepted_beside: int = 0
+    """Tokens of these that were accepted."""
 
 
 class Engine(Protocol):
@@ -67,9 +72,11 @@ Open = Callable[[Setup, Params], Engine]
 class Local:
     """The sampler of this process."""
 
-    def __init__(self, setup: Setup, params: Params) -> None:
-        """Args: the sampler's setup, and parameters as from `policy.sampling_params`."""
-        self._setup, self._params, self.work = setup, params, Work()
+    def __init__(self, setup: Setup, params: Params, texts: Texts | None = None) -> None:
+        """Args: the sampler's setup, parameters as from `policy.sampling_params`, and completions
+        that drafts are looked up in; None: none have ended."""
+        self._setup, self._params = setup, params
+        self.work = Work(texts=Texts() if texts is None else texts)
 
     def __bool__(self) -> bool:
         return bool(self.work)
@@ -108,20 +115,17 @@ class Local:
             return self._played(version)
         sampler.release_for_queue(self._setup, work)
         before, waiting = _lengths(work), {r.id: start_of(r) for r in work.queue}
-        counts = work.verified, work.accepted, work.cached, work.blocks
+        counts = _counts(work)
         ended = sampler.advance(self._setup, self._params, work, version=version)
         after = {c.request.id: len(c.request.prompt) + len(c.tokens) for c in ended}
         after |= _lengths(work)
         new = {name: start for name, start in waiting.items() if name in after.keys() - before}
         sampled = [n - before.get(name, len(new.get(name, ()))) for name, n in after.items()]
         read = list(map(len, dict.fromkeys(new.values())))  # the prompt of a group is read once
-        counts_after = work.verified, work.accepted, work.cached, work.blocks
-        verified, accepted, cached, blocks = (
-            new - old for new, old in zip(counts_after, counts, strict=True)
-        )
+        *done, blocks = (new - old for new, old in zip(_counts(work), counts, strict=True))
         took = admission.work_with_blocks(self._setup, read, blocks)
         steps = max(sampled, default=0)
-        return Decoded(ended, steps, sum(sampled), *took, verified, accepted, cached)
+        return Decoded(ended, steps, sum(sampled), *took, *done)
 
     def _played(self, version: int) -> Decoded:
         """Whole episodes, as many as there are slots."""
@@ -137,6 +141,12 @@ class Local:
     def unfinished(self) -> list[Completion]:
         """Sequences in progress, with the tokens sampled so far."""
         return sampler.unfinished(self._setup, self.work)
+
+
+def _counts(work: Work) -> tuple[int, ...]:
+    """Counts of drafts and of the prefix cache so far, in the order of `Decoded`, and blocks."""
+    drafted = work.verified, work.accepted, work.cached, work.verified_beside, work.accepted_beside
+    return *drafted, work.blocks
 
 
 def _lengths(work: Work) -> dict[int, int]:

@@ -302,7 +302,7 @@ class Remote:
             counts.append(reply.decoded[1:])
             self._contexts[name] = reply.context
         ended.sort(key=lambda completion: completion.request.id)
-        steps, *other_counts = zip(*counts, strict=True) if counts else [(0,)] * 8
+        steps, *other_counts = zip(*counts, strict=True) if counts else [(0,)] * 10
         return Decoded(ended, max(steps), *map(sum, other_counts))
 
     def unfinished(self) -> list[Completion]:

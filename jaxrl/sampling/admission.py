@@ -339,55 +339,47 @@ def prefill_cached(
     Returns:
       The caches, and how many tokens of each prompt were found, [B] int32.
     """
-    models, cache, width = setup.models, work.prefixes, tokens.shape[1]
+    models, cache, width, shards = setup.models, work.prefixes, tokens.shape[1], setup.shards
     mib, size = setup.sampler.prefix_cache, setup.sampler.prefix_block
     count = prefixes.pages(mib, size, models)
-    if cache.shape != (models, count, size):
-        cache.pool, cache.weights = empty_caches(models, count + 1, size), []
-    prefixes.follow(cache, params, count)
+    if cache.shape != (models, count, size, shards):
+        cache.pool, cache.weights = empty_caches(models, shards * (count + 1), size), []
+    prefixes.follow(cache, params, count, shards)
     cache.shape = None  # until all blocks that are named have been read
     read_counts, cached = np.zeros_like(length), np.zeros_like(length)
-    caches = empty_caches(models, used_rows(models, length), width)
-    for row in np.flatnonzero(length).tolist():
-        block_count = prefixes.whole_blocks(mib, size, models, int(length[row]))
-        if not block_count:
-            continue
-        parts_of_row = prefixes.split(tokens[row].tolist(), size, block_count)
-        path = prefixes.find(cache, int(adapter[row]), parts_of_row)
-        read_counts[row], cached[row] = block_count * size, len(path) * size
-        work.blocks += block_count - len(path)
-        while len(path) < block_count:
-            block = prefixes.add(cache, int(adapter[row]), path, parts_of_row)
-            window = round_up(len(path) + 1, 1)
-            cache.pool = decode.read_block(
-                models,
-                params,
-                cache.pool,
-                np.array(parts_of_row[len(path)], np.int32),
-                _pages(path, window - 1),
-                np.int32(len(path)),
-                np.int32(block.page),
-                adapter[row : row + 1],
-                window=window,
+    used, rows_per_part = used_rows(models, length), len(length) // shards
+    caches = empty_caches(models, shards * used, width)
+    for k in range(used):
+        rows = np.arange(shards) * rows_per_part + k
+        openings = [
+            prefixes.split(
+                tokens[row].tolist(), size,
+                prefixes.whole_blocks(mib, size, models, int(length[row])),
             )
-            path.append(block)
-        pages = _pages(path, -(-width // size))
-        last = np.int32(path[-1].page)
-        caches = slot.put_blocks(models, caches, cache.pool, pages, last, np.int32(row))
-    cache.shape = (models, count, size)
+            for row in rows
+        ]  # fmt: skip
+        paths = [
+            prefixes.find(shelf, int(adapter[row]), opening)
+            for shelf, row, opening in zip(cache.shelves, rows, openings, strict=True)
+        ]
+        read_counts[rows] = [size * len(opening) for opening in openings]
+        cached[rows] = [size * len(path) for path in paths]
+        work.blocks += prefixes.read_blocks(cache, models, params, openings, paths, adapter[rows])
+        if any(paths):
+            target = np.arange(shards) * used + k
+            caches = slot.put_blocks(
+                models, caches, cache.pool,
+                prefixes.pages_of(paths, -(-width // size)),
+                np.array([path[-1].page if path else 0 for path in paths], np.int32),
+                np.where([bool(path) for path in paths], target, shards * used).astype(np.int32),
+            )  # fmt: skip
+    cache.shape = (models, count, size, shards)
     work.cached += int(cached.sum())
     piece = setup.piece
     caches = prefill(
         models, params, tokens, length, adapter, piece=piece, read_counts=read_counts, caches=caches
     )
     return caches, cached
-
-
-def _pages(path: Sequence[prefixes.PrefixBlock], count: int) -> np.ndarray:
-    """Pages of blocks, [count] int32; beyond them the empty one."""
-    pages = np.zeros(count, np.int32)
-    pages[: len(path)] = [block.page for block in path]
-    return pages
 
 
 def work_with_blocks(setup: Setup, lengths: Sequence[int], blocks: int) -> tuple[int, int, int]:

@@ -147,13 +147,12 @@ def of_value(value: Any) -> OutputConstraint | None:
 
 
 def check(setup: Setup, request: Request) -> None:
-    """Refuse a constraint that the sampler cannot keep.
+    """Refuse the constraint of a request, which has one, that the sampler cannot keep.
 
     Raises:
       ValueError: naming the request, what is wrong, and where.
     """
-    if request.constraint is None:
-        return
+    assert request.constraint is not None
     if setup.matchers is None or not setup.stop_ids:
         missing = "matchers, see jaxrl.sampling.constraints" if setup.stop_ids else "an end token"
         raise ValueError(f"request {request.id}: its constraint needs {missing}")

@@ -1,6 +1,6 @@
 """The jitted functions that run the models: `decode` samples, `append` adds tokens to slots.
 
-`read_block` reads a block of the prefix cache. `by_position`, within jit, gives figures of a
+`read_block` reads blocks of the prefix cache. `by_position`, within jit, gives figures of a
 sequence that is there: what a model says of each token, given those before it.
 """
 
@@ -28,6 +28,7 @@ from jaxrl.sampling.slots import (
     SlotState,
     constrain,
     constrain_caches,
+    cut,
     in_line,
     parts,
     pick_rows,
@@ -83,42 +84,45 @@ def read_block(
     *,
     window: int,
 ) -> Caches:
-    """The pool of the prefix cache with one more block of a prompt, see `prefixes`.
+    """The pool of the prefix cache with one more block of a prompt of each part, see `prefixes`.
 
-    It is read as one row by a program of its own, so that what is computed depends on the block's
-    tokens and on those before it alone, to the last bit.
+    It is read as one row of each device by a program of its own, so that what is computed depends
+    on the block's tokens and on those before it alone, to the last bit.
 
     Args:
       models: shapes.
       params: as from `decoder.unstack`.
-      pool: donated; caches whose rows are pages of B positions. Page 0 is empty.
-      tokens: [B] int32.
-      before: [window - 1] int32, pages of the blocks before it in order, then 0.
+      pool: donated; caches whose rows are pages of B positions, those of N parts one after another.
+        Page 0 of a part is empty.
+      tokens: [N, B] int32.
+      before: [N, window - 1] int32, pages of the blocks before it in order, then 0.
       count: scalar int32, how many blocks are before it.
-      target: scalar int32, the page that is written.
-      adapter: [1] int32, `Request.adapter`.
+      target: [N] int32, the page that is written; one beyond those of a part: none.
+      adapter: [N] int32, `Request.adapter`.
       window: static, blocks that attention reads: more than `count`, and 1 only where it is 0.
     """
-    size = tokens.shape[0]
+    shelves, size = tokens.shape
     start = count * size
-    last = jnp.where(count > 0, jnp.pad(before, (0, 1))[count - 1], 0)
+    before = jnp.pad(before, ((0, 0), (0, 1)))
+    last = jnp.where(count > 0, before[:, count - 1], 0)
 
     def line(pages: jax.Array) -> jax.Array:
-        row = in_line(pages, jnp.pad(before, (0, 1)))
-        return row[None]
+        return jax.vmap(in_line)(cut(pages, shelves), before)
 
-    caches = memory.by_kind(line, lambda states: states[last][None], pool)
-    positions = start + jnp.arange(size)
+    def state(states: jax.Array) -> jax.Array:
+        return jax.vmap(lambda pages, page: pages[page])(cut(states, shelves), last)
+
+    caches = memory.by_kind(line, state, pool)
+    positions = jnp.broadcast_to(start + jnp.arange(size), tokens.shape)
     chosen = choose(params, adapter)
-    _, caches = extend(
-        models, chosen, tokens[None], positions[None], caches, from_start=window == 1
-    )
-
-    def put(pages: jax.Array, new: jax.Array) -> jax.Array:
-        return pages.at[target].set(jax.lax.dynamic_slice_in_dim(new[0], start, size, axis=1))
+    _, caches = extend(models, chosen, tokens, positions, caches, from_start=window == 1)
 
     def put_state(states: jax.Array, new: jax.Array) -> jax.Array:
-        return states.at[target].set(new[0])
+        put_page = jax.vmap(lambda pages, page, value: pages.at[page].set(value, mode="drop"))
+        return put_page(cut(states, shelves), target, new).reshape(states.shape)
+
+    def put(pages: jax.Array, new: jax.Array) -> jax.Array:
+        return put_state(pages, jax.lax.dynamic_slice_in_dim(new, start, size, axis=2))
 
     return constrain_caches(models, memory.by_kind(put, put_state, pool, caches))
 
@@ -198,6 +202,7 @@ def decode(
     allowed: Array | None = None,
     draft_tokens: int = 0,
     draft_cost: Array | float = 1.0,
+    texts: Array | None = None,
 ) -> SlotState:
     """Advance every live slot by up to `steps` tokens, while at least `min_live` are live.
 
@@ -225,6 +230,8 @@ def decode(
         every step.
       draft_tokens: static, most tokens that a pass verifies; 0: none.
       draft_cost: scalar float32, what a pass that verifies drafts takes, see `drafts.price`.
+      texts: [S, R] int32, completions of the same prompts, in which drafts are looked up too, see
+        `drafts.lay_out`; None: there are none.
     """
     capacity = slots.tokens.shape[1]
 
@@ -327,7 +334,9 @@ def decode(
         return constrain(models, s), count
 
     if draft_tokens:
-        return drafts.run(advance, slots, steps, min_live, draft_cost, draft_tokens=draft_tokens)
+        return drafts.run(
+            advance, slots, steps, min_live, draft_cost, draft_tokens=draft_tokens, texts=texts
+        )
     none = drafts.none(slots.length.shape[0])
 
     def running(carry: tuple[jax.Array, SlotState]) -> jax.Array:

@@ -1,30 +1,100 @@
 """Drafts of the next tokens by lookup, and when it pays to verify them.
 
-The draft is what followed the last tokens of a sequence where they stood before, in its prompt or
-in what was sampled. `decode` verifies a draft in one pass over the models, see there. Which pass is
-made changes no token: it follows from the sequences alone, so that a run that is repeated or
-continued makes the same passes.
+The draft is what followed the last tokens of a sequence where they stood before: in its prompt or
+in what was sampled, or in completions of the same prompt that have ended (`Texts`), in this step
+or before. `decode` verifies a draft in one pass over the models, see there. Which pass is made
+changes no token: it follows from the sequences and from these texts, so that a run that is repeated
+or continued makes the same passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl.sampling.slots import Models, SlotState
-from jaxrl.sampling.work import SamplerConfig
-from jaxrl.types import Array
+from jaxrl.types import Array, Completion, Request
 
 _SHORTEST, _LONGEST = 2, 4
-"""Last tokens that must have stood before, and the most that are compared."""
+"""Last tokens that must have stood before, and the most that are compared in the sequence."""
+_LONGEST_BESIDE = 8
+"""Most that are compared in another completion, which is preferred where more are equal there."""
 _JUDGED = 16
 """Last tokens of a sequence whose drafts are judged when a chunk begins."""
 _RIDGE = {"cpu": 16}
 """Rows of a pass whose arithmetic takes as long as reading the weights, by platform."""
 _RIDGE_OF_OTHERS = 256
+_PROMPTS = 4096
+"""Prompts whose completions are kept."""
+SOURCES = 2
+"""Where drafts are found: in the sequence, and in completions of the same prompt."""
+
+
+@dataclasses.dataclass
+class Texts:
+    """Completions that have ended, by adapter and prompt; changed in place."""
+
+    by_prompt: OrderedDict[tuple[int, tuple[int, ...]], list[tuple[int, ...]]] = dataclasses.field(
+        default_factory=OrderedDict
+    )
+    """Least recently used first; of each prompt, its last tokens and a completion, the oldest
+    first."""
+
+
+def remember(texts: Texts, completion: Completion, room: int) -> None:
+    """Keep a completion, and forget what there is no room for.
+
+    One that another continues, as a turn of an episode, is kept as part of that.
+
+    Args:
+      texts: changed in place.
+      completion: that has ended, or a turn of it.
+      room: tokens that are kept of a prompt's completions, the newest.
+    """
+    request = completion.request
+    name = request.adapter, request.prompt
+    new = (*request.prompt[-_LONGEST_BESIDE:], *completion.tokens.tolist())[: room - 1]
+    prompt_texts = [t for t in texts.by_prompt.pop(name, ()) if new[: len(t)] != t]
+    prompt_texts.append(new)
+    while sum(len(t) + 1 for t in prompt_texts) > room:
+        del prompt_texts[0]
+    texts.by_prompt[name] = prompt_texts
+    if len(texts.by_prompt) > _PROMPTS:
+        texts.by_prompt.popitem(last=False)
+
+
+def lay_out(texts: Texts, requests: Sequence[Request | None], room: int) -> np.ndarray:
+    """What is kept of the prompts of requests, [S, room] int32, with -1 behind each completion."""
+    rows = np.full((len(requests), room), -1, np.int32)
+    for row, request in zip(rows, requests, strict=True):
+        at = 0
+        for text in texts.by_prompt.get((request.adapter, request.prompt), ()) if request else ():
+            row[at : at + len(text)] = text
+            at += len(text) + 1
+    return rows
+
+
+def get_state(texts: Texts) -> list[list[Any]]:
+    """The completions as JSON values and arrays, for a checkpoint."""
+    return [
+        [adapter, np.array(prompt, np.int32), [np.array(text, np.int32) for text in prompt_texts]]
+        for (adapter, prompt), prompt_texts in texts.by_prompt.items()
+    ]
+
+
+def set_state(texts: Texts, saved: Sequence[Sequence[Any]]) -> None:
+    """Continue from what `get_state` gave."""
+    texts.by_prompt.clear()
+    for adapter, prompt, prompt_texts in saved:
+        name = int(adapter), tuple(prompt.tolist())
+        texts.by_prompt[name] = [tuple(text.tolist()) for text in prompt_texts]
 
 
 class Draft(NamedTuple):
@@ -34,6 +104,8 @@ class Draft(NamedTuple):
     """[S, K] int32."""
     size: jax.Array
     """[S] int32, how many of them are to be verified."""
+    source: jax.Array
+    """[S] int32, 0: found in the sequence; 1: in a completion of the same prompt."""
 
 
 class _Progress(NamedTuple):
@@ -42,7 +114,7 @@ class _Progress(NamedTuple):
     slots: SlotState
     draft: Draft
     record: jax.Array
-    """[S, 2] float32, draft tokens that were judged, and those of them that were drawn."""
+    """[S, SOURCES, 2] float32, draft tokens that were judged, and those of them that were drawn."""
     goes_on: jax.Array
     """Scalar bool."""
     pays: jax.Array
@@ -53,26 +125,27 @@ Advance = Callable[[SlotState, Draft], tuple[SlotState, jax.Array]]
 """A pass over the models: the slots after it, and the tokens that each of them has drawn."""
 
 
-def check(sampler: SamplerConfig, world: Any) -> None:
+def check(name: str, world: Any) -> None:
     """Refuse drafts where they cannot be verified.
 
     Args:
-      sampler: may ask for drafts.
+      name: `SamplerConfig.drafts`, of some kind.
       world: of episodes that are played within the decode loop; None: there are none.
 
     Raises:
       ValueError: naming the field and the remedy.
     """
-    if sampler.most_drafted and world is not None:
+    if world is not None:
         raise ValueError(
-            f"sampler.drafts={sampler.drafts!r}: episodes within the decode loop are sampled a "
+            f"sampler.drafts={name!r}: episodes within the decode loop are sampled a "
             "token at a time; set it to 'none'"
         )
 
 
 def none(slots: int) -> Draft:
     """No draft for any slot."""
-    return Draft(jnp.zeros((slots, 0), jnp.int32), jnp.zeros(slots, jnp.int32))
+    zeros = jnp.zeros(slots, jnp.int32)
+    return Draft(jnp.zeros((slots, 0), jnp.int32), zeros, zeros)
 
 
 def lookup(tokens: jax.Array, length: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
@@ -87,44 +160,111 @@ def lookup(tokens: jax.Array, length: jax.Array, count: int) -> tuple[jax.Array,
       count: static.
 
     Returns:
-      [count] int32, and whether there is such a place; else the tokens mean nothing.
+      [count] int32, and how many of the last tokens stood there, scalar int32; where that is 0, the
+      tokens mean nothing.
     """
-    places = jnp.arange(tokens.shape[0])
     last = length - 1
-    equal = places < last
-    run = jnp.zeros_like(places)
-    for back in range(_LONGEST):
-        shifted = jnp.pad(tokens, (back, 0))[: tokens.shape[0]]
-        equal &= (shifted == tokens[last - back]) & (places >= back)
-        run += equal
-    score = jnp.where(run >= _SHORTEST, run * tokens.shape[0] + places, -1)
-    best = jnp.max(score)
-    place = jnp.where(best < 0, 0, best % tokens.shape[0])
+    before = jnp.arange(tokens.shape[0]) < last
+    place, run = _longest(tokens, before, tokens, last, most=_LONGEST)
     period = jnp.maximum(last - place, 1)
-    return tokens[place + 1 + jnp.arange(count) % period], best >= 0
+    return tokens[place + 1 + jnp.arange(count) % period], run
 
 
-def judge(tokens: jax.Array, length: jax.Array) -> jax.Array:
+def lookup_beside(
+    text: jax.Array, tokens: jax.Array, length: jax.Array, count: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """What followed the last tokens of a sequence where they stand in a text.
+
+    Args:
+      text: [R] int32, -1 behind each of its parts.
+      tokens: [M] int32.
+      length: scalar int32, tokens of the sequence, 1 or more.
+      count: static.
+
+    Returns:
+      [count] int32, how many of them are of the text, and the second of `lookup`.
+    """
+    after = jnp.pad(text, (0, count), constant_values=-1)
+    followed = after[1 : text.shape[0] + 1] >= 0
+    place, run = _longest(text, followed, tokens, length - 1, most=_LONGEST_BESIDE)
+    draft = after[place + 1 + jnp.arange(count)]
+    return draft, jnp.sum(jnp.cumprod(draft >= 0)), run
+
+
+def _longest(
+    text: jax.Array, valid: jax.Array, tokens: jax.Array, last: jax.Array, *, most: int
+) -> tuple[jax.Array, jax.Array]:
+    """The last of the `valid` places of a text where most of the tokens up to `last` stand.
+
+    Returns:
+      The place, and how many tokens up to it are equal: from `_SHORTEST` to `most`, or 0.
+    """
+    size = text.shape[0]
+    places = jnp.arange(size)
+    equal, run = valid, jnp.zeros_like(places)
+    for back in range(most):
+        shifted = jnp.pad(text, (back, 0))[:size]
+        equal &= (shifted == tokens[last - back]) & (places >= back) & (last >= back)
+        run += equal
+    best = jnp.max(jnp.where(run >= _SHORTEST, run * size + places, 0))
+    return best % size, best // size
+
+
+def guess(
+    tokens: jax.Array, length: jax.Array, text: jax.Array | None, count: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A draft for a sequence, from where most of its last tokens stand.
+
+    Args:
+      tokens: [M] int32.
+      length: scalar int32, 1 or more.
+      text: [R] int32 of completions of its prompt, see `lay_out`; None: it is not looked up there.
+      count: static, most tokens.
+
+    Returns:
+      What `Draft` has of a slot.
+    """
+    draft, run = lookup(tokens, length, count)
+    size, source = jnp.where(run > 0, count, 0), jnp.int32(0)
+    if text is None:
+        return draft, size, source
+    draft_beside, size_beside, run_beside = lookup_beside(text, tokens, length, count)
+    better = run_beside > run
+    return (
+        jnp.where(better, draft_beside, draft),
+        jnp.where(better, size_beside, size),
+        better.astype(jnp.int32),
+    )
+
+
+def judge(tokens: jax.Array, length: jax.Array, texts: jax.Array | None = None) -> jax.Array:
     """How good drafts of the last `_JUDGED` tokens of sequences would have been.
 
     Args:
       tokens: [S, M] int32.
       length: [S] int32.
+      texts: [S, R] int32, see `guess`.
 
     Returns:
-      [S, 2] float32: tokens that there would have been a draft of, and the right ones of them.
+      [S, SOURCES, 2] float32: tokens that there would have been a draft of, and the right ones of
+      them.
     """
 
-    def one(row: jax.Array, size: jax.Array) -> jax.Array:
-        draft, present = lookup(row, jnp.maximum(size, 1), 1)
-        present &= size > 0
-        return jnp.stack([present, present & (draft[0] == row[size])]).astype(jnp.float32)
+    def one(row: jax.Array, size: jax.Array, text: jax.Array | None) -> jax.Array:
+        draft, count, source = guess(row, jnp.maximum(size, 1), text, 1)
+        present = (count > 0) & (size > 0)
+        return _by_source(source, jnp.stack([present, present & (draft[0] == row[size])]))
 
     def add(back: jax.Array, total: jax.Array) -> jax.Array:
-        return total + jax.vmap(one)(tokens, length - back)
+        return total + jax.vmap(one)(tokens, length - back, texts)
 
-    zeros = jnp.zeros((length.shape[0], 2), jnp.float32)
+    zeros = jnp.zeros((length.shape[0], SOURCES, 2), jnp.float32)
     return jax.lax.fori_loop(1, _JUDGED + 1, add, zeros)
+
+
+def _by_source(source: jax.Array, counts: jax.Array) -> jax.Array:
+    """Counts [..., 2] of drafts of a source [...], as [..., SOURCES, 2] float32."""
+    return (jax.nn.one_hot(source, SOURCES)[..., None] * counts[..., None, :]).astype(jnp.float32)
 
 
 def price(models: Models, rows: int, draft_tokens: int) -> float:
@@ -150,11 +290,13 @@ def run(
     cost: Array | float,
     *,
     draft_tokens: int,
+    texts: Array | None = None,
 ) -> SlotState:
     """Make passes until a sequence has `steps` new tokens or fewer than `min_live` are live.
 
     Drafts are verified where as many tokens are expected of it as would make up for `cost`: a draft
-    token is expected to be right as often as those of its sequence were.
+    token is expected to be right as often as those of its sequence and source were, so that a
+    source that does not pay is left alone.
 
     Args:
       advance: makes a pass.
@@ -163,39 +305,46 @@ def run(
       min_live: scalar int32, at least 1.
       cost: scalar float32, of a pass with drafts, see `price`.
       draft_tokens: static, most tokens of a draft.
+      texts: [S, R] int32, see `guess`.
     """
+    texts = None if texts is None else jnp.asarray(texts)
     ends = slots.length + steps
     depth = jnp.arange(1, draft_tokens + 1)
 
     def look(slots: SlotState, record: jax.Array) -> _Progress:
-        tokens, present = jax.vmap(lookup, in_axes=(0, 0, None))(
-            slots.tokens, slots.length, draft_tokens
+        tokens, size, source = jax.vmap(functools.partial(guess, count=draft_tokens))(
+            slots.tokens, slots.length, texts
         )
         room = jnp.minimum(ends, slots.limit) - slots.length - 1
-        count = jnp.where(slots.live & present, jnp.clip(room, 0, draft_tokens), 0)
-        chance = (record[:, 1] + 1) / (record[:, 0] + 2)
+        count = jnp.where(slots.live, jnp.clip(room, 0, size), 0)
+        past = jax.vmap(lambda row, at: row[at])(record, source)
+        chance = (past[:, 1] + 1) / (past[:, 0] + 2)
         expected = jnp.where(depth <= count[:, None], chance[:, None] ** depth, 0.0)
         full = slots.live & (slots.length >= ends)
         columns = [slots.live, full, jnp.sum(expected, axis=1)]
         live, full_count, gain = jnp.sum(jnp.stack(columns, axis=1), axis=0)  # one exchange
         goes_on = (live >= min_live) & (full_count == 0)
-        return _Progress(slots, Draft(tokens, count), record, goes_on, gain > (cost - 1) * live)
+        return _Progress(
+            slots, Draft(tokens, count, source), record, goes_on, gain > (cost - 1) * live
+        )
 
     def plain(p: _Progress) -> _Progress:
         slots, _ = advance(p.slots, none(ends.shape[0]))
         token = jax.vmap(lambda row, at: row[at])(slots.tokens, slots.length - 1)
         judged = p.draft.size > 0
         right = judged & (token == p.draft.tokens[:, 0])
-        return look(slots, p.record + jnp.stack([judged, right], axis=1))
+        counts = jnp.stack([judged, right], axis=1)
+        return look(slots, p.record + _by_source(p.draft.source, counts))
 
     def verify(p: _Progress) -> _Progress:
         slots, count = advance(p.slots, p.draft)
         verified = p.draft.size > 0
         accepted = jnp.where(verified, count - 1, 0)
         judged = jnp.minimum(accepted + 1, p.draft.size)
-        drafted = slots.drafted + jnp.stack([verified, accepted], axis=1)
-        slots = slots.replace(drafted=drafted)
-        return look(slots, p.record + jnp.stack([judged, accepted], axis=1))
+        counts = _by_source(p.draft.source, jnp.stack([verified, accepted], axis=1))
+        slots = slots.replace(drafted=slots.drafted + counts.astype(jnp.int32))
+        counts = jnp.stack([judged, accepted], axis=1)
+        return look(slots, p.record + _by_source(p.draft.source, counts))
 
     def both(p: _Progress) -> _Progress:
         # loops, as a conditional would copy the caches
@@ -203,5 +352,5 @@ def run(
         return jax.lax.while_loop(lambda p: p.goes_on & p.pays, verify, p)
 
     slots = slots.replace(drafted=jnp.zeros_like(slots.drafted))
-    first = look(slots, judge(slots.tokens, slots.length))
+    first = look(slots, judge(slots.tokens, slots.length, texts))
     return jax.lax.while_loop(lambda p: p.goes_on, both, first).slots

@@ -7,6 +7,10 @@ of weights. `admission.prefill_cached` reads prompts with it.
 
 A block is read by one program that has no other input than its tokens and what is before it. So
 whether it is read or found, now or after it was evicted, its page is the same to the last bit.
+
+On several devices each part of the slots, see `slots`, has blocks and pages of its own, and reads
+its prompts from these: nothing of them is exchanged. Blocks at the same place of prompts of several
+parts are read at once, one by each.
 Source: the blocks are those of Kwon et al. 2023, "Efficient Memory Management for Large Language
 Model Serving with PagedAttention", and the tree of them, whose leaves are evicted first, that of
 Zheng et al. 2024, "SGLang: Efficient Execution of Structured Language Model Programs".
@@ -23,12 +27,19 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
+from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder
+from jaxrl.sampling import decode
 from jaxrl.sampling.slots import Caches, Models
+from jaxrl.types import Params
 
 Name = tuple[int, tuple[int, ...]]
 """The number of the block before it, or minus the adapter, and its tokens."""
+
+_NO_PAGE = np.iinfo(np.int32).max
+"""Beyond all pages, so that nothing is written."""
 
 
 class PrefixBlock(NamedTuple):
@@ -40,42 +51,45 @@ class PrefixBlock(NamedTuple):
 
 
 @dataclasses.dataclass
-class Prefixes:
-    """The blocks that were read under one set of weights; changed in place."""
+class Shelf:
+    """The blocks of one part of the slots; changed in place."""
 
-    pool: Caches | None = None
-    """[1 + pages, ...] of `prefix_block` positions; page 0 is empty and never written."""
-    shape: tuple[Models, int, int] | None = None
-    """Models, pages and tokens of a page that the pool is for; None: it must be built anew."""
     blocks: OrderedDict[Name, PrefixBlock] = dataclasses.field(default_factory=OrderedDict)
     """Least recently used first. A block stands after all that continue it, so that none is evicted
     before those."""
     free: list[int] = dataclasses.field(default_factory=list)
-    """Pages without a block."""
-    weights: list[weakref.ref[Any]] = dataclasses.field(default_factory=list)
-    """Arrays of the parameters that read the blocks."""
+    """Pages without a block, numbered from 1 within the part."""
     count: int = 0
     """Blocks that were ever read."""
 
 
+@dataclasses.dataclass
+class Prefixes:
+    """The blocks that were read under one set of weights; changed in place."""
+
+    pool: Caches | None = None
+    """[shelves * (1 + pages), ...] of `prefix_block` positions; page 0 of each shelf is empty and
+    never written."""
+    shape: tuple[Models, int, int, int] | None = None
+    """Models, pages of a shelf, tokens of a page and shelves that the pool is for; None: it must be
+    built anew."""
+    shelves: list[Shelf] = dataclasses.field(default_factory=list)
+    """One of each part of the slots."""
+    weights: list[weakref.ref[Any]] = dataclasses.field(default_factory=list)
+    """Arrays of the parameters that read the blocks."""
+
+
 def check(mib: int, size: int, models: Models) -> None:
-    """Refuse a prefix cache that has no room for a block, and several devices.
+    """Refuse a prefix cache that has no room for a block.
 
     Args:
-      mib: `SamplerConfig.prefix_cache`; 0: there is none.
+      mib: `SamplerConfig.prefix_cache`, more than 0.
       size: `SamplerConfig.prefix_block`.
       models: all that read the tokens.
 
     Raises:
       ValueError: naming the field and the remedy.
     """
-    if not mib:
-        return
-    if (devices := jax.sharding.get_abstract_mesh().size) > 1:
-        raise ValueError(
-            f"sampler.prefix_cache={mib} on {devices} devices: a block is read as one row, which "
-            "devices do not share out; set it to 0"
-        )
     if not pages(mib, size, models):
         need = math.ceil(2 * page_bytes(models, size) / 2**20)
         raise ValueError(
@@ -85,7 +99,7 @@ def check(mib: int, size: int, models: Models) -> None:
 
 
 def pages(mib: int, size: int, models: Models) -> int:
-    """Blocks of `size` tokens that `mib` MiB hold, beside the empty page."""
+    """Blocks of `size` tokens that `mib` MiB of a device hold, beside the empty page."""
     return max(0, mib * 2**20 // page_bytes(models, size) - 1)  # one stays empty
 
 
@@ -105,21 +119,21 @@ def whole_blocks(mib: int, size: int, models: Models, length: int) -> int:
     return min(max(0, length - 1) // size, pages(mib, size, models)) if mib else 0
 
 
-def follow(prefixes: Prefixes, params: Any, count: int) -> None:
+def follow(prefixes: Prefixes, params: Any, count: int, shelves: int) -> None:
     """Forget the blocks of other weights than `params`; the same arrays are the same weights.
 
     Args:
       prefixes: changed in place.
       params: a pytree of arrays.
-      count: of pages, beside page 0.
+      count: of pages of a shelf, beside page 0.
+      shelves: parts of the slots.
     """
     leaves = jax.tree.leaves(params)
     if len(leaves) != len(prefixes.weights) or any(
         ref() is not leaf for ref, leaf in zip(prefixes.weights, leaves, strict=True)
     ):
         prefixes.weights = [weakref.ref(leaf) for leaf in leaves]
-        prefixes.blocks.clear()
-        prefixes.free = list(range(count, 0, -1))
+        prefixes.shelves = [Shelf(free=list(range(count, 0, -1))) for _ in range(shelves)]
 
 
 def split(tokens: Sequence[int], size: int, count: int) -> list[tuple[int, ...]]:
@@ -127,7 +141,7 @@ def split(tokens: Sequence[int], size: int, count: int) -> list[tuple[int, ...]]
     return [tuple(tokens[i * size : (i + 1) * size]) for i in range(count)]
 
 
-def find(prefixes: Prefixes, adapter: int, parts: Sequence[tuple[int, ...]]) -> list[PrefixBlock]:
+def find(shelf: Shelf, adapter: int, parts: Sequence[tuple[int, ...]]) -> list[PrefixBlock]:
     """The blocks that a prompt of `parts` begins with, as far as they have been read.
 
     They become the most recently used.
@@ -135,34 +149,87 @@ def find(prefixes: Prefixes, adapter: int, parts: Sequence[tuple[int, ...]]) -> 
     path = list[tuple[Name, PrefixBlock]]()
     parent = -adapter
     for part in parts:
-        block = prefixes.blocks.get((parent, part))
+        block = shelf.blocks.get((parent, part))
         if block is None:
             break
         path.append(((parent, part), block))
         parent = block.number
     for name, _ in reversed(path):
-        prefixes.blocks.move_to_end(name)
+        shelf.blocks.move_to_end(name)
     return [block for _, block in path]
 
 
 def add(
-    prefixes: Prefixes, adapter: int, path: Sequence[PrefixBlock], parts: Sequence[tuple[int, ...]]
+    shelf: Shelf, adapter: int, path: Sequence[PrefixBlock], parts: Sequence[tuple[int, ...]]
 ) -> PrefixBlock:
     """The block after those of `path`, in a page that it takes from the least recently used block.
 
     Args:
-      prefixes: changed in place.
+      shelf: changed in place.
       adapter: of the prompt.
       path: blocks of the prompt; there must be more pages.
       parts: tokens of the blocks of `path` and of this one, and more.
     """
-    if not prefixes.free:
-        _, evicted = prefixes.blocks.popitem(last=False)
-        prefixes.free.append(evicted.page)
-    prefixes.count += 1
-    block = PrefixBlock(prefixes.count, prefixes.free.pop())
+    if not shelf.free:
+        _, evicted = shelf.blocks.popitem(last=False)
+        shelf.free.append(evicted.page)
+    shelf.count += 1
+    block = PrefixBlock(shelf.count, shelf.free.pop())
     numbers = [-adapter, *(block.number for block in path)]
-    prefixes.blocks[numbers[-1], parts[len(path)]] = block
+    shelf.blocks[numbers[-1], parts[len(path)]] = block
     for name in reversed(list(zip(numbers, parts, strict=False))[: len(path)]):
-        prefixes.blocks.move_to_end(name)
+        shelf.blocks.move_to_end(name)
     return block
+
+
+def read_blocks(
+    prefixes: Prefixes,
+    models: Models,
+    params: tuple[Params, ...],
+    openings: Sequence[Sequence[tuple[int, ...]]],
+    paths: Sequence[list[PrefixBlock]],
+    adapter: np.ndarray,
+) -> int:
+    """Read the blocks of a prompt of each part that have not been read, and add them to its path.
+
+    Blocks at one place are read at once, so that all have the same window, whatever the others are.
+
+    Args:
+      prefixes: changed in place.
+      models: all that read the tokens.
+      params: of each.
+      openings: the tokens of all blocks, by part.
+      paths: what was found of them; changed in place.
+      adapter: [N] int32, of the prompts.
+
+    Returns:
+      How many were read.
+    """
+    count = 0
+    for place in range(min(map(len, paths)), max(map(len, openings))):
+        size = len(next(opening for opening in openings if opening)[0])
+        tokens = np.zeros((len(paths), size), np.int32)
+        target = np.full(len(paths), _NO_PAGE, np.int32)
+        window = round_up(place + 1, 1)
+        before = pages_of([path[:place] for path in paths], window - 1)
+        parts = zip(prefixes.shelves, openings, paths, strict=True)
+        for p, (shelf, opening, path) in enumerate(parts):
+            if len(path) == place < len(opening):
+                block = add(shelf, int(adapter[p]), path, opening)
+                tokens[p], target[p] = opening[place], block.page
+                path.append(block)
+                count += 1
+        if (target != _NO_PAGE).any():
+            prefixes.pool = decode.read_block(
+                models, params, prefixes.pool, tokens, before, np.int32(place), target, adapter,
+                window=window,
+            )  # fmt: skip
+    return count
+
+
+def pages_of(paths: Sequence[Sequence[PrefixBlock]], count: int) -> np.ndarray:
+    """Pages of the blocks of each path, [N, count] int32; beyond them the empty one."""
+    pages = np.zeros((len(paths), count), np.int32)
+    for row, path in zip(pages, paths, strict=True):
+        row[: len(path)] = [block.page for block in path]
+    return pages

@@ -115,7 +115,8 @@ def submit(setup: Setup, work: Work, requests: Sequence[Request]) -> None:
     """
     check_requests(setup.config, requests, max_length=setup.max_length)
     check_guide(setup.config, setup.guide)
-    drafts.check(setup.sampler, setup.world)
+    if setup.sampler.most_drafted:
+        drafts.check(setup.sampler.drafts, setup.world)
     if mib := setup.sampler.prefix_cache:
         prefixes.check(mib, setup.sampler.prefix_block, setup.models)
     for r in requests:
@@ -126,7 +127,8 @@ def submit(setup: Setup, work: Work, requests: Sequence[Request]) -> None:
             )
         if r.stop and setup.text is None:
             raise ValueError(f"request {r.id}: stop={r.stop} needs text, to decode tokens with")
-        constraints.check(setup, r)
+        if r.constraint is not None:
+            constraints.check(setup, r)
     if features_of(requests, setup.features) != setup.features:
         r = next(r for r in requests if features_of([r], setup.features) != setup.features)
         raise ValueError(
@@ -187,8 +189,15 @@ def advance(
     if budget is not None:
         steps = max(1, min(steps, budget // len(active)))
     draft_tokens = setup.sampler.most_drafted
-    if (allowed := constraints.allowed(setup, work, active)) is not None:
+    allowed = None if setup.matchers is None else constraints.allowed(setup, work, active)
+    if allowed is not None:
         steps, draft_tokens = 1, 0  # the next ones follow from the token
+    cost, texts = 1.0, None
+    if draft_tokens:
+        cost = drafts.price(setup.models, total // setup.shards, draft_tokens)
+    if draft_tokens and setup.sampler.drafts_beside:
+        requests = [None if seat is None else seat.request for seat in work.seats]
+        texts = drafts.lay_out(work.texts, requests, setup.capacity)
     # Refill or shrink as soon as it pays: with work waiting when an eighth is free, without when
     # the next smaller number of slots will do.
     smaller = max((size for size in setup.sizes if size < total), default=0)
@@ -207,12 +216,17 @@ def advance(
         features=_needed(setup, [seat.request for seat in seats.values()]),
         allowed=allowed,
         draft_tokens=draft_tokens,
-        draft_cost=jnp.float32(drafts.price(setup.models, total // setup.shards, draft_tokens)),
+        draft_cost=jnp.float32(cost),
+        texts=texts,
     )
     live, length, failed = _ends(work)
     if draft_tokens:
-        verified, accepted = mesh.fetch(work.state.drafted).sum(axis=0).tolist()
-        work.verified, work.accepted = work.verified + verified, work.accepted + accepted
+        counts = mesh.fetch(work.state.drafted).sum(axis=0).tolist()
+        (verified, accepted), (verified_beside, accepted_beside) = counts
+        work.verified += verified + verified_beside
+        work.accepted += accepted + accepted_beside
+        work.verified_beside += verified_beside
+        work.accepted_beside += accepted_beside
     for i, seat in seats.items():
         seat.length = int(length[i])
     if void := [i for i in active if failed[i]]:
@@ -230,6 +244,8 @@ def advance(
             seats[i].held = completion
         else:
             work.seats[i] = None
+        if setup.sampler.drafts_beside:
+            drafts.remember(work.texts, completion, setup.capacity)
     return completions
 
 

@@ -79,7 +79,8 @@ class SlotState(struct.PyTreeNode):
     failed: jax.Array
     """[S] bool, ended because no distribution could be made of the logits."""
     drafted: jax.Array
-    """[S, 2] int32, passes that verified a draft in the last chunk, and draft tokens accepted."""
+    """[S, 2, 2] int32, passes that verified a draft in the last chunk, and draft tokens accepted,
+    by source of the draft."""
     settings: sampling.Sampling
     support: jax.Array | None = None
     """[S, M, W] uint32 at sampled tokens, see `jaxrl.sampling.support`; None: none is recorded."""
@@ -184,7 +185,7 @@ def empty_slots(
         adapter=row,
         live=row.astype(bool),
         failed=row.astype(bool),
-        drafted=jnp.zeros((slots, 2), jnp.int32),
+        drafted=jnp.zeros((slots, 2, 2), jnp.int32),
         settings=empty_settings(slots, features.biases),
     )
     if features.support:
@@ -257,22 +258,25 @@ def in_line(pages: jax.Array, index: jax.Array) -> jax.Array:
 def put_blocks(
     models: Models, caches: Caches, pool: Caches, pages: jax.Array, last: jax.Array, row: jax.Array
 ) -> Caches:
-    """Caches of prompts, one of which begins with blocks of the prefix cache.
+    """Caches of prompts, one of each part of which begins with blocks of the prefix cache.
 
     Args:
       models: shapes.
       caches: donated, [R, ...] of P positions.
       pool: pages of B positions, see `prefixes`.
-      pages: [ceil(P / B)] int32, of the blocks in order, then 0.
-      last: scalar int32, the page of the last block.
-      row: scalar int32.
+      pages: [N, ceil(P / B)] int32, of the blocks in order, then 0.
+      last: [N] int32, the page of the last block.
+      row: [N] int32, each in its part; one beyond the last is a no-op.
     """
+    count = len(row)
 
     def copy(old: jax.Array, new: jax.Array) -> jax.Array:
-        return old.at[row].set(in_line(new, pages)[:, : old.shape[2]])
+        lines = jax.vmap(in_line)(cut(new, count), pages)
+        return put_rows(old, row, lines[:, :, : old.shape[2]], count)
 
     def copy_state(old: jax.Array, new: jax.Array) -> jax.Array:
-        return old.at[row].set(new[last])
+        states = jax.vmap(lambda part, page: part[page])(cut(new, count), last)
+        return put_rows(old, row, states, count)
 
     return constrain_caches(models, memory.by_kind(copy, copy_state, caches, pool))
 

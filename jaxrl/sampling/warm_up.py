@@ -56,9 +56,11 @@ def _warm_up_prefixes(setup: Setup, params: tuple[Params, ...], pieces: Sequence
     # a prompt of more blocks than there are pages: any length may be left behind them
     most = prefixes.whole_blocks(setup.sampler.prefix_cache, size, setup.models, width)
     lengths |= {min(most * size + piece, width) for piece in pieces}
-    for count, length in itertools.product(range(1, rows + 1), lengths):
-        if count == rows or count.bit_count() == 1:
-            prompt_lengths = np.where(np.arange(rows) < count, length, 0).astype(np.int32)
+    rows_per_part = rows // setup.shards
+    for count, length in itertools.product(range(1, rows_per_part + 1), lengths):
+        if count == rows_per_part or count.bit_count() == 1:
+            fresh = np.arange(rows) % rows_per_part < count
+            prompt_lengths = np.where(fresh, length, 0).astype(np.int32)
             admission.prefill_cached(setup, params, work, tokens, prompt_lengths, none)
 
 
@@ -126,9 +128,11 @@ def _warm_up_shape(
 def _decode_nothing(
     setup: Setup, params: tuple[Params, ...], state: slot.SlotState, *, constrained: bool = False
 ) -> slot.SlotState:
-    size = state.length.shape[0]
+    size, texts = state.length.shape[0], None
     if constrained:
         decode.last_tokens(state)
+    elif setup.sampler.drafts_beside:
+        texts = np.full((size, setup.capacity), -1, np.int32)
     return decode.decode(
         setup.models,
         params,
@@ -146,4 +150,5 @@ def _decode_nothing(
         else None,
         draft_tokens=0 if constrained else setup.sampler.most_drafted,
         draft_cost=jnp.float32(1),
+        texts=texts,
     )

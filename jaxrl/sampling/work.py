@@ -15,6 +15,7 @@ from jaxrl.mesh.buckets import round_to_eighth, round_up
 from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling import logits as processors
 from jaxrl.sampling import slots as slot
+from jaxrl.sampling.drafts import Texts
 from jaxrl.sampling.logits import Guide
 from jaxrl.sampling.prefixes import Prefixes
 from jaxrl.sampling.slots import Features
@@ -40,10 +41,11 @@ class SamplerConfig:
     """Most tokens that a slot decodes before the host reads the results."""
     bucket: int = 64
     """Cache lengths are powers of two times this, up to the greatest, which is a multiple of it."""
-    drafts: Literal["none", "lookup"] = "none"
+    drafts: Literal["none", "lookup", "group", "epochs"] = "none"
     """How the next tokens of a sequence are guessed, so that one pass can verify several: `none`,
-    not at all; `lookup`, as what followed its last tokens where they stood before. Passes verify
-    drafts where that is expected to pay."""
+    not at all; `lookup`, as what followed its last tokens where they stood before; `group`, there
+    or in completions of the same prompt that ended under these weights; `epochs`, in those that
+    ended under earlier ones too. Passes verify drafts where that is expected to pay."""
     draft_tokens: int = 4
     """Most tokens of a draft."""
     prefix_cache: int = 0
@@ -56,7 +58,12 @@ class SamplerConfig:
     @property
     def most_drafted(self) -> int:
         """Most tokens that a pass verifies; 0: none."""
-        return self.draft_tokens if self.drafts == "lookup" else 0
+        return 0 if self.drafts == "none" else self.draft_tokens
+
+    @property
+    def drafts_beside(self) -> bool:
+        """Whether drafts are looked up in completions of the same prompt."""
+        return self.drafts in ("group", "epochs")
 
 
 class Setup(NamedTuple):
@@ -231,6 +238,12 @@ class Work:
     """Drafts verified so far."""
     accepted: int = 0
     """Tokens of drafts accepted so far."""
+    verified_beside: int = 0
+    """Drafts verified so far that were found in completions of the same prompt."""
+    accepted_beside: int = 0
+    """Tokens of these accepted so far."""
+    texts: Texts = dataclasses.field(default_factory=Texts)
+    """Completions that drafts are looked up in, where `SamplerConfig.drafts_beside`."""
     prefixes: Prefixes = dataclasses.field(default_factory=Prefixes)
     """Of `SamplerConfig.prefix_cache`."""
     cached: int = 0

@@ -276,6 +276,28 @@ def _action_bucket(most: int, row_length: int) -> int:
     return max(1, -(-most // step)) * step
 
 
+def scored(tokens: np.ndarray, mask: np.ndarray, parent: np.ndarray) -> Trajectory:
+    """Sequences of several contexts each, whose actions are scored and not trained on.
+
+    Args:
+      tokens: [N, T] int32.
+      mask: [N, T] bool, actions.
+      parent: [N, T] int32, see `pack`.
+    """
+    count, zeros = len(tokens), np.zeros(tokens.shape, np.float32)
+    return Trajectory(
+        tokens=tokens,
+        action_mask=mask,
+        behavior_logp=zeros,
+        policy_version=zeros.astype(np.int32),
+        rewards=np.zeros(count, np.float32),
+        valid=np.ones(count, bool),
+        group_ids=np.arange(count, dtype=np.int32),
+        expert=np.ones(count, bool),
+        extra={"parent": parent},
+    )
+
+
 def shares(batch: Trajectory, count: int) -> Iterator[Trajectory]:
     """Equal shares of whole groups, one per update, each with groups numbered from 0.
 

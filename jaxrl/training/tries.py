@@ -192,6 +192,51 @@ def _trie(
     return top[::-1]
 
 
+class Joined(NamedTuple):
+    """Texts that begin alike as one sequence, in which each token of them stands once."""
+
+    tokens: list[int]
+    parent: list[int]
+    """Where the token stands that each token continues, -1 for none, see `Completion.parent`."""
+    ends: dict[int, int]
+    """Where what continues a text begins, by number of the text."""
+
+
+def join(texts: Sequence[Sequence[int]], endings: Sequence[int], most: int) -> list[Joined]:
+    """Join texts that begin alike, each continued by single tokens.
+
+    Args:
+      texts: N of them, of one token or more.
+      endings: E tokens; each of them continues each text.
+      most: tokens of a sequence of more than one text.
+
+    Returns:
+      Sequences whose texts are all of them: each of a run of the sorted texts.
+    """
+    sequences: list[Joined] = []
+    before: Sequence[int] = ()
+    path: list[int] = []
+    for n in sorted(range(len(texts)), key=lambda n: tuple(texts[n])):
+        text = texts[n]
+        pairs = zip(before, text, strict=False)
+        common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        added = len(text) - common + len(endings)
+        if not common or len(sequences[-1].tokens) + added > most:
+            sequences.append(Joined([], [], {}))
+            common, path = 0, []
+        tokens, parent, ends = sequences[-1]
+        start, new = len(tokens), len(text) - common
+        places = range(start, start + new)
+        tokens += text[common:]
+        parent += [path[common - 1] if common else -1, *places[:-1]][:new]
+        path = [*path[:common], *places]
+        ends[n] = len(tokens)
+        tokens += endings
+        parent += [path[-1]] * len(endings)
+        before = text
+    return sequences
+
+
 class Laid(NamedTuple):
     """A run of tokens in a row."""
 

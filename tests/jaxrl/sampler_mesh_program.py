@@ -23,7 +23,7 @@ from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder, lora, lora_stack
 from jaxrl.models.lora import LoraConfig
 from jaxrl.rollout import policy
-from jaxrl.sampling import admission, decode, logits, sampler, slots
+from jaxrl.sampling import admission, decode, logits, prefixes, sampler, slots
 from jaxrl.sampling.requests import settings_of
 from jaxrl.types import Completion, Params, Request
 from tests.jaxrl.batches import MODEL
@@ -33,7 +33,7 @@ FEATURES = slots.Features(truncate=True, penalize=True, biases=4, top=2)
 LAYOUT = sampler.SamplerConfig(slots=12, prefill_rows=3, prefill_piece=16, chunk=8, bucket=16)
 
 
-DRAFTS = dataclasses.replace(LAYOUT, drafts="lookup", draft_tokens=2)
+DRAFTS = dataclasses.replace(LAYOUT, drafts="group", draft_tokens=2, prefix_cache=1, prefix_block=4)
 
 
 def made(
@@ -49,6 +49,7 @@ def programs(setup: sampler.Setup, params: Params) -> dict[str, Any]:
     state = slots.empty_slots(models, size, setup.capacity, 16, FEATURES)
     whole = slots.empty_slots(models, size, setup.capacity, setup.capacity, FEATURES)
     prefix = admission.empty_caches(models, rows, setup.prompt_width)
+    pool = admission.empty_caches(models, 3 * setup.shards, 4)
     ids, none = np.zeros((rows, 16), np.int32), np.zeros(size, np.int32)
     new = {
         "tokens": np.zeros((size, setup.prompt_width), np.int32),
@@ -68,11 +69,21 @@ def programs(setup: sampler.Setup, params: Params) -> dict[str, Any]:
     )  # fmt: skip
     lowered = {
         "decode": loop(),
-        "decode with drafts": loop(draft_tokens=2, draft_cost=jnp.float32(1)),
+        "decode with drafts": loop(
+            draft_tokens=2, draft_cost=jnp.float32(1),
+            texts=np.zeros((size, setup.capacity), np.int32),
+        ),
         "read": admission.read.lower(
             models, everything, prefix, ids, ids, ids[:, 0], window=32, from_start=False
         ),
         "insert": slots.insert.lower(models, state, prefix, none, none.astype(bool), new),
+        "read_block": decode.read_block.lower(
+            models, everything, pool, ids[:, :4], ids[:, :3], np.int32(2), ids[:, 0], ids[:, 0],
+            window=4,
+        ),
+        "put_blocks": slots.put_blocks.lower(
+            models, prefix, pool, ids[:, :12], ids[:, 0], ids[:, 0]
+        ),
         "append": decode.append.lower(
             models, everything, whole, ids[:, 0], ids, ids[:, 0], ids[:, 0]
         ),
@@ -126,18 +137,24 @@ def turns(setup: sampler.Setup, params: Params) -> dict[int, Completion]:
     return done
 
 
-def drafted(params: Params, layout: sampler.SamplerConfig) -> tuple[list[list[int]], int]:
-    """Tokens of twelve requests, greedy or nearly so, and how many tokens of drafts they have."""
+def drafted(
+    params: Params, layout: sampler.SamplerConfig, known: prefixes.Prefixes | None = None
+) -> tuple[list[Completion], sampler.Work]:
+    """What 24 requests give, greedy or nearly so, whose prompts begin alike."""
     plain = slots.Features(biases=4)
-    setup, work, done = made(layout=layout, features=plain), sampler.Work(), {}
+    setup, done = made(layout=layout, features=plain), {}
+    work = sampler.Work(prefixes=known or prefixes.Prefixes())
     requests = [
-        Request(i, (3, 5, 8 + i // 3) * 4, 24, temperature=0.3 * (i % 2), logit_bias=((0, -99.0),))
-        for i in range(12)
-    ]
+        Request(
+            i, (*range(10, 20), *(3, 5, 8 + i // 3) * 4), 24, temperature=0.3 * (i % 2),
+            logit_bias=((0, -99.0),),
+        )
+        for i in range(24)
+    ]  # fmt: skip
     sampler.submit(setup, work, requests)
     while work:
-        done |= {c.request.id: c.tokens.tolist() for c in sampler.advance(setup, params, work)}
-    return [done[i] for i in range(12)], work.accepted
+        done |= {c.request.id: c for c in sampler.advance(setup, params, work)}
+    return [done[i] for i in range(24)], work
 
 
 def adapted() -> Params:
@@ -174,12 +191,23 @@ def main(sizes: dict[str, int]) -> None:
             "programs compiled again": len(compiled),
             "collectives": programs(setup, params),
             "shards": shards(setup, params),
-            "drafts": drafted(params, DRAFTS),
             "sizes": setup.sizes,
             "rows": setup.rows,
         }
-    tokens, accepted = report.pop("drafts")
-    report |= {"same with drafts": tokens == without, "accepted": accepted}
+        cold, work = drafted(params, DRAFTS)
+        accepted, cached, blocks = work.accepted, work.cached, work.blocks
+        beside = work.accepted_beside
+        warm, work = drafted(params, DRAFTS, work.prefixes)
+    expected = [c.tokens.tolist() for c in without]
+    report |= {
+        "same with drafts": [c.tokens.tolist() for c in cold] == expected,
+        "accepted": accepted, "beside": beside,
+        "cached": cached, "blocks": blocks, "found": work.blocks == 0,
+        "same where found": all(
+            np.array_equal(a.tokens, b.tokens) and np.array_equal(a.logp, b.logp)
+            for a, b in zip(cold, warm, strict=True)
+        ),
+    }  # fmt: skip
     report["turns"] = sum(int((c.source == 2).sum()) for c in alone.values())
     for name, other in (("same", together), ("same again", again)):
         report[name] = all(

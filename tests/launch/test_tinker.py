@@ -559,20 +559,40 @@ def test_samples_of_one_seed_take_turns():
     assert queueing.by_seed(jobs) == [[0, 1, 3], [2], [4]]
 
 
-@pytest.mark.broad
-def test_what_ends_a_sample(server):
+def sampling(server, prompt):
+    """A function that samples after a prompt: what it draws, and why it ended."""
     name = session(server)
     body = {"session_id": name, "sampling_session_seq_id": 0, "base_model": MODEL}
     sampler = ask(server, "create_sampling_session", body)["sampling_session_id"]
 
     def tokens(seq, **settings):
         body = {"sampling_session_id": sampler, "seq_id": seq}
-        body |= {"prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3]}]}}
+        body |= {"prompt": {"chunks": [{"type": "encoded_text", "tokens": prompt}]}}
         body |= {"sampling_params": {"max_tokens": 30, "seed": 1, "temperature": 1.0, **settings}}
         message = wire._CLASSES["SampleResponse"].FromString(result(server, "asample", body))
         (sequence,) = message.sequences
         return np.frombuffer(sequence.tokens, "<i4").tolist(), sequence.stop_reason
 
+    return tokens
+
+
+@pytest.mark.broad
+def test_beginnings_of_prompts_are_kept_from_sample_to_sample(server, tmp_path):
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    expected = sampling(server, prompt)(0, stop=[])
+    with serving(tmp_path, prefix_cache=1, prefix_block=4) as other:
+        tokens = sampling(other, prompt)
+        assert tokens(0, stop=[]) == expected
+        shelf = other.RequestHandlerClass.args[0].prefixes.shelves[0]
+        assert shelf.count == 2
+        assert tokens(1, stop=[]) == expected and shelf.count == 2
+    with pytest.raises(ValueError, match="prefix_block=4 with prefix_cache=0"):
+        make(tmp_path / "refused", prefix_block=4)
+
+
+@pytest.mark.broad
+def test_what_ends_a_sample(server):
+    tokens = sampling(server, [1, 2, 3])
     free, reason = tokens(0, stop=[])
     assert len(free) == 30 and reason == wire.LENGTH
     token = free[5]

@@ -57,7 +57,7 @@ class EvaluateConfig:
     the run's, or 0 for a model."""
     max_new_tokens: int | None = None
     """Longest completion, in tokens; None: the run's."""
-    drafts: Literal["none", "lookup"] | None = None
+    drafts: Literal["none", "lookup", "group"] | None = None
     """Guess the next tokens of a completion and verify several in a pass: `none`, not at all;
     `lookup`, what followed its last tokens where they stood before. No token depends on it. None:
     the run's, or `none` for a model."""

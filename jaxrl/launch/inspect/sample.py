@@ -64,7 +64,7 @@ class SampleConfig:
     grammar: str = ""
     """File with a context-free grammar in the form of Lark, whose rule `start` completions match;
     empty: none."""
-    drafts: Literal["none", "lookup"] = "none"
+    drafts: Literal["none", "lookup", "group"] = "none"
     """Guess the next tokens of a completion and verify several in a pass: `none`, not at all;
     `lookup`, what followed its last tokens where they stood before. No token depends on it."""
     draft_tokens: int = 4
@@ -246,7 +246,7 @@ def complete(
         features_of(requests),
         matchers=constraints.matchers(tokenizer),
     )
-    for request in requests[:1]:
+    for request in (r for r in requests[:1] if r.constraint is not None):
         constraints.check(setup, request)
     with ThreadPoolExecutor(1) as pool:
         loading = pool.submit(load)

@@ -96,7 +96,8 @@ def make_server(actor: Policy, config: ServeConfig, name: str) -> Server:
     )
     validate.check_drafts(layout)
     validate.check_prefixes(layout)
-    prefixes.check(layout.prefix_cache, layout.prefix_block, (model,))
+    if mib := layout.prefix_cache:
+        prefixes.check(mib, layout.prefix_block, (model,))
     setup = sampler.Setup(
         model,
         jax.random.key(config.seed),

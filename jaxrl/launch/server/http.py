@@ -223,7 +223,7 @@ class ServeConfig:
     """Sequences decoded at once."""
     chunk: int = 8
     """Decoding steps between two checks for new requests, and tokens per streamed piece."""
-    drafts: Literal["none", "lookup"] = "none"
+    drafts: Literal["none", "lookup", "group"] = "none"
     """Guess the next tokens of a sequence and verify several in a pass: `none`, not at all;
     `lookup`, what followed its last tokens where they stood before. No token depends on it."""
     draft_tokens: int = 4
@@ -357,7 +357,8 @@ class Handler(Connection):
                     for r in call.requests
                 ],
             )
-            constraints.check(self.service.engine.setup, call.requests[0])
+            if call.requests[0].constraint is not None:
+                constraints.check(self.service.engine.setup, call.requests[0])
         except ValueError as error:
             raise Refused(400, str(error)) from error
         except RecursionError as error:

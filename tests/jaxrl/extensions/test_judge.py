@@ -65,6 +65,25 @@ def test_marks_are_probabilities_of_yes(by):
     assert found[3].error.startswith("judge: it cannot read")
 
 
+def test_what_questions_begin_alike_with_is_computed_once(by):
+    """All criteria of a completion, which stand behind it: verdicts are those of each alone."""
+    _, opened = by
+    config, scored = tiny.config("unused"), []
+    stem = "Judge the answer.\n" + "1+1=2 " * 20
+    questions = [stem + f"{n}\nIs it {name}?" for n in range(3) for name in ("short", "odd", "x")]
+
+    def score(params, packed):
+        scored.append(int((np.asarray(packed.visible_until) > 0).sum()))
+        return opened.score(params, packed)
+
+    counting = opened._replace(score=score)
+    with jax.set_mesh(mesh.make(MeshConfig())):
+        together = judge.preferences(config, counting, questions, ("Yes", "No"))
+        apart = [judge.preferences(config, counting, [q], ("Yes", "No"))[0] for q in questions]
+    np.testing.assert_allclose(together, apart, atol=1e-5)
+    assert scored[0] < 0.35 * sum(scored[1:])
+
+
 def test_comparisons_favour_no_order(by):
     _, opened = by
     rubric, config = rubrics.parse(RUBRIC), tiny.config("unused")

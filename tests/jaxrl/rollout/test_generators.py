@@ -100,8 +100,10 @@ def test_tokens_are_those_of_one_sampler_whoever_dies(params, alone, dies):
 
 
 @pytest.mark.broad
-def test_generators_verify_drafts(params, alone):
-    layout = dataclasses.replace(SETUP.sampler, drafts="lookup", draft_tokens=2)
+def test_generators_verify_drafts_and_find_prefixes(params, alone):
+    layout = dataclasses.replace(
+        SETUP.sampler, drafts="group", draft_tokens=2, prefix_cache=1, prefix_block=1
+    )
     found = whole(World().fleet.engine(SETUP._replace(sampler=layout), params))
     assert tokens(found) == tokens(alone)
 

@@ -15,7 +15,7 @@ SHORT = {
     "sampler.slots": 4, "sampler.bucket": 64,
     "optimizer.learning_rate": 0.01,
 }  # fmt: skip
-DRAFTS = {"sampler.drafts": "lookup", "sampler.draft_tokens": 3}
+DRAFTS = {"sampler.drafts": "epochs", "sampler.draft_tokens": 3}
 PREFIXES = {"sampler.prefix_cache": 1, "sampler.prefix_block": 1}
 
 
@@ -24,14 +24,18 @@ PREFIXES = {"sampler.prefix_cache": 1, "sampler.prefix_block": 1}
     [
         ({"sampler.prefix_block": 5}, r"sampler\.prefix_block=5 with sampler\.prefix_cache=0"),
         ({"sampler.draft_tokens": 5}, r"sampler\.draft_tokens=5 with sampler\.drafts='none'"),
+        (
+            DRAFTS | {"generators": 1},
+            r"sampler\.drafts=epochs with generators=",
+        ),
         (DRAFTS | {"sampler.draft_tokens": 0}, r"sampler\.draft_tokens=0"),
         (
             DRAFTS | {"rollout.constraint": "problem"},
-            r"sampler\.drafts=lookup with rollout\.constraint=problem: .*masks",
+            r"sampler\.drafts=epochs with rollout\.constraint=problem: .*masks",
         ),
         (
             DRAFTS | {"rollout.on_device": True},
-            r"sampler\.drafts=lookup with rollout\.on_device=True: .*a token at a time",
+            r"sampler\.drafts=epochs with rollout\.on_device=True: .*a token at a time",
         ),
     ],
 )
@@ -71,6 +75,8 @@ def test_a_run_samples_what_it_does_without(plain, tmp_path):
     rows = list(metrics.read(tmp_path))
     assert rows[0]["logp_gap_max"] < 1e-4
     assert all(0 < row["drafts/accepted"] <= 3 and 0 < row["drafts/share"] < 1 for row in rows)
+    assert all(0 < row["drafts/beside/accepted"] <= 3 for row in rows[1:])
+    assert all(row["drafts/beside/share"] < row["drafts/share"] for row in rows)
     assert all(row["prefixes/cached"] > 0 and 0 < row["prefixes/share"] < 1 for row in rows)
     chunks = jsonl.read(tmp_path / "chunks.jsonl")
     saved = sum(chunk["cached"] for chunk in chunks)

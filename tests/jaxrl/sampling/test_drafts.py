@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jaxrl.models import decoder
-from jaxrl.sampling import drafts, logits, requests, sampler
+from jaxrl.sampling import drafts, logits, requests, sampler, slots
 from jaxrl.sampling.slots import Features
 from jaxrl.types import Completion, Request
 from tests.jaxrl import sampler_oracle as oracle
@@ -50,8 +50,95 @@ def test_drafts_of_the_past_are_judged():
     row = [1, 2, 3, 1, 2, 3, 1, 2, 5, 1, 2]
     predictions = [(looked_up(row[:i], 1), row[i]) for i in range(1, len(row))]
     judged = [(p[0] == token) for p, token in predictions if p is not None]
-    tried, right = drafts.judge(jnp.asarray([row + [0] * 5]), jnp.asarray([len(row)]))[0].tolist()
+    counts = drafts.judge(jnp.asarray([row + [0] * 5]), jnp.asarray([len(row)]))
+    tried, right = counts[0, 0].tolist()
     assert (tried, right) == (len(judged), sum(judged)) and 0 < right < tried
+
+
+def looked_up_beside(parts: list[list[int]], tokens: list[int], count: int) -> list[int] | None:
+    """The same of texts beside the sequence: what `drafts.lookup_beside` should give."""
+    for run in range(min(8, len(tokens)), 1, -1):
+        for part in reversed(parts):
+            for place in range(len(part) - 2, run - 2, -1):
+                if part[place - run + 1 : place + 1] == tokens[len(tokens) - run :]:
+                    return part[place + 1 : place + 1 + count]
+    return None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), max_size=4),
+    st.lists(st.integers(0, 2), min_size=1, max_size=12),
+)
+def test_lookup_beside_is_the_last_longest_match_in_one_text(parts, tokens):
+    prompt, texts = tuple(tokens[:1]), drafts.Texts()
+    for part in parts:  # the prompt's token is the first of what is kept
+        completion = Completion(Request(0, prompt, 9), np.array(part), None, None, None, True)
+        drafts.remember(texts, completion, 48)
+    rows = drafts.lay_out(texts, [None, Request(1, prompt, 9)], 48)
+    assert (rows[0] == -1).all()
+    kept = list(texts.by_prompt.get((0, prompt), ()))
+    assert {(*prompt, *part) for part in parts} >= {*kept} and len({*kept}) == len(kept)
+    again = drafts.Texts()
+    drafts.set_state(again, drafts.get_state(texts))
+    assert again == texts
+    padded = np.full(24, 1, np.int32)
+    padded[: len(tokens)] = tokens
+    draft, size, run = drafts.lookup_beside(
+        jnp.asarray(rows[1]), jnp.asarray(padded), jnp.int32(len(tokens)), 5
+    )
+    expected = looked_up_beside([list(text) for text in kept], tokens, 5)
+    assert bool(run) == (expected is not None)
+    assert expected is None or draft[: int(size)].tolist() == expected
+
+
+def test_the_newest_texts_are_kept():
+    """Of a prompt as many as there is room for, and those of the prompts used last."""
+    texts = drafts.Texts()
+    for n, size in enumerate((3, 3, 2, 30)):
+        completion = Completion(Request(n, (9,), 40), np.full(size, n), None, None, None, True)
+        drafts.remember(texts, completion, 10)
+        if n == 2:
+            assert texts.by_prompt[0, (9,)] == [(9, 1, 1, 1), (9, 2, 2)]
+    assert texts.by_prompt == {(0, (9,)): [(9, *[3] * 8)]}
+
+
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("beside", [False, True])
+def test_drafts_that_do_not_pay_are_switched_off(right, beside):
+    """Of a text that seldom goes on as it did before, against one that does; no model is asked."""
+    rng, size = np.random.default_rng(0), 120
+    text = np.tile(rng.integers(1, 9, 7), 20)[:size] if right else rng.integers(1, 9, size)
+    if beside:  # nothing stands twice in the sequence
+        text = np.arange(1, size + 1)
+    # each pair of tokens stands there, and what follows is another
+    pairs = [token for n in range(size - 1) for token in (text[n], text[n + 1], 500 + n)]
+    texts = jnp.asarray([text[1:] if right else pairs], jnp.int32) if beside else None
+    truth = jnp.asarray(text, jnp.int32)
+    state = slots.empty_slots((oracle.CONFIG,), 1, size, 8, Features())
+    start = state.tokens.at[0, :20].set(truth[:20])
+    state = state.replace(
+        tokens=start, length=jnp.array([20]), limit=jnp.array([size]), live=jnp.array([True])
+    )
+
+    def advance(s: slots.SlotState, draft: drafts.Draft) -> tuple[slots.SlotState, jax.Array]:
+        ahead = jnp.arange(draft.tokens.shape[1])
+        equal = (draft.tokens == truth[s.length[:, None] + ahead]) & (ahead < draft.size[:, None])
+        count = 1 + jnp.sum(jnp.cumprod(equal, axis=1), axis=1)
+        length = jnp.minimum(s.length + count, size)
+        tokens = jnp.where(jnp.arange(size) < length[:, None], truth, 0)
+        return s.replace(tokens=tokens, length=length, live=length < size), count
+
+    done = drafts.run(
+        advance, state, jnp.int32(size), jnp.int32(1), 1.5, draft_tokens=3, texts=texts
+    )
+    assert done.tokens[0].tolist() == text.tolist()
+    verified, accepted = np.asarray(done.drafted[0, int(beside)]).tolist()
+    if right:
+        assert accepted > 2 * verified > 40
+    else:
+        assert verified <= 3
+    assert not np.asarray(done.drafted[0, int(not beside)]).any()
 
 
 LAYOUT = {"slots": 8, "bucket": 64}
@@ -84,14 +171,17 @@ def setup(*, hold: bool = False, **layout) -> sampler.Setup:
     )
 
 
-def sampled(items: list[Request], **layout) -> tuple[dict[int, Completion], tuple[int, int]]:
-    """Completions by id, and the drafts that were verified and their tokens that were accepted."""
-    params, work, done = decoder.unstack(oracle.weights()), sampler.Work(), {}
+def sampled(
+    items: list[Request], texts: drafts.Texts | None = None, **layout
+) -> tuple[dict[int, Completion], sampler.Work]:
+    """Completions by id, and the work, in which drafts and their accepted tokens are counted."""
+    params, done = decoder.unstack(oracle.weights()), {}
+    work = sampler.Work(texts=drafts.Texts() if texts is None else texts)
     made = setup(**layout)
     sampler.submit(made, work, items)
     while work:
         done |= {c.request.id: c for c in sampler.advance(made, params, work)}
-    return done, (work.verified, work.accepted)
+    return done, work
 
 
 def check_equal(expected: Completion, other: Completion) -> None:
@@ -115,18 +205,30 @@ def plain():
     return sampled(ITEMS, chunk=16)[0]
 
 
-@pytest.mark.exact("drafts change no token, over any mix of settings, slots and chunks")
+@pytest.mark.exact(
+    "drafts change no token, over any mix of settings, slots and chunks, wherever they are found"
+)
 @pytest.mark.parametrize("paying", PRICES)
 def test_tokens_are_those_of_one_pass_a_token(monkeypatch, plain, paying):
+    """Where drafts always pay, half of the completions stand in the texts at the start."""
     monkeypatch.setattr(drafts, "price", lambda *_: PRICES[paying])
-    done, (verified, accepted) = sampled(ITEMS, chunk=16, **DRAFTS)
+    texts, beside = drafts.Texts(), paying == "always"
+    for completion in list(plain.values())[::2] if beside else ():
+        drafts.remember(texts, completion, 64)
+    layout = DRAFTS | ({"drafts": "epochs"} if beside else {})
+    done, work = sampled(ITEMS, texts, chunk=16, **layout)
     assert done.keys() == plain.keys()
     for name, completion in done.items():
         check_equal(plain[name], completion)
     if paying == "never":
-        assert verified == accepted == 0
+        assert work.verified == work.accepted == 0
     else:
-        assert accepted > 50 and verified > 20
+        assert work.accepted > 50 and work.verified > 20
+    if beside:
+        assert work.accepted > work.accepted_beside > 50
+        assert texts.by_prompt.keys() == {(0, r.prompt) for r in ITEMS}
+    else:
+        assert work.verified_beside == 0 and not texts.by_prompt
 
 
 @settings(
@@ -191,7 +293,7 @@ def test_turns(monkeypatch):
         return done, work.accepted
 
     expected, _ = played()
-    done, accepted = played(**DRAFTS)
+    done, accepted = played(**DRAFTS | {"drafts": "group"})
     assert accepted > 10
     for name, completion in done.items():
         check_equal(expected[name], completion)
@@ -239,7 +341,8 @@ def test_families(monkeypatch, family):
 
 @pytest.mark.broad
 def test_a_guide_reads_the_drafts(monkeypatch):
-    """Whose model has caches of its own, and whose function sees a token and those before it."""
+    """Whose model has caches of its own, and whose function sees a token and those before it; with
+    a prefix cache too, of both models."""
     monkeypatch.setattr(drafts, "price", lambda *_: 1.0)
     other = decoder.unstack(oracle.weights(1))
 
@@ -252,4 +355,6 @@ def test_a_guide_reads_the_drafts(monkeypatch):
         done = oracle.run(ITEMS[:8], guide=guide, text=text, slots=8, **layout)
         return {name: c.tokens.tolist() for name, c in done.items()}
 
-    assert tokens(**DRAFTS) == tokens()
+    expected = tokens()
+    assert tokens(**DRAFTS) == expected
+    assert tokens(**DRAFTS, prefix_cache=1, prefix_block=3) == expected

@@ -41,13 +41,20 @@ def test_a_pass_with_drafts_exchanges_three_numbers(report):
 
 
 @pytest.mark.broad
-@pytest.mark.exact("eight devices sample with drafts what one device samples without")
+@pytest.mark.exact(
+    "eight devices sample with drafts and a prefix cache what one device samples without; what the "
+    "cache holds changes nothing, to the last bit"
+)
 def test_tokens_with_drafts_are_those_of_one_device_without(report):
-    assert report["same with drafts"] and report["accepted"] > 20
+    assert report["same with drafts"] and report["accepted"] > 20 and report["beside"]
+    assert report["cached"] > 20 and report["blocks"] > 20
+    assert report["found"] and report["same where found"]
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("program", ["read", "insert", "append", "narrow", "choose"])
+@pytest.mark.parametrize(
+    "program", ["read", "insert", "append", "narrow", "choose", "read_block", "put_blocks"]
+)
 def test_sequences_stay_where_they_are(report, program):
     """Prompts are read where their slots are, and slots are joined within a shard."""
     assert report["collectives"][program] == []

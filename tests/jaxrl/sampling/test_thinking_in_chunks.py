@@ -132,13 +132,16 @@ def test_an_action_sees_its_prompt_and_its_chunk_alone(seed, size, data):
 @pytest.mark.broad
 @pytest.mark.exact("log-probs of responses in chunks are the same in training and sampling")
 def test_trained_log_probabilities_are_the_sampled_ones(tmp_path):
-    """In the real loop, three chunks long."""
-    changes = {"rollout.max_new_tokens": 9, "rollout.chunks": Chunks(5, 3), "warm_start.steps": 0}
+    """In the real loop, three chunks long, with a prefix cache."""
+    changes = {
+        "rollout.max_new_tokens": 9, "rollout.chunks": Chunks(5, 3), "warm_start.steps": 0,
+        "sampler.prefix_cache": 1, "sampler.prefix_block": 2,
+    }  # fmt: skip
     made = tiny.config(tmp_path / "run", steps=2, **{"eval.every": 0}, **changes)
     loop.train(made)
     rows = metrics.read(tmp_path / "run")
     assert rows[0]["completion_length_max"] == 9
-    assert all(row["logp_gap_max"] < 1e-4 for row in rows)
+    assert all(row["logp_gap_max"] < 1e-4 and row["prefixes/cached"] > 0 for row in rows)
     assert config.load(tmp_path / "run" / "config.json") == made
 
 

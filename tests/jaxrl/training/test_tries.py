@@ -154,3 +154,28 @@ def test_an_episode_of_many_contexts_is_packed():
     np.testing.assert_array_equal(packed.tokens[0, 0][predictor], parent[target])
     depth = packed.positions[0, 0][predictor]
     assert depth.max() == prompt + 2 * (turns - 1) + 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size=1, max_size=9),
+    st.integers(1, 40),
+)
+def test_joined_texts_are_paths_in_which_each_token_stands_once(texts, most):
+    """Against the set of all beginnings, whose number is that of a trie's tokens."""
+    joined = tries.join(texts, (7, 8), most)
+    assert sorted(n for sequence in joined for n in sequence.ends) == [*range(len(texts))]
+    for sequence in joined:
+        assert len(sequence.tokens) <= most or len(sequence.ends) == 1
+        for n, end in sequence.ends.items():
+            assert sequence.tokens[end : end + 2] == [7, 8]
+            assert sequence.parent[end] == sequence.parent[end + 1]
+            path, at = [], sequence.parent[end]
+            while at >= 0:
+                assert sequence.parent[at] < at
+                path.append(sequence.tokens[at])
+                at = sequence.parent[at]
+            assert path[::-1] == texts[n]
+        own = [texts[n] for n in sequence.ends]
+        beginnings = {tuple(text[:size]) for text in own for size in range(1, len(text) + 1)}
+        assert len(sequence.tokens) == len(beginnings) + 2 * len(own)

@@ -18,6 +18,7 @@ from collections import Counter, OrderedDict, deque
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from jaxrl.config import validate
 from jaxrl.launch.server.http import Refused
 from jaxrl.launch.server.tinker import learner, ledger, tenants
 from jaxrl.launch.server.tinker.journal import (
@@ -33,6 +34,9 @@ from jaxrl.launch.server.tinker.learner import Learner
 from jaxrl.launch.server.tinker.ledger import Ledger, Operation
 from jaxrl.launch.server.tinker.tenants import Tenant
 from jaxrl.rollout.policy import Policy
+from jaxrl.sampling import prefixes
+from jaxrl.sampling.prefixes import Prefixes
+from jaxrl.sampling.work import SamplerConfig
 from jaxrl.types import Params
 
 _AT_ONCE = ("create_session", "create_sampling_session")
@@ -55,6 +59,11 @@ class TinkerConfig:
     """Sequences decoded at once."""
     chunk: int = 16
     """Decoding steps between two checks for ended sequences."""
+    prefix_cache: int = 0
+    """MiB of beginnings of prompts that are kept from sample to sample under one set of weights; 0:
+    none."""
+    prefix_block: int = 64
+    """With `prefix_cache`: tokens that are kept together."""
     max_body_bytes: int = 16 << 20
     """Largest request body; a larger one is refused unread."""
     waiting: int = 1024
@@ -77,6 +86,16 @@ class TinkerConfig:
     """Dtype of the base model's weights and of activations; adapters are float32."""
     trust: bool = False
     """Accept functions of other packages that the run's config names; they are executed."""
+
+    @property
+    def layout(self) -> SamplerConfig:
+        """Of the sampler's memory."""
+        return SamplerConfig(
+            slots=self.slots,
+            chunk=self.chunk,
+            prefix_cache=self.prefix_cache,
+            prefix_block=self.prefix_block,
+        )
 
 
 @dataclasses.dataclass
@@ -133,6 +152,8 @@ class Service:
     """In the sampler's form, by file."""
     stacks: OrderedDict[int, AdapterStack] = dataclasses.field(default_factory=OrderedDict)
     """In the sampler's form with adapters beside them, by rank."""
+    prefixes: Prefixes = dataclasses.field(default_factory=Prefixes)
+    """Of `TinkerConfig.prefix_cache`."""
 
     @property
     def directory(self) -> Path:
@@ -161,6 +182,9 @@ def start(
         )
     if config.models_at_once < 1:
         raise ValueError(f"models_at_once={config.models_at_once}: must be at least 1")
+    validate.check_prefixes(config.layout)
+    if mib := config.prefix_cache:
+        prefixes.check(mib, config.prefix_block, (model,))
     if config.compact_bytes < 1:
         raise ValueError(f"compact_bytes={config.compact_bytes}: must be at least 1")
     header = {"journal": 1, "model": name, "dtype": config.dtype}

@@ -45,7 +45,7 @@ from jaxrl.models import lora_stack
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import policy
 from jaxrl.sampling import sampler, search
-from jaxrl.sampling.sampler import SamplerConfig
+from jaxrl.sampling.prefixes import Prefixes
 from jaxrl.sampling.slots import Features
 from jaxrl.types import Completion, Params, Request
 
@@ -102,7 +102,11 @@ def requests_of(body: bodies.Sample, context: int) -> list[Request]:
 
 
 def sample(
-    setup: sampler.Setup, params: Params, jobs: Sequence[bodies.Sample], places: Sequence[int]
+    setup: sampler.Setup,
+    params: Params,
+    jobs: Sequence[bodies.Sample],
+    places: Sequence[int],
+    prefixes: Prefixes,
 ) -> list[bytes]:
     """Answers to jobs, none of which has another's seed.
 
@@ -111,6 +115,7 @@ def sample(
       params: as from `policy.sampling_params`.
       jobs: with the stop tokens of the setup.
       places: of the adapters of each job in the parameters; 0 for none.
+      prefixes: beginnings of prompts that samples before have read; changed in place.
     """
     owner, requests = dict[int, int](), list[Request]()
     for i, body in enumerate(jobs):
@@ -120,7 +125,7 @@ def sample(
         ]
         owner |= {request.id: i for request in mine}
         requests += mine
-    work = sampler.Work()
+    work = sampler.Work(prefixes=prefixes)
     sampler.submit(setup, work, requests)
     done: list[list[Completion]] = [[] for _ in jobs]
     while work:
@@ -338,11 +343,11 @@ def _sample(service: Service, operations: Sequence[Operation]) -> list[bytes]:
         service.actor.model,
         service.actor.tokenizer,
         service.config.max_context_tokens,
-        SamplerConfig(slots=service.config.slots, chunk=service.config.chunk),
+        service.config.layout,
         bodies.stops(jobs[0].sampling_params.stop)[1],
         truncate=jobs[0].sampling_params.truncates,
     )
-    return sample(setup, params, jobs, places)
+    return sample(setup, params, jobs, places, service.prefixes)
 
 
 def _stacked(
