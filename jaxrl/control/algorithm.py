@@ -15,6 +15,7 @@ from jaxrl.control.environment import Environment, Space
 from jaxrl.control.rollout import Act
 from jaxrl.data.offline.transitions import Transitions
 from jaxrl.losses import control
+from jaxrl.models.control import encoders
 from jaxrl.types import TrainState
 
 Metrics = Mapping[str, jax.Array]
@@ -103,9 +104,15 @@ def standardised(inner: Algorithm, space: Space) -> Algorithm:
     )
 
 
-def of_actor(policy: Act) -> Act:
-    """`policy` of the part `actor` of the parameters."""
-    return lambda key, params, observation: policy(key, params["actor"], observation)
+def of_actor(policy: Act, shape: tuple[int, ...] = ()) -> Act:
+    """`policy` of the part `actor` of the parameters, on what the critic's encoder sees of pictures
+    of a `shape`."""
+
+    def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
+        read = encoders.seen(params["critic"], observation, shape) if shape else observation
+        return policy(key, params["actor"], read)
+
+    return act
 
 
 def fresh(

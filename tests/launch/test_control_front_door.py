@@ -402,10 +402,10 @@ def test_the_best_point_is_the_first_of_highest_mean_return(tops, tmp_path, monk
 class Lights(gymnasium.Env):
     """A picture of a light on the left or on the right, whose side is the right action."""
 
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, first=False, gaps=False, render_mode=None):
+    def __init__(self, first=False, gaps=False, continuous=False, render_mode=None):
         self.first, self.gaps = first, gaps
+        box = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+        self.action_space = box if continuous else gymnasium.spaces.Discrete(2)
         shape = (2, 5, 6) if first else (5, 6, 2)
         self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
 
@@ -420,14 +420,16 @@ class Lights(gymnasium.Env):
         return (np.moveaxis(picture, -1, 0) if self.first else picture), {}
 
     def step(self, action):
-        reward = float(action == self.side)
+        reward = float(int(np.sum(action) > 0) == self.side)
         return self.reset()[0], reward, True, False, {}
 
 
-def lights_log(path, kind, count=400):
+def lights_log(path, kind, count=400, continuous=False):
     """Random actions under the lights; each episode is one step."""
     env, rng = Lights(), np.random.default_rng(0)
     pictures, actions, rewards = [], rng.integers(0, 2, count), []
+    if continuous:
+        actions = rng.uniform(-1.0, 1.0, (count, 1)).astype(np.float32)
     for i, action in enumerate(actions):
         pictures.append(env.reset(seed=i)[0])
         rewards.append(env.step(action)[1])
@@ -451,6 +453,13 @@ LIGHTS = [f"--env={__name__}:Lights", "--seeds", "1", "--points", "1", "--episod
         ("dqn", ["steps=40", "warmup=8", "batch-size=8"]),
         pytest.param("dqn", ["offline-steps=30", "DATA.npz"], marks=pytest.mark.broad),
         pytest.param("dqn", ["offline-steps=30", "DATA.hdf5"], marks=pytest.mark.broad),
+        pytest.param(
+            "iql", ["steps=20", "shift=1", "latent=8", "DATA.npz"], marks=pytest.mark.broad
+        ),
+        ("sac", ["steps=40", "warmup=8", "batch-size=8", "shift=1", "latent=8"]),
+        pytest.param(
+            "rlpd", ["steps=20", "warmup=8", "latent=8", "DATA.npz"], marks=pytest.mark.slow
+        ),
         pytest.param("c51", ["steps=40", "warmup=8", "batch-size=8"], marks=pytest.mark.broad),
         pytest.param(
             "ppo", ["steps=64", "worlds=4", "segment=8", "minibatches=2", "epochs=1",
@@ -464,9 +473,11 @@ def test_pictures_stay_bytes_from_the_environment_to_the_exported_policy(
     out = tmp_path / "run"
     given = [name, *LIGHTS, "--run-dir", out, "--algorithm.hidden", "8"]
     given += ["--env-args.first", "true"] if name == "ppo" else []
+    continuous = name in ("sac", "rlpd")
+    given += ["--env-args.continuous", "true"] if continuous else []
     for flag in flags:
         if flag.startswith("DATA"):
-            lights_log(tmp_path / flag, flag.split(".")[1])
+            lights_log(tmp_path / flag, flag.split(".")[1], continuous=continuous)
             given += ["--data", tmp_path / flag]
         else:
             given.append(f"--algorithm.{flag}")
@@ -477,11 +488,12 @@ def test_pictures_stay_bytes_from_the_environment_to_the_exported_policy(
     assert policy.description["space"]["shape"] == [5, 6, 2]
     pictures = np.stack([env.reset(seed=i)[0] for i in range(20)])
     actions = policy(pictures)
-    assert actions.shape == (20,) and policy(pictures[3]) == actions[3]
+    assert actions.shape == ((20, 1) if continuous else (20,)) and policy(pictures[3]) == actions[3]
     assert len(json.loads(run(["play", out, "--episodes", "3", "--json"], capsys)[1])["returns"])
     assert run(["export", out, tmp_path / "out"], capsys)[0] == 0
     exported = module_at(tmp_path / "out" / "policy.py")
-    assert [exported.policy(picture) for picture in pictures] == actions.tolist()
+    found = np.array([exported.policy(picture) for picture in pictures])
+    np.testing.assert_allclose(found, actions, atol=1e-5 if continuous else 0)
     status, said, error = run(given, capsys)  # what is saved is restored as bytes
     assert status == 0 and "continuing" in said, error
     if "DATA" not in str(flags) and name == "dqn":

@@ -36,8 +36,9 @@ class Run:
     """Authors' values of the algorithm's settings, by name; further flags change them."""
 
     env: str = "point_mass"
-    """Environment: a module of jaxrl/control/environments, gymnax/NAME, brax/NAME, gym/NAME
-    (Gymnasium's), or MODULE:FUNCTION, a function of yours that gives a gymnasium.Env."""
+    """Environment: a module of jaxrl/control/environments, gymnax/NAME, brax/NAME, playground/NAME,
+    xminigrid/NAME, gym/NAME (Gymnasium's), or MODULE:FUNCTION, a function of yours that gives a
+    gymnasium.Env."""
     env_args: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Parameters of the environment."""
     data: str = ""
@@ -71,6 +72,7 @@ def main(argv: list[str]) -> int:
         env = environments.get(run.env, **run.env_args)
         _acts(name, module, env)
         _sees(name, module, env)
+        _shifts(run, env)
         programs = module.programs(env, run.algorithm)
         _learns(name, programs, run.data)
         directory = Path(run.run_dir or f"runs/control-{name}-{env.name.replace('/', '-')}")
@@ -310,6 +312,20 @@ def _sees(name: str, module: Any, env: Environment) -> None:
             f"algorithm {name!r} reads no pictures, and the observations of env={env.name!r} are "
             f"pictures {list(env.space.shape)}; choose {', '.join(able)}, or give features with a "
             "gymnasium.ObservationWrapper"
+        )
+
+
+def _shifts(run: Any, env: Environment) -> None:
+    """Refuse to move pictures where there are none.
+
+    Raises:
+      ValueError: with the remedy.
+    """
+    shift = getattr(run.algorithm, "shift", 0)
+    if shift and not env.space.shape:
+        raise ValueError(
+            f"algorithm.shift={shift} moves pictures, and the observations of env={env.name!r} are "
+            "numbers; choose --algorithm.shift 0"
         )
 
 
