@@ -60,6 +60,9 @@ class Algorithm(NamedTuple):
     `return_to_go`. The replay buffer then holds them too: -inf until the episode has ended."""
     observe: Callable[[Environment], Environment] = lambda env: env
     """The environment as this policy sees it: with a history, for one that needs it."""
+    success: Callable[[Any, jax.Array], jax.Array] | None = None
+    """parameters, observation -> whether it is one of success, which is the reward then and ends
+    the episode; None: the environment's own reward."""
 
 
 def standardised(inner: Algorithm, space: Space) -> Algorithm:

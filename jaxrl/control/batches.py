@@ -44,9 +44,9 @@ def augmented(key: jax.Array, rows: Transitions, shape: tuple[int, ...], shift: 
       key: of the draw.
       rows: leaves [B, ...].
       shape: H, W, C of the pictures.
-      shift: see `encoders.shifted`; 0 leaves the rows as they are.
+      shift: see `encoders.shifted`; 0, or numbers in place of pictures, leave the rows as they are.
     """
-    if not shift:
+    if not (shift and shape):
         return rows
     before, after = jax.random.split(jax.random.fold_in(key, 1))  # the key may draw more
     return rows._replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -22,6 +23,7 @@ from jaxrl.control.program import Program
 from jaxrl.launch import offline_sets, streams
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.console import PlainConsole
+from jaxrl.launch.control import actor
 from jaxrl.launch.settings import flags
 from jaxrl.record import account, checkpoint, metrics, rundir, storage
 from jaxrl.record.writer import Writer
@@ -73,6 +75,7 @@ def main(argv: list[str]) -> int:
         _acts(name, module, env)
         _sees(name, module, env)
         _shifts(run, env)
+        _plays_apart(name, module, env)
         programs = module.programs(env, run.algorithm)
         _learns(name, programs, run.data)
         directory = Path(run.run_dir or f"runs/control-{name}-{env.name.replace('/', '-')}")
@@ -102,8 +105,11 @@ def follow(
     point, highest = after, _highest(directory, after)
     if after is not None and np.isfinite(after.returns).all():  # a kill may have come before these
         highest = _save_policies(directory, _described(name, env, run, after), after, highest)
-    with Writer(directory, options, _warn) as writer:
+    with Writer(directory, options, _warn) as writer, contextlib.ExitStack() as stack:
         arguments = {"seeds": range(run.seeds), "points": run.points, "episodes": run.episodes}
+        if getattr(algorithms.load(name), "APART", False):
+            part = actor.Part(name, run.algorithm, run.env, run.env_args, run.seeds)
+            arguments["on_host"] = stack.enter_context(actor.Actor(part, _warn)).advance
         for point in train.train(programs, env, data=data, after=after, note=_warn, **arguments):
             step = _total(programs, point)
             train.check_finite(point, programs, f"the point before it stays in {directory}")
@@ -326,6 +332,19 @@ def _shifts(run: Any, env: Environment) -> None:
         raise ValueError(
             f"algorithm.shift={shift} moves pictures, and the observations of env={env.name!r} are "
             "numbers; choose --algorithm.shift 0"
+        )
+
+
+def _plays_apart(name: str, module: Any, env: Environment) -> None:
+    """Refuse an environment that no other process plays to an algorithm that needs one.
+
+    Raises:
+      ValueError: with the remedy.
+    """
+    if getattr(module, "APART", False) and env.host is None:
+        raise ValueError(
+            f"algorithm {name!r} plays in a process of its own, and env={env.name!r} is compiled "
+            "into the learner's; choose gym/NAME or MODULE:FUNCTION, or the algorithm rlpd"
         )
 
 
