@@ -516,7 +516,7 @@ def test_pictures_are_refused_where_nothing_reads_them(tmp_path, capsys):
     lights_log(tmp_path / "data.npz", "npz", 8)
     data = ["--data", tmp_path / "data.npz"]
     for given, said in (
-        (["iql", *LIGHTS, *data], "choose c51, dqn, hl_gauss, ppo"),
+        (["xql", *LIGHTS, *data], "choose c51, dqn, droq, hl_gauss, iql, ppo"),
         (["ppo", *LIGHTS], "--algorithm.no-normalise-observations"),
         (["dqn", "--env", "cartpole", *data, "--algorithm.offline-steps", "2"], "the data have 60"),
     ):
@@ -526,7 +526,10 @@ def test_pictures_are_refused_where_nothing_reads_them(tmp_path, capsys):
 
 @pytest.mark.broad
 @pytest.mark.optimized
-@pytest.mark.parametrize("name", ["dqn", "ppo", "offline"])
+@pytest.mark.parametrize(
+    "name",
+    ["dqn", "ppo", "offline", *(pytest.param(n, marks=pytest.mark.slow) for n in ("iql", "sac"))],
+)
 def test_a_policy_learns_from_pictures(name, tmp_path, capsys):
     out, flags = tmp_path / "run", {
         "dqn": ["steps=600", "warmup=100", "batch-size=64", "learning-rate=2e-3",
@@ -534,10 +537,14 @@ def test_a_policy_learns_from_pictures(name, tmp_path, capsys):
         "ppo": ["steps=4096", "worlds=16", "segment=16", "minibatches=2", "epochs=4",
                 "learning-rate=3e-3", "no-normalise-observations"],
         "offline": ["offline-steps=400", "batch-size=64", "learning-rate=2e-3", "discount=0.5"],
+        "iql": ["steps=600", "batch-size=64", "learning-rate=2e-3", "discount=0.5"],
+        "sac": ["steps=1200", "warmup=200", "batch-size=64", "learning-rate=2e-3", "discount=0.5",
+                "temperature=0.1"],
     }[name]  # fmt: skip
-    given = ["ppo" if name == "ppo" else "dqn", *LIGHTS, "--run-dir", out]
+    given = ["dqn" if name == "offline" else name, *LIGHTS, "--run-dir", out]
+    given += ["--env-args.continuous", "true"] if name == "sac" else []
     given += [f"--algorithm.{flag}" for flag in flags]
-    if name == "offline":
+    if name in ("offline", "iql"):
         lights_log(tmp_path / "data.npz", "npz")
         given += ["--data", tmp_path / "data.npz"]
     assert run(given, capsys)[0] == 0

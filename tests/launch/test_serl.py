@@ -45,7 +45,7 @@ class Dock(gymnasium.Env):
             os.kill(os.getpid(), signal.SIGKILL)
         self.block = np.clip(self.block + 1.5 * np.asarray(action), 0.0, 8.0)
         self.clock += 1
-        there = bool(np.max(np.abs(self.block - self.mark)) < 1.0)
+        there = bool(np.max(np.abs(np.round(self.block) - np.round(self.mark))) <= 1.0)
         return self.seen(), float(there and self.paid), there, self.clock >= 12, {}
 '''
 
@@ -56,7 +56,7 @@ def dock(tmp_path, monkeypatch):
     (tmp_path / "dock_world.py").write_text(DOCK)
     monkeypatch.syspath_prepend(str(tmp_path))
     write(tmp_path / "shown.npz", 60, 0.2)
-    write(tmp_path / "labelled.npz", 60, 0.6)
+    write(tmp_path / "labelled.npz", 400, 1.5)
     return tmp_path
 
 
