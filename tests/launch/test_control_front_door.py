@@ -18,6 +18,7 @@ from PIL import Image
 
 from jaxrl import control
 from jaxrl.control import algorithms, environments, host, numpy_policy, spaces, train
+from jaxrl.control.algorithms.offline_to_online import serl
 from jaxrl.control.environments import point_mass
 from jaxrl.data.offline import readers
 from jaxrl.launch import cli
@@ -750,3 +751,146 @@ def test_a_policy_in_numpy_is_the_policy(name):
 def test_an_operation_without_numpy_is_named():
     with pytest.raises(ValueError, match="cumsum"):
         numpy_policy.write(lambda x: x.cumsum(), 3)
+
+
+DOCK = '''
+import os, pathlib, signal
+import gymnasium, numpy as np
+
+class Dock(gymnasium.Env):
+    """A block of two pixels is pushed onto a mark; a picture [10, 10, 2] shows both."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (10, 10, 2), np.uint8)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+
+    def __init__(self, paid=True, mortal=""):
+        self.paid, self.mortal, self.count = paid, mortal, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.block, self.mark = self.np_random.uniform(1.0, 8.0, (2, 2))
+        self.clock = 0
+        return self.seen(), {}
+
+    def seen(self):
+        picture = np.zeros((10, 10, 2), np.uint8)
+        for channel, (row, column) in enumerate((self.block, self.mark)):
+            i, j = int(round(row)), int(round(column))
+            picture[i : i + 2, j : j + 2, channel] = 255
+        return picture
+
+    def step(self, action):
+        self.count += 1
+        file = pathlib.Path(self.mortal)
+        if self.mortal and self.count == 70 and not file.exists():
+            file.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.block = np.clip(self.block + 1.5 * np.asarray(action), 0.0, 8.0)
+        self.clock += 1
+        there = bool(np.max(np.abs(np.round(self.block) - np.round(self.mark))) <= 1.0)
+        return self.seen(), float(there and self.paid), there, self.clock >= 12, {}
+'''
+
+
+@pytest.fixture
+def dock(tmp_path, monkeypatch):
+    """The module of the world, its demonstrations and pictures labelled, as files."""
+    (tmp_path / "dock_world.py").write_text(DOCK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write_docking(tmp_path / "shown.npz", 60, 0.2)
+    write_docking(tmp_path / "labelled.npz", 400, 1.5)
+    return tmp_path
+
+
+def write_docking(path, episodes, noise):
+    """Episodes of a hand-written policy that errs."""
+    import dock_world
+
+    env, rng = dock_world.Dock(), np.random.default_rng(len(path.name))
+    rows = []
+    for episode in range(episodes):
+        seen, over = env.reset(seed=1000 + episode)[0], False
+        while not over:
+            aim = (env.mark - env.block) / 1.5 + noise * rng.normal(size=2)
+            action = np.clip(aim, -1.0, 1.0).astype(np.float32)
+            after, reward, there, cut, _ = env.step(action)
+            over = there or cut
+            rows.append((seen, action, reward, after, there, over and not there))
+            seen = after
+    names = "observations", "actions", "rewards", "next_observations", "terminals", "timeouts"
+    np.savez(path, **{n: np.array(c) for n, c in zip(names, zip(*rows, strict=True), strict=True)})
+
+
+DOCKING = (
+    "steps=120", "every=20", "warmup=40", "hidden=8", "latent=8", "members=2", "batch-size=16",
+    "critic-updates=1", "updates=2", "shift=1", "classifier-steps=4", "classifier-batch=8",
+)  # fmt: skip
+SHORT = ("--seeds=1", "--points=2", "--episodes=2")
+
+
+def train_dock(dock, where, fields, *flags):
+    given = ["control", "serl", "--env", "dock_world:Dock", "--data", str(dock / "shown.npz")]
+    given += ["--run-dir", str(dock / where), *flags]
+    return cli.main([*given, *[f"--algorithm.{field}" for field in fields]])
+
+
+@pytest.mark.slow
+def test_an_actor_that_is_killed_returns_and_changes_nothing(dock, capsys):
+    """With as many updates a segment as are asked for, a run is what it is without the kill."""
+    for name, mortal in (("whole", []), ("killed", [f"--env-args.mortal={dock}/first"])):
+        assert train_dock(dock, name, [*DOCKING, "most-updates=0"], *SHORT, *mortal) == 0
+    assert "the actor is gone (signal 9)" in capsys.readouterr().err
+    files = [np.load(dock / name / "policy.npz") for name in ("whole", "killed")]
+    assert len(files[0].files) > 10
+    assert metrics.read(dock / "killed")[-1]["updates_a_segment"] == 2
+    for leaf in files[0].files:
+        np.testing.assert_array_equal(files[0][leaf], files[1][leaf])
+    cut(dock / "killed", 1)
+    assert train_dock(dock, "killed", [*DOCKING, "most-updates=0"], *SHORT, *mortal) == 0
+    said = capsys.readouterr()
+    assert "continuing" in said.out and "fresh episodes" not in said.err
+    with np.load(dock / "killed" / "policy.npz") as again:
+        for leaf in files[0].files:
+            np.testing.assert_array_equal(files[0][leaf], again[leaf])
+
+
+@pytest.mark.broad
+def test_the_learner_goes_on_while_a_killed_actor_returns(dock, capsys):
+    mortal = [f"--env-args.mortal={dock}/first", "--env-args.paid=false"]
+    assert train_dock(dock, "run", [*DOCKING, "most-updates=100000"], *SHORT, *mortal) == 0
+    assert "the actor is gone (signal 9)" in capsys.readouterr().err
+    rows = metrics.read(dock / "run")
+    assert [row["env_steps"] for row in rows] == [0, 60, 120]
+    assert rows[1]["updates_a_segment"] > 50  # 2, were it to wait
+    assert control.load(dock / "run")(np.zeros((10, 10, 2), np.uint8)).shape == (2,)
+
+
+def test_what_a_classifier_calls_success_pays_and_ends_the_episode(dock):
+    vector = environments.get("dock_world:Dock").host([3])
+    vector.judge = lambda copy, seen: bool(seen.dtype == np.uint8) and vector.clock[0] == 2
+    steps = [vector.step(np.zeros((1, 2), np.float32))[0] for _ in range(4)]
+    assert [float(step.rewards[0]) for step in steps] == [0, 1, 0, 1]
+    assert [float(step.ends[0]) for step in steps] == [0, 1, 0, 1]
+    assert [float(step.terminals[0]) for step in steps] == [0, 1, 0, 1]
+    data = readers.read(str(dock / "labelled.npz"))
+    env = environments.get("dock_world:Dock")
+    config = dataclasses.replace(serl.config(), classifier_steps=1)
+    for rewards in (data.rewards * 0, data.rewards * 0 + 1):
+        with pytest.raises(ValueError, match="needs both kinds"):
+            serl.make(env, config).prepare(data._replace(rewards=rewards))
+    with pytest.raises(ValueError, match="next_observations"):
+        serl.make(env, config).prepare(data._replace(next_observations=data.observations))
+    parts = serl.make(env, config).prepare(data)
+    assert len(parts["good"]) + len(parts["bad"]) == len(data.rewards)
+    np.testing.assert_array_equal(parts["shown"].terminals, data.rewards > 0)
+
+
+@pytest.mark.slow
+def test_serl_learns_from_a_classifier_and_demonstrations(dock):
+    """The environment's own reward, which the actor does not read, says how often it arrives."""
+    fields = ["steps=900", "warmup=300", "updates=30", "most-updates=0", "batch-size=64", "shift=1"]
+    fields += [f"labels={dock}/labelled.npz", "classifier-steps=600", "classifier-rate=1e-3"]
+    flags = ["--seeds=1", "--points=1", "--episodes=40"]
+    assert train_dock(dock, "run", [*fields, "classifier-batch=64"], *flags) == 0
+    first, last = (row["return"] for row in metrics.read(dock / "run"))
+    assert first <= 0.4 and last >= 0.9

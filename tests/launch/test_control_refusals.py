@@ -35,6 +35,7 @@ SMALL = ["--seeds", "2", "--points", "2", "--episodes", "1", "--algorithm.hidden
         (["ppo", "--algorithm.minibatches", "7"], "minibatches", "7"),
         (["sac", "--env", "brax/nope"], "brax", "nope"),
         (["sac", "--env", "pendulum", "--algorithm.shift", "4"], "shift", "numbers"),
+        (["serl", "--env", "pendulum", "--algorithm.shift", "0"], "process", "pendulum"),
         (["sac", "--algorithm.learning-rate", "-1"], "learning_rate", "-1"),
         (["sac", "--algorithm.discount", "1.5"], "discount", "1.5"),
         (["sac", "--algorithm.polyak", "nan"], "polyak", "nan"),
