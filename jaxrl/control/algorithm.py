@@ -112,7 +112,7 @@ def of_actor(policy: Act, shape: tuple[int, ...] = ()) -> Act:
     of a `shape`."""
 
     def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
-        read = encoders.seen(params["critic"], observation, shape) if shape else observation
+        read = encoders.see(params["critic"], observation, shape) if shape else observation
         return policy(key, params["actor"], read)
 
     return act

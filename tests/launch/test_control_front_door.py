@@ -882,7 +882,7 @@ def test_what_a_classifier_calls_success_pays_and_ends_the_episode(dock):
         serl.make(env, config).prepare(data._replace(next_observations=data.observations))
     parts = serl.make(env, config).prepare(data)
     assert len(parts["good"]) + len(parts["bad"]) == len(data.rewards)
-    np.testing.assert_array_equal(parts["shown"].terminals, data.rewards > 0)
+    np.testing.assert_array_equal(parts["demonstrations"].terminals, data.rewards > 0)
 
 
 @pytest.mark.slow

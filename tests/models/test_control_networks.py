@@ -146,7 +146,7 @@ def test_only_the_critics_loss_trains_the_encoder(name):
         kept = update(KEY, state, {"online": still})[0].params
         assert not any(differs("critic", kept, state.params))
         assert any(differs("actor", kept, state.params))
-    seen = encoders.seen(moved["critic"], rows.observations, shape)
+    seen = encoders.see(moved["critic"], rows.observations, shape)
     assert seen.shape == (16, 4) and float(jnp.max(jnp.abs(seen))) <= 1.0
     changed = moved | {"critic": state.params["critic"]}
     best = jax.vmap(algorithm.best, (None, None, 0))

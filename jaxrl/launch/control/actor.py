@@ -34,7 +34,7 @@ _DEATHS = 5
 """In a row, after which a run gives up."""
 
 
-class Part(NamedTuple):
+class Role(NamedTuple):
     """What an actor is made of."""
 
     algorithm: str
@@ -74,12 +74,12 @@ class Played(NamedTuple):
 class _Worlds:
     """The environments of an actor, and the policies that play them."""
 
-    def __init__(self, part: Part) -> None:
-        module = algorithms.load(part.algorithm)
-        self._env = environments.get(part.env, **part.env_args)
-        (self._program,) = module.programs(self._env, part.config)
+    def __init__(self, role: Role) -> None:
+        module = algorithms.load(role.algorithm)
+        self._env = environments.get(role.env, **role.env_args)
+        (self._program,) = module.programs(self._env, role.config)
         algorithm, parts = self._program.algorithm, self._program.play
-        self._shape = part.seeds, parts.worlds
+        self._shape = role.seeds, parts.worlds
         self._acts = {True: host.policy(parts.warm), False: host.policy(algorithm.act)}
         self._success = None if algorithm.success is None else jax.jit(algorithm.success)
         self._vector: host.Vector | None = None
@@ -124,7 +124,7 @@ def serve(descriptor: int) -> None:
         except EOFError:
             return
         try:
-            if isinstance(message, Part):
+            if isinstance(message, Role):
                 worlds = _Worlds(message)
                 reply: Any = os.getpid()
             else:
@@ -136,7 +136,7 @@ def serve(descriptor: int) -> None:
         connection.send(answer)
 
 
-def start(part: Part) -> Any:
+def start(role: Role) -> Any:
     """A process that is asked for segments; a `Handle` of the generators' channel."""
     from jaxrl.rollout.generators import Gone, Handle
 
@@ -194,22 +194,22 @@ def start(part: Part) -> Any:
 
     threading.Thread(target=hear, name="actor", daemon=True).start()
     handle = Handle(call, process.kill)
-    call("open", part)
+    call("open", role)
     return handle
 
 
 @dataclass
-class Actor:
+class ActorProcess:
     """The one actor of a run; `advance` stands in for `host.advance`. Close it at the end."""
 
-    part: Part
+    role: Role
     note: Callable[[str], None]
     handle: Any = None
     deaths: int = 0
     """Since the last answer."""
     closed: bool = False
 
-    def __enter__(self) -> Actor:
+    def __enter__(self) -> ActorProcess:
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -245,7 +245,7 @@ class Actor:
                 self._send(segment, answer)
 
         if self.handle is None:
-            self.handle = start(self.part)
+            self.handle = start(self.role)
         self.handle.call("play", segment).add_done_callback(settle)
 
     def advance(
@@ -255,7 +255,7 @@ class Actor:
 
         A segment is played while the learner updates, and is in the replay buffer after that.
         """
-        parts, config = program.play, self.part.config
+        parts, config = program.play, self.role.config
         most = max(1, config.most_updates // config.updates)
         fresh = jax.jit(jax.vmap(parts.absorb))
         again = jax.jit(jax.vmap(parts.absorb), donate_argnums=0)
@@ -266,9 +266,9 @@ class Actor:
         def request(carry: Carry, trail: Any, keys: Any, warm: bool, steps: int) -> Future[Played]:
             count = int(np.max(np.asarray(carry.replay.count)))
             numbers = host.numbers_of(seeds, parts.worlds, count)
-            there = jax.device_get(trail) if count else None
+            unfinished = jax.device_get(trail) if count else None
             params = jax.device_get(carry.learner.params)
-            return self.ask(Segment(warm, params, np.asarray(keys), steps, numbers, there))
+            return self.ask(Segment(warm, params, np.asarray(keys), steps, numbers, unfinished))
 
         def absorb(carry: Carry, answer: Future[Played]) -> tuple[Carry, Trail]:
             played = answer.result()

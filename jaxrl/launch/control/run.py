@@ -108,8 +108,8 @@ def follow(
     with Writer(directory, options, _warn) as writer, contextlib.ExitStack() as stack:
         arguments = {"seeds": range(run.seeds), "points": run.points, "episodes": run.episodes}
         if getattr(algorithms.load(name), "APART", False):
-            part = actor.Part(name, run.algorithm, run.env, run.env_args, run.seeds)
-            arguments["on_host"] = stack.enter_context(actor.Actor(part, _warn)).advance
+            role = actor.Role(name, run.algorithm, run.env, run.env_args, run.seeds)
+            arguments["on_host"] = stack.enter_context(actor.ActorProcess(role, _warn)).advance
         for point in train.train(programs, env, data=data, after=after, note=_warn, **arguments):
             step = _total(programs, point)
             train.check_finite(point, programs, f"the point before it stays in {directory}")

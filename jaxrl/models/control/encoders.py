@@ -148,7 +148,7 @@ def critic(
     return {"encoder": encoder, "net": critics.init(key, latent + action, hidden, **kwargs)}
 
 
-def seen(params: Any, observations: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def see(params: Any, observations: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """What networks read of observations [..., O]: these, or features of pictures by a critic.
 
     Only the critic's own loss trains its encoder: an actor reads the features as they are, so that
@@ -158,7 +158,7 @@ def seen(params: Any, observations: jax.Array, shape: tuple[int, ...]) -> jax.Ar
 
 
 def ensemble(params: Any, shape: tuple[int, ...]) -> Any:
-    """The ensemble of a critic, whose first input is what `seen` gives."""
+    """The ensemble of a critic, whose first input is what `see` gives."""
     return params["net"] if shape else params
 
 
@@ -166,7 +166,7 @@ def values(
     params: Any, observations: jax.Array, actions: jax.Array, shape: tuple[int, ...], **kwargs: Any
 ) -> jax.Array:
     """The values [E, ...] that a critic gives actions [..., A]; `kwargs` are of `mlp.apply`."""
-    read = seen(params, observations, shape)
+    read = see(params, observations, shape)
     return critics.values(ensemble(params, shape), read, actions, **kwargs)
 
 

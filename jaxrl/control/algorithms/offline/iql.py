@@ -108,7 +108,7 @@ def make(
         actions = policies.features(rows.actions, space.action, **kind)
         q_data = pool(encoders.values(state.params["target"], rows.observations, actions, shape))
         states, next_states = (
-            encoders.seen(state.params["critic"], x, shape)
+            encoders.see(state.params["critic"], x, shape)
             for x in (rows.observations, rows.next_observations)
         )
 

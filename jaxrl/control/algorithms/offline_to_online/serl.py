@@ -103,20 +103,24 @@ def make(env: Environment, config: Config) -> Algorithm:
         success = _labels(labelled, config.labels or "data")
         reached = np.asarray(data.rewards) > 0
         terminals = np.maximum(data.terminals, reached).astype(np.float32)
-        shown = data._replace(rewards=reached.astype(np.float32), terminals=terminals)
+        demonstrations = data._replace(rewards=reached.astype(np.float32), terminals=terminals)
         pictures = np.asarray(labelled.next_observations)
-        parts = {"shown": shown, "good": pictures[success], "bad": pictures[~success]}
+        parts = {
+            "demonstrations": demonstrations,
+            "good": pictures[success],
+            "bad": pictures[~success],
+        }
         return jax.tree.map(jnp.asarray, parts)
 
     def begin(state: TrainState, prepared: Any) -> TrainState:
-        state, half = base.begin(state, prepared["shown"]), config.classifier_batch // 2
+        state, half = base.begin(state, prepared["demonstrations"]), config.classifier_batch // 2
         labels = jnp.repeat(jnp.array([1.0, 0.0]), half)
 
         def improve(carry: Any, key: jax.Array) -> tuple[Any, None]:
             params, opt_state = carry
             good, bad, move, drop = jax.random.split(key, 4)
-            shown = replay.uniform(good, prepared["good"], half)
-            observations = jnp.concatenate([shown, replay.uniform(bad, prepared["bad"], half)])
+            successes = replay.uniform(good, prepared["good"], half)
+            observations = jnp.concatenate([successes, replay.uniform(bad, prepared["bad"], half)])
             if shape and config.shift:
                 observations = encoders.shifted(move, observations, shape, config.shift)
 
@@ -133,7 +137,7 @@ def make(env: Environment, config: Config) -> Algorithm:
         return state.replace(params=state.params | {"classifier": params})
 
     def sample(key: jax.Array, prepared: Any, count: int) -> Batch:
-        return {"offline": replay.uniform(key, prepared["shown"], count)}
+        return {"offline": replay.uniform(key, prepared["demonstrations"], count)}
 
     def success(params: Any, observation: jax.Array) -> jax.Array:
         return logits(params["classifier"], observation) >= 0.0

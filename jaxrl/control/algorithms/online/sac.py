@@ -111,8 +111,8 @@ def make(
         def improve_critic(state: TrainState, inputs: Any) -> tuple[TrainState, Metrics]:
             (act_key, pick_key, drop_key, target_key, term_key), minibatch = inputs
             rows = augmented(act_key, mixed(minibatch), shape, config.shift)
-            read = encoders.seen(state.params["critic"], rows.next_observations, shape)
-            states = encoders.seen(state.params["target"], rows.next_observations, shape)
+            read = encoders.see(state.params["critic"], rows.next_observations, shape)
+            states = encoders.see(state.params["target"], rows.next_observations, shape)
             ahead = policies.squashed(state.params["actor"], read)
             if config.backup_actions > 1:
                 lead = (config.backup_actions, *rows.rewards.shape)
@@ -144,7 +144,7 @@ def make(
         state, metrics = jax.lax.scan(improve_critic, state, (jnp.stack(keys), batch))
         last = jax.tree.map(lambda x: x[-1], batch)
         rows = augmented(keys[-1][0], mixed(last), shape, config.shift)  # the critics' last ones
-        states = encoders.seen(state.params["critic"], rows.observations, shape)
+        states = encoders.see(state.params["critic"], rows.observations, shape)
         least = config.subset == config.members and not config.dropout
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
