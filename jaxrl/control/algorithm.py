@@ -15,6 +15,7 @@ from jaxrl.control.environment import Environment, Space
 from jaxrl.control.rollout import Act
 from jaxrl.data.offline.transitions import Transitions
 from jaxrl.losses import control
+from jaxrl.models.control import encoders
 from jaxrl.types import TrainState
 
 Metrics = Mapping[str, jax.Array]
@@ -59,6 +60,9 @@ class Algorithm(NamedTuple):
     `return_to_go`. The replay buffer then holds them too: -inf until the episode has ended."""
     observe: Callable[[Environment], Environment] = lambda env: env
     """The environment as this policy sees it: with a history, for one that needs it."""
+    success: Callable[[Any, jax.Array], jax.Array] | None = None
+    """parameters, observation -> whether it is one of success, which is the reward then and ends
+    the episode; None: the environment's own reward."""
 
 
 def standardised(inner: Algorithm, space: Space) -> Algorithm:
@@ -103,9 +107,15 @@ def standardised(inner: Algorithm, space: Space) -> Algorithm:
     )
 
 
-def of_actor(policy: Act) -> Act:
-    """`policy` of the part `actor` of the parameters."""
-    return lambda key, params, observation: policy(key, params["actor"], observation)
+def of_actor(policy: Act, shape: tuple[int, ...] = ()) -> Act:
+    """`policy` of the part `actor` of the parameters, on what the critic's encoder sees of pictures
+    of a `shape`."""
+
+    def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
+        read = encoders.see(params["critic"], observation, shape) if shape else observation
+        return policy(key, params["actor"], read)
+
+    return act
 
 
 def fresh(

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl.data.offline.transitions import Transitions
+from jaxrl.models.control import encoders
 
 Batch = Mapping[str, Any]
 """Rows by source: `offline` from the data set, `online` from the replay buffer, or what the
@@ -34,6 +35,24 @@ def mixed(batch: Batch) -> Transitions:
             f"the parts of a batch hold different extra arrays: {extra_names}; give all the same"
         )
     return jax.tree.map(lambda *xs: jnp.concatenate(xs), *parts)
+
+
+def augmented(key: jax.Array, rows: Transitions, shape: tuple[int, ...], shift: int) -> Transitions:
+    """Rows whose pictures, before and after the step, are moved at random by up to `shift` pixels.
+
+    Args:
+      key: of the draw.
+      rows: leaves [B, ...].
+      shape: H, W, C of the pictures.
+      shift: see `encoders.shifted`; 0, or numbers in place of pictures, leave the rows as they are.
+    """
+    if not (shift and shape):
+        return rows
+    before, after = jax.random.split(jax.random.fold_in(key, 1))  # the key may draw more
+    return rows._replace(
+        observations=encoders.shifted(before, rows.observations, shape, shift),
+        next_observations=encoders.shifted(after, rows.next_observations, shape, shift),
+    )
 
 
 def with_own_terminals(part: Any) -> Any:

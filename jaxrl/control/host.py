@@ -83,6 +83,9 @@ class Vector:
         self._trail.seeds[:] = seeds
         self.observations = np.stack([self._reset(i) for i in range(len(seeds))])
         """[N, O] float32, or uint8 of pictures."""
+        self.judge: Callable[[int, np.ndarray], bool] | None = None
+        """Copy, what it sees [O] after a step -> whether that is success, which is then the reward
+        and ends the episode; None: the environment's own reward."""
 
     @property
     def clock(self) -> np.ndarray:
@@ -157,6 +160,9 @@ class Vector:
         self._trail.clock[i] += 1
         checksum = zlib.crc32(flat, int(self._trail.checksum[i]))
         self._trail.checksum[i] = zlib.crc32(reward, checksum)
+        if self.judge is not None:
+            success = self.judge(i, flat)
+            reward, terminal = np.float32(success), bool(terminal) or success
         over = bool(terminal) or bool(cut)
         return flat, float(reward), bool(terminal), over, float(info.get("cost", 0.0))
 
@@ -184,7 +190,7 @@ def advance(
     # not the first of a call: what it was given may be a point that is still read
     again = jax.jit(jax.vmap(parts.absorb), donate_argnums=0)
     learn = jax.jit(jax.vmap(parts.learn, (0, 0, None)))
-    policies = [_policy(act) for act in (parts.warm, program.algorithm.act)]
+    policies = [policy(act) for act in (parts.warm, program.algorithm.act)]
     keys_of = jax.jit(jax.vmap(lambda carry: split(carry, 2)))
 
     def play_steps(act: Any, carry: Carry, keys: jax.Array, steps: int) -> Carry:
@@ -194,22 +200,18 @@ def advance(
             actions = np.asarray(act(carry.learner.params, keys, t, observations))
             clock = vector.clock.reshape(count, worlds)
             played, _ = vector.step(actions.reshape(count * worlds, *actions.shape[2:]))
-            rows = jax.tree.map(lambda x: x.reshape(count, worlds, *x.shape[1:]), played)
-            carry = (again if t else fresh)(carry, clock, rows)
+            steps_now = jax.tree.map(lambda x: x.reshape(count, worlds, *x.shape[1:]), played)
+            carry = (again if t else fresh)(carry, clock, steps_now)
         return carry
 
     def open_worlds(trail: Trail, steps: int) -> Vector:
         """The worlds of a run after `steps` steps."""
-        numbers = [hash_seed(seed, w, steps, 0) for seed in seeds for w in range(worlds)]
+        numbers = numbers_of(seeds, worlds, steps)
         vector = env.host(numbers)
-        if not steps or vector.replay(_rows(trail)):
+        if not steps or vector.replay(rows(trail)):
             return vector
         vector.close()
-        note(
-            f"env={env.name!r} does not repeat an episode from its seed and its actions, or has "
-            f"one of over {LONGEST_TRAIL} steps, so the run continues with fresh episodes, and not "
-            "as it would have gone on"
-        )
+        note_fresh(env, note)
         return env.host(numbers)
 
     def run(carry: Carry, data: Any, length: int) -> tuple[Carry, Any]:
@@ -234,7 +236,21 @@ def advance(
     return run
 
 
-def _rows(trail: Trail) -> Trail:
+def numbers_of(seeds: Sequence[int], worlds: int, steps: int) -> list[int]:
+    """Seeds of the worlds of all seeds, opened after `steps` steps, [S W]."""
+    return [hash_seed(seed, w, steps, 0) for seed in seeds for w in range(worlds)]
+
+
+def note_fresh(env: Environment, note: Callable[[str], None]) -> None:
+    """Say that a run goes on otherwise than it would have."""
+    note(
+        f"env={env.name!r} does not repeat an episode from its seed and its actions, or has "
+        f"one of over {LONGEST_TRAIL} steps, so the run continues with fresh episodes, and not "
+        "as it would have gone on"
+    )
+
+
+def rows(trail: Trail) -> Trail:
     """A trail [seeds, worlds, ...] as a `Vector` has it, [N, ...]."""
     return Trail(*(np.asarray(x).reshape(-1, *x.shape[2:]) for x in trail))
 
@@ -244,7 +260,7 @@ def hash_seed(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
 
 
-def _policy(act: Act) -> Callable[..., jax.Array]:
+def policy(act: Act) -> Callable[..., jax.Array]:
     """Compiled: parameters [S, ...], keys [S], t, observations [S, W, O] -> actions [S, W, ...]."""
 
     def act_in_worlds(
@@ -260,11 +276,11 @@ def evaluation(
     best: Act, env: Environment, seeds: Sequence[int], episodes: int
 ) -> Callable[[Any, jax.Array, int], tuple[np.ndarray, np.ndarray]]:
     """parameters [S, ...], keys [S], step -> mean returns and costs of whole episodes, [S] each."""
-    policy = _policy(best)
+    sees = policy(best)
 
     def measure(params: Any, keys: jax.Array, step: int) -> tuple[np.ndarray, np.ndarray]:
         numbers = [hash_seed(seed, i, step, 1) for seed in seeds for i in range(episodes)]
-        act = lambda t, observations: policy(params, keys, t, observations)  # noqa: E731
+        act = lambda t, observations: sees(params, keys, t, observations)  # noqa: E731
         totals = play(env, act, numbers, (len(seeds), episodes))
         return totals[0].mean(axis=1), totals[1].mean(axis=1)
 

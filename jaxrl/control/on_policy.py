@@ -15,7 +15,7 @@ from jaxrl.control.environment import Environment
 from jaxrl.control.program import Carry, Play, Program, playing
 from jaxrl.data.offline.transitions import Transitions
 from jaxrl.losses.advantages import returns
-from jaxrl.models.control import running
+from jaxrl.models.control import actor_critic
 from jaxrl.types import TrainState
 
 Annotate = Callable[[Any, Transitions], Transitions]
@@ -51,8 +51,8 @@ def advantages(
 def moments(observation: int, worlds: int) -> dict[str, Any]:
     """What normalisation keeps: moments of observations and of returns, and the returns so far."""
     return {
-        "observation": running.start((observation,)),
-        "return": running.start(()),
+        "observation": actor_critic.start_moments((observation,)),
+        "return": actor_critic.start_moments(()),
         "total": jnp.zeros(worlds),
     }
 
@@ -60,7 +60,7 @@ def moments(observation: int, worlds: int) -> dict[str, Any]:
 def count_observations(moments: dict[str, Any], observations: jax.Array) -> dict[str, Any]:
     """The moments with observations [W, T, O]."""
     flat = observations.reshape(-1, observations.shape[-1])
-    return moments | {"observation": running.update(moments["observation"], flat)}
+    return moments | {"observation": actor_critic.update_moments(moments["observation"], flat)}
 
 
 def scale_rewards(
@@ -78,7 +78,7 @@ def scale_rewards(
 
     total, reached = jax.lax.scan(add, moments["total"], (steps.rewards.T, steps.ends.T))
     moments = moments | {
-        "return": running.update(moments["return"], reached.ravel()),
+        "return": actor_critic.update_moments(moments["return"], reached.ravel()),
         "total": total,
     }
     scaled = steps.rewards / jnp.sqrt(moments["return"]["variance"] + 1e-8)

@@ -6,12 +6,14 @@ import dataclasses
 import math
 from typing import Any
 
-MAY_BE_ZERO = frozenset(
-    {"online_steps", "offline_steps", "warmup", "lag", "capacity", "demonstrations", "pessimism"}
-)
+MAY_BE_ZERO = frozenset({
+    "online_steps", "offline_steps", "warmup", "lag", "capacity", "demonstrations", "pessimism",
+    "shift", "classifier_steps", "most_updates",
+})  # fmt: skip
 """Whole numbers that may be 0; all others are at least 1."""
 RATES = frozenset({
     "learning_rate", "actor_rate", "max_norm", "temperature", "bound", "clip", "alpha",
+    "classifier_rate",
 })  # fmt: skip
 """Numbers that are above 0."""
 SHARES = frozenset({

@@ -45,6 +45,7 @@ def train(
     episodes: int = 16,
     after: Point | None = None,
     note: Callable[[str], None] = warnings.warn,
+    on_host: Callable[..., Callable[..., tuple]] = host.advance,
 ) -> Iterator[Point]:
     """Run the phases one after the other, and evaluate the policy at evenly spaced points.
 
@@ -62,6 +63,7 @@ def train(
       episodes: that each seed plays at a point.
       after: continue after this point of the same run.
       note: told where a run continues otherwise than it would have gone on.
+      on_host: what advances a phase that plays on the host, with the arguments of `host.advance`.
 
     Yields:
       The points in order.
@@ -79,7 +81,9 @@ def train(
                 advance = _advance(program, mesh)
                 measure = _evaluation(program, env, episodes, mesh)
             else:
-                advance, measure = _on_host(program, env, seeds, episodes, mesh, note)
+                advance, measure = _on_host(
+                    program, env, seeds, episodes, mesh, functools.partial(on_host, note=note)
+                )
             continues = after is not None and phase == after.phase
             at = after.step if continues else 0
             if not continues:  # the point before the first step may be the one to continue after
@@ -200,7 +204,7 @@ def _on_host(
     seeds: Sequence[int],
     episodes: int,
     mesh: Mesh | None,
-    note: Callable[[str], None],
+    on_host: Callable[..., Callable[..., tuple]],
 ) -> tuple[Callable[..., tuple], Callable[..., tuple]]:
     """What `_advance` and `_evaluation` give, for an environment on the host.
 
@@ -214,7 +218,7 @@ def _on_host(
         )
     advance = _advance(program, mesh)
     if program.play is not None:
-        advance = host.advance(program, env, seeds, note)
+        advance = on_host(program, env, seeds)
     return advance, host.evaluation(program.algorithm.best, env, seeds, episodes)
 
 

@@ -18,6 +18,7 @@ from PIL import Image
 
 from jaxrl import control
 from jaxrl.control import algorithms, environments, host, numpy_policy, spaces, train
+from jaxrl.control.algorithms.offline_to_online import serl
 from jaxrl.control.environments import point_mass
 from jaxrl.data.offline import readers
 from jaxrl.launch import cli
@@ -402,10 +403,10 @@ def test_the_best_point_is_the_first_of_highest_mean_return(tops, tmp_path, monk
 class Lights(gymnasium.Env):
     """A picture of a light on the left or on the right, whose side is the right action."""
 
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, first=False, gaps=False, render_mode=None):
+    def __init__(self, first=False, gaps=False, continuous=False, render_mode=None):
         self.first, self.gaps = first, gaps
+        box = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+        self.action_space = box if continuous else gymnasium.spaces.Discrete(2)
         shape = (2, 5, 6) if first else (5, 6, 2)
         self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
 
@@ -420,14 +421,16 @@ class Lights(gymnasium.Env):
         return (np.moveaxis(picture, -1, 0) if self.first else picture), {}
 
     def step(self, action):
-        reward = float(action == self.side)
+        reward = float(int(np.sum(action) > 0) == self.side)
         return self.reset()[0], reward, True, False, {}
 
 
-def lights_log(path, kind, count=400):
+def lights_log(path, kind, count=400, continuous=False):
     """Random actions under the lights; each episode is one step."""
     env, rng = Lights(), np.random.default_rng(0)
     pictures, actions, rewards = [], rng.integers(0, 2, count), []
+    if continuous:
+        actions = rng.uniform(-1.0, 1.0, (count, 1)).astype(np.float32)
     for i, action in enumerate(actions):
         pictures.append(env.reset(seed=i)[0])
         rewards.append(env.step(action)[1])
@@ -451,6 +454,13 @@ LIGHTS = [f"--env={__name__}:Lights", "--seeds", "1", "--points", "1", "--episod
         ("dqn", ["steps=40", "warmup=8", "batch-size=8"]),
         pytest.param("dqn", ["offline-steps=30", "DATA.npz"], marks=pytest.mark.broad),
         pytest.param("dqn", ["offline-steps=30", "DATA.hdf5"], marks=pytest.mark.broad),
+        pytest.param(
+            "iql", ["steps=20", "shift=1", "latent=8", "DATA.npz"], marks=pytest.mark.broad
+        ),
+        ("sac", ["steps=40", "warmup=8", "batch-size=8", "shift=1", "latent=8"]),
+        pytest.param(
+            "rlpd", ["steps=20", "warmup=8", "latent=8", "DATA.npz"], marks=pytest.mark.slow
+        ),
         pytest.param("c51", ["steps=40", "warmup=8", "batch-size=8"], marks=pytest.mark.broad),
         pytest.param(
             "ppo", ["steps=64", "worlds=4", "segment=8", "minibatches=2", "epochs=1",
@@ -464,9 +474,11 @@ def test_pictures_stay_bytes_from_the_environment_to_the_exported_policy(
     out = tmp_path / "run"
     given = [name, *LIGHTS, "--run-dir", out, "--algorithm.hidden", "8"]
     given += ["--env-args.first", "true"] if name == "ppo" else []
+    continuous = name in ("sac", "rlpd")
+    given += ["--env-args.continuous", "true"] if continuous else []
     for flag in flags:
         if flag.startswith("DATA"):
-            lights_log(tmp_path / flag, flag.split(".")[1])
+            lights_log(tmp_path / flag, flag.split(".")[1], continuous=continuous)
             given += ["--data", tmp_path / flag]
         else:
             given.append(f"--algorithm.{flag}")
@@ -477,11 +489,12 @@ def test_pictures_stay_bytes_from_the_environment_to_the_exported_policy(
     assert policy.description["space"]["shape"] == [5, 6, 2]
     pictures = np.stack([env.reset(seed=i)[0] for i in range(20)])
     actions = policy(pictures)
-    assert actions.shape == (20,) and policy(pictures[3]) == actions[3]
+    assert actions.shape == ((20, 1) if continuous else (20,)) and policy(pictures[3]) == actions[3]
     assert len(json.loads(run(["play", out, "--episodes", "3", "--json"], capsys)[1])["returns"])
     assert run(["export", out, tmp_path / "out"], capsys)[0] == 0
     exported = module_at(tmp_path / "out" / "policy.py")
-    assert [exported.policy(picture) for picture in pictures] == actions.tolist()
+    found = np.array([exported.policy(picture) for picture in pictures])
+    np.testing.assert_allclose(found, actions, atol=1e-5 if continuous else 0)
     status, said, error = run(given, capsys)  # what is saved is restored as bytes
     assert status == 0 and "continuing" in said, error
     if "DATA" not in str(flags) and name == "dqn":
@@ -504,7 +517,7 @@ def test_pictures_are_refused_where_nothing_reads_them(tmp_path, capsys):
     lights_log(tmp_path / "data.npz", "npz", 8)
     data = ["--data", tmp_path / "data.npz"]
     for given, said in (
-        (["iql", *LIGHTS, *data], "choose c51, dqn, hl_gauss, ppo"),
+        (["xql", *LIGHTS, *data], "choose c51, dqn, droq, hl_gauss, iql, ppo"),
         (["ppo", *LIGHTS], "--algorithm.no-normalise-observations"),
         (["dqn", "--env", "cartpole", *data, "--algorithm.offline-steps", "2"], "the data have 60"),
     ):
@@ -514,7 +527,10 @@ def test_pictures_are_refused_where_nothing_reads_them(tmp_path, capsys):
 
 @pytest.mark.broad
 @pytest.mark.optimized
-@pytest.mark.parametrize("name", ["dqn", "ppo", "offline"])
+@pytest.mark.parametrize(
+    "name",
+    ["dqn", "ppo", "offline", *(pytest.param(n, marks=pytest.mark.slow) for n in ("iql", "sac"))],
+)
 def test_a_policy_learns_from_pictures(name, tmp_path, capsys):
     out, flags = tmp_path / "run", {
         "dqn": ["steps=600", "warmup=100", "batch-size=64", "learning-rate=2e-3",
@@ -522,10 +538,14 @@ def test_a_policy_learns_from_pictures(name, tmp_path, capsys):
         "ppo": ["steps=4096", "worlds=16", "segment=16", "minibatches=2", "epochs=4",
                 "learning-rate=3e-3", "no-normalise-observations"],
         "offline": ["offline-steps=400", "batch-size=64", "learning-rate=2e-3", "discount=0.5"],
+        "iql": ["steps=600", "batch-size=64", "learning-rate=2e-3", "discount=0.5"],
+        "sac": ["steps=1200", "warmup=200", "batch-size=64", "learning-rate=2e-3", "discount=0.5",
+                "temperature=0.1"],
     }[name]  # fmt: skip
-    given = ["ppo" if name == "ppo" else "dqn", *LIGHTS, "--run-dir", out]
+    given = ["dqn" if name == "offline" else name, *LIGHTS, "--run-dir", out]
+    given += ["--env-args.continuous", "true"] if name == "sac" else []
     given += [f"--algorithm.{flag}" for flag in flags]
-    if name == "offline":
+    if name in ("offline", "iql"):
         lights_log(tmp_path / "data.npz", "npz")
         given += ["--data", tmp_path / "data.npz"]
     assert run(given, capsys)[0] == 0
@@ -731,3 +751,146 @@ def test_a_policy_in_numpy_is_the_policy(name):
 def test_an_operation_without_numpy_is_named():
     with pytest.raises(ValueError, match="cumsum"):
         numpy_policy.write(lambda x: x.cumsum(), 3)
+
+
+DOCK = '''
+import os, pathlib, signal
+import gymnasium, numpy as np
+
+class Dock(gymnasium.Env):
+    """A block of two pixels is pushed onto a mark; a picture [10, 10, 2] shows both."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (10, 10, 2), np.uint8)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+
+    def __init__(self, paid=True, mortal=""):
+        self.paid, self.mortal, self.count = paid, mortal, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.block, self.mark = self.np_random.uniform(1.0, 8.0, (2, 2))
+        self.clock = 0
+        return self.seen(), {}
+
+    def seen(self):
+        picture = np.zeros((10, 10, 2), np.uint8)
+        for channel, (row, column) in enumerate((self.block, self.mark)):
+            i, j = int(round(row)), int(round(column))
+            picture[i : i + 2, j : j + 2, channel] = 255
+        return picture
+
+    def step(self, action):
+        self.count += 1
+        file = pathlib.Path(self.mortal)
+        if self.mortal and self.count == 70 and not file.exists():
+            file.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.block = np.clip(self.block + 1.5 * np.asarray(action), 0.0, 8.0)
+        self.clock += 1
+        there = bool(np.max(np.abs(np.round(self.block) - np.round(self.mark))) <= 1.0)
+        return self.seen(), float(there and self.paid), there, self.clock >= 12, {}
+'''
+
+
+@pytest.fixture
+def dock(tmp_path, monkeypatch):
+    """The module of the world, its demonstrations and pictures labelled, as files."""
+    (tmp_path / "dock_world.py").write_text(DOCK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write_docking(tmp_path / "shown.npz", 60, 0.2)
+    write_docking(tmp_path / "labelled.npz", 400, 1.5)
+    return tmp_path
+
+
+def write_docking(path, episodes, noise):
+    """Episodes of a hand-written policy that errs."""
+    import dock_world
+
+    env, rng = dock_world.Dock(), np.random.default_rng(len(path.name))
+    rows = []
+    for episode in range(episodes):
+        seen, over = env.reset(seed=1000 + episode)[0], False
+        while not over:
+            aim = (env.mark - env.block) / 1.5 + noise * rng.normal(size=2)
+            action = np.clip(aim, -1.0, 1.0).astype(np.float32)
+            after, reward, there, cut, _ = env.step(action)
+            over = there or cut
+            rows.append((seen, action, reward, after, there, over and not there))
+            seen = after
+    names = "observations", "actions", "rewards", "next_observations", "terminals", "timeouts"
+    np.savez(path, **{n: np.array(c) for n, c in zip(names, zip(*rows, strict=True), strict=True)})
+
+
+DOCKING = (
+    "steps=120", "every=20", "warmup=40", "hidden=8", "latent=8", "members=2", "batch-size=16",
+    "critic-updates=1", "updates=2", "shift=1", "classifier-steps=4", "classifier-batch=8",
+)  # fmt: skip
+SHORT = ("--seeds=1", "--points=2", "--episodes=2")
+
+
+def train_dock(dock, where, fields, *flags):
+    given = ["control", "serl", "--env", "dock_world:Dock", "--data", str(dock / "shown.npz")]
+    given += ["--run-dir", str(dock / where), *flags]
+    return cli.main([*given, *[f"--algorithm.{field}" for field in fields]])
+
+
+@pytest.mark.slow
+def test_an_actor_that_is_killed_returns_and_changes_nothing(dock, capsys):
+    """With as many updates a segment as are asked for, a run is what it is without the kill."""
+    for name, mortal in (("whole", []), ("killed", [f"--env-args.mortal={dock}/first"])):
+        assert train_dock(dock, name, [*DOCKING, "most-updates=0"], *SHORT, *mortal) == 0
+    assert "the actor is gone (signal 9)" in capsys.readouterr().err
+    files = [np.load(dock / name / "policy.npz") for name in ("whole", "killed")]
+    assert len(files[0].files) > 10
+    assert metrics.read(dock / "killed")[-1]["updates_a_segment"] == 2
+    for leaf in files[0].files:
+        np.testing.assert_array_equal(files[0][leaf], files[1][leaf])
+    cut(dock / "killed", 1)
+    assert train_dock(dock, "killed", [*DOCKING, "most-updates=0"], *SHORT, *mortal) == 0
+    said = capsys.readouterr()
+    assert "continuing" in said.out and "fresh episodes" not in said.err
+    with np.load(dock / "killed" / "policy.npz") as again:
+        for leaf in files[0].files:
+            np.testing.assert_array_equal(files[0][leaf], again[leaf])
+
+
+@pytest.mark.broad
+def test_the_learner_goes_on_while_a_killed_actor_returns(dock, capsys):
+    mortal = [f"--env-args.mortal={dock}/first", "--env-args.paid=false"]
+    assert train_dock(dock, "run", [*DOCKING, "most-updates=100000"], *SHORT, *mortal) == 0
+    assert "the actor is gone (signal 9)" in capsys.readouterr().err
+    rows = metrics.read(dock / "run")
+    assert [row["env_steps"] for row in rows] == [0, 60, 120]
+    assert rows[1]["updates_a_segment"] > 50  # 2, were it to wait
+    assert control.load(dock / "run")(np.zeros((10, 10, 2), np.uint8)).shape == (2,)
+
+
+def test_what_a_classifier_calls_success_pays_and_ends_the_episode(dock):
+    vector = environments.get("dock_world:Dock").host([3])
+    vector.judge = lambda copy, seen: bool(seen.dtype == np.uint8) and vector.clock[0] == 2
+    steps = [vector.step(np.zeros((1, 2), np.float32))[0] for _ in range(4)]
+    assert [float(step.rewards[0]) for step in steps] == [0, 1, 0, 1]
+    assert [float(step.ends[0]) for step in steps] == [0, 1, 0, 1]
+    assert [float(step.terminals[0]) for step in steps] == [0, 1, 0, 1]
+    data = readers.read(str(dock / "labelled.npz"))
+    env = environments.get("dock_world:Dock")
+    config = dataclasses.replace(serl.config(), classifier_steps=1)
+    for rewards in (data.rewards * 0, data.rewards * 0 + 1):
+        with pytest.raises(ValueError, match="needs both kinds"):
+            serl.make(env, config).prepare(data._replace(rewards=rewards))
+    with pytest.raises(ValueError, match="next_observations"):
+        serl.make(env, config).prepare(data._replace(next_observations=data.observations))
+    parts = serl.make(env, config).prepare(data)
+    assert len(parts["good"]) + len(parts["bad"]) == len(data.rewards)
+    np.testing.assert_array_equal(parts["demonstrations"].terminals, data.rewards > 0)
+
+
+@pytest.mark.slow
+def test_serl_learns_from_a_classifier_and_demonstrations(dock):
+    """The environment's own reward, which the actor does not read, says how often it arrives."""
+    fields = ["steps=900", "warmup=300", "updates=30", "most-updates=0", "batch-size=64", "shift=1"]
+    fields += [f"labels={dock}/labelled.npz", "classifier-steps=600", "classifier-rate=1e-3"]
+    flags = ["--seeds=1", "--points=1", "--episodes=40"]
+    assert train_dock(dock, "run", [*fields, "classifier-batch=64"], *flags) == 0
+    first, last = (row["return"] for row in metrics.read(dock / "run"))
+    assert first <= 0.4 and last >= 0.9

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,9 @@ import optax
 import pytest
 from scipy import stats
 
+from jaxrl.control import algorithms
+from jaxrl.control.environment import Space
+from jaxrl.data.offline.transitions import Transitions
 from jaxrl.models.control import critics, dynamics, encoders, mlp, policies, sequence
 
 KEY = jax.random.PRNGKey(0)
@@ -93,6 +98,60 @@ def test_an_encoder_is_what_numpy_computes(shape, count):
         )  # [rows, columns, N, k, k, C]
         x = np.maximum(np.einsum("hwnijc,ijco->nhwo", windows, weight) + bias, 0.0)
     np.testing.assert_allclose(found, x.reshape(2, -1), rtol=1e-3, atol=1e-4)
+
+
+def test_moved_pictures_are_crops_of_the_picture_with_its_edge_repeated():
+    """Every one of NumPy's crops is drawn, and nothing else."""
+    shape, most = (5, 6, 2), 2
+    picture = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    batch = jnp.broadcast_to(picture.ravel(), (600, picture.size))
+    moved = encoders.shifted(KEY, batch, shape, most)
+    assert moved.dtype == jnp.uint8
+    padded = np.pad(picture, ((most, most), (most, most), (0, 0)), mode="edge")
+    crops = {
+        padded[i : i + 5, j : j + 6].tobytes()
+        for i in range(2 * most + 1)
+        for j in range(2 * most + 1)
+    }
+    assert len(crops) == 25
+    assert {np.asarray(row).tobytes() for row in moved} == crops
+
+
+@pytest.mark.parametrize("name", ["sac", "iql"])
+def test_only_the_critics_loss_trains_the_encoder(name):
+    """Without a gradient of the critic no convolution moves, and the actor sees by the critic's
+    encoder, not by a copy."""
+    shape = (6, 6, 1)
+    space = Space(36, 2, shape=shape)
+    module = algorithms.load(name)
+    config = dataclasses.replace(module.config(), hidden=(8,), latent=4, shift=1)
+    algorithm = module.make(space, config)
+    state = algorithm.init(KEY)
+    pictures = jax.random.randint(KEY, (2, 16, 36), 0, 256).astype(jnp.uint8)
+    actions = jax.random.uniform(KEY, (16, 2), minval=-0.9, maxval=0.9)
+    ones = jnp.ones(16)
+    rows = Transitions(pictures[0], actions, ones, pictures[1], 0 * ones, 0 * ones)
+    batch = {"online": jax.tree.map(lambda x: x[None], rows) if name == "sac" else rows}
+    update = jax.jit(algorithm.update)
+    moved = update(KEY, state, batch)[0].params
+
+    def differs(part, params, other):
+        pairs = zip(jax.tree.leaves(params[part]), jax.tree.leaves(other[part]), strict=True)
+        return [bool(np.any(np.asarray(a) != np.asarray(b))) for a, b in pairs]
+
+    assert all(differs("critic", moved, state.params))
+    assert any(differs("actor", moved, state.params))
+    if name == "sac":  # rows of no weight give the critic no gradient, and the actor one
+        still = batch["online"]._replace(extra={"weight": jnp.zeros((1, 16))})
+        kept = update(KEY, state, {"online": still})[0].params
+        assert not any(differs("critic", kept, state.params))
+        assert any(differs("actor", kept, state.params))
+    seen = encoders.see(moved["critic"], rows.observations, shape)
+    assert seen.shape == (16, 4) and float(jnp.max(jnp.abs(seen))) <= 1.0
+    changed = moved | {"critic": state.params["critic"]}
+    best = jax.vmap(algorithm.best, (None, None, 0))
+    first, second = (best(KEY, p, rows.observations) for p in (moved, changed))
+    assert np.any(np.asarray(first) != np.asarray(second))  # the actor sees by the critic's encoder
 
 
 def test_pictures_without_room_for_a_kernel_are_refused():

@@ -9,6 +9,9 @@ from typing import Any
 from jaxrl.control.environment import Environment
 from jaxrl.functions import nearest
 
+ALONE = {"mujoco_playground": "playground", "xminigrid": "xminigrid"}
+"""Modules of packages that no extra has, and the names by which they are installed."""
+
 
 def names() -> list[str]:
     """All environments, sorted. A module in this package is one; nothing is registered."""
@@ -16,12 +19,12 @@ def names() -> list[str]:
 
 
 def get(name: str, **args: Any) -> Environment:
-    """The environment `name`: gymnax's, brax's and Gymnasium's are `gymnax/NAME`, `brax/NAME` and
-    `gym/NAME`, and `module:function` is your own.
+    """The environment `name`: those of packages are `gym/NAME` (Gymnasium's), `gymnax/NAME`,
+    `brax/NAME`, `playground/NAME` and `xminigrid/NAME`, and `module:function` is your own.
 
     Raises:
       ValueError: no such environment, or an argument that it does not take.
-      ModuleNotFoundError: the extra `control` is not installed.
+      ModuleNotFoundError: the package that it is of is not installed.
     """
     module, _, inner = name.partition("/")
     if ":" in module:
@@ -32,8 +35,9 @@ def get(name: str, **args: Any) -> Environment:
         make = importlib.import_module(f"{__name__}.{module}").make
         return make(inner, **args) if inner else make(**args)
     except ModuleNotFoundError as error:
+        package = ALONE.get(error.name or "", "'jaxrl[control]'")
         raise ModuleNotFoundError(
-            f"environment {name!r} needs the package {error.name}: pip install 'jaxrl[control]', "
+            f"environment {name!r} needs the package {error.name}: pip install {package}, "
             f"or choose one of {', '.join(names())}"
         ) from error
     except KeyError as error:

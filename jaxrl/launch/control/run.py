@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -22,6 +23,7 @@ from jaxrl.control.program import Program
 from jaxrl.launch import offline_sets, streams
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.console import PlainConsole
+from jaxrl.launch.control import actor
 from jaxrl.launch.settings import flags
 from jaxrl.record import account, checkpoint, metrics, rundir, storage
 from jaxrl.record.writer import Writer
@@ -36,8 +38,9 @@ class Run:
     """Authors' values of the algorithm's settings, by name; further flags change them."""
 
     env: str = "point_mass"
-    """Environment: a module of jaxrl/control/environments, gymnax/NAME, brax/NAME, gym/NAME
-    (Gymnasium's), or MODULE:FUNCTION, a function of yours that gives a gymnasium.Env."""
+    """Environment: a module of jaxrl/control/environments, gymnax/NAME, brax/NAME, playground/NAME,
+    xminigrid/NAME, gym/NAME (Gymnasium's), or MODULE:FUNCTION, a function of yours that gives a
+    gymnasium.Env."""
     env_args: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Parameters of the environment."""
     data: str = ""
@@ -71,6 +74,8 @@ def main(argv: list[str]) -> int:
         env = environments.get(run.env, **run.env_args)
         _acts(name, module, env)
         _sees(name, module, env)
+        _shifts(run, env)
+        _plays_apart(name, module, env)
         programs = module.programs(env, run.algorithm)
         _learns(name, programs, run.data)
         directory = Path(run.run_dir or f"runs/control-{name}-{env.name.replace('/', '-')}")
@@ -100,8 +105,11 @@ def follow(
     point, highest = after, _highest(directory, after)
     if after is not None and np.isfinite(after.returns).all():  # a kill may have come before these
         highest = _save_policies(directory, _described(name, env, run, after), after, highest)
-    with Writer(directory, options, _warn) as writer:
+    with Writer(directory, options, _warn) as writer, contextlib.ExitStack() as stack:
         arguments = {"seeds": range(run.seeds), "points": run.points, "episodes": run.episodes}
+        if getattr(algorithms.load(name), "APART", False):
+            role = actor.Role(name, run.algorithm, run.env, run.env_args, run.seeds)
+            arguments["on_host"] = stack.enter_context(actor.ActorProcess(role, _warn)).advance
         for point in train.train(programs, env, data=data, after=after, note=_warn, **arguments):
             step = _total(programs, point)
             train.check_finite(point, programs, f"the point before it stays in {directory}")
@@ -310,6 +318,33 @@ def _sees(name: str, module: Any, env: Environment) -> None:
             f"algorithm {name!r} reads no pictures, and the observations of env={env.name!r} are "
             f"pictures {list(env.space.shape)}; choose {', '.join(able)}, or give features with a "
             "gymnasium.ObservationWrapper"
+        )
+
+
+def _shifts(run: Any, env: Environment) -> None:
+    """Refuse to move pictures where there are none.
+
+    Raises:
+      ValueError: with the remedy.
+    """
+    shift = getattr(run.algorithm, "shift", 0)
+    if shift and not env.space.shape:
+        raise ValueError(
+            f"algorithm.shift={shift} moves pictures, and the observations of env={env.name!r} are "
+            "numbers; choose --algorithm.shift 0"
+        )
+
+
+def _plays_apart(name: str, module: Any, env: Environment) -> None:
+    """Refuse an environment that no other process plays to an algorithm that needs one.
+
+    Raises:
+      ValueError: with the remedy.
+    """
+    if getattr(module, "APART", False) and env.host is None:
+        raise ValueError(
+            f"algorithm {name!r} plays in a process of its own, and env={env.name!r} is compiled "
+            "into the learner's; choose gym/NAME or MODULE:FUNCTION, or the algorithm rlpd"
         )
 
 

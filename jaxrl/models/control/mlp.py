@@ -91,15 +91,15 @@ def apply(
             keep_mask = jax.random.bernoulli(jax.random.fold_in(key, i), 1.0 - dropout, x.shape)
             x = jnp.where(keep_mask, x / (1.0 - dropout), 0.0)
         if "scale" in layer:
-            x = _standardised(x) * layer["scale"] + layer["shift"]
+            x = standardised(x) * layer["scale"] + layer["shift"]
         x = activation(x)
         if "after_scale" in layer:
-            x = _standardised(x) * layer["after_scale"] + layer["after_shift"]
+            x = standardised(x) * layer["after_scale"] + layer["after_shift"]
     last = params[-1]
     return jnp.matmul(x, last["weight"], precision=precision(x.dtype)) + last["bias"]
 
 
-def _standardised(x: jax.Array) -> jax.Array:
+def standardised(x: jax.Array) -> jax.Array:
     """`x` less its mean over its standard deviation, along the last axis."""
     centred = x - jnp.mean(x, axis=-1, keepdims=True)
     return centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + 1e-6)

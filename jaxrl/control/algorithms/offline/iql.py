@@ -20,16 +20,18 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor
-from jaxrl.control.batches import Batch, mixed
+from jaxrl.control.batches import Batch, augmented, mixed
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, offline_first
 from jaxrl.data.offline.transitions import Transitions
 from jaxrl.losses import control, value
-from jaxrl.models.control import critics, policies
+from jaxrl.models.control import critics, encoders, policies
 from jaxrl.types import TrainState
 
 DISCRETE = None
 """Either kind of action."""
+PICTURES = True
+"""Observations may be pictures."""
 
 Fit = Callable[[jax.Array, jax.Array], jax.Array]
 """V, Q of the data -> the loss of V."""
@@ -56,6 +58,10 @@ class Config:
     """Of the advantage weights; the paper's 1 / beta."""
     members: int = 2
     """Critics."""
+    latent: int = 50
+    """Features of a picture; actor and critic read the same, which the critic's loss trains."""
+    shift: int = 0
+    """Pixels by which pictures are moved at random in updates; DrQ and SERL: 4."""
 
 
 def config() -> Config:
@@ -80,7 +86,7 @@ def make(
       pool: the least of the members when omitted.
       regress: what Q is fitted to; squares of the Bellman error when omitted.
     """
-    fit = fit or functools.partial(value.expectile_loss, tau=config.expectile)
+    fit, shape = fit or functools.partial(value.expectile_loss, tau=config.expectile), space.shape
     adam, kind = optax.adam(config.learning_rate), {"discrete": space.discrete}
 
     def bellman(q: jax.Array, ahead: jax.Array, batch: Transitions) -> tuple[jax.Array, Metrics]:
@@ -89,37 +95,38 @@ def make(
 
     def init(key: jax.Array) -> TrainState:
         v_key, q_key, actor_key = jax.random.split(key, 3)
-        inputs = space.observation + space.action
-        critic = critics.init(q_key, inputs, config.hidden, members=config.members)
-        v = critics.init(v_key, space.observation, config.hidden, members=1)
-        actor = policies.regression_init(actor_key, space.observation, config.hidden, space.action)
+        sizes = {"members": config.members, "action": space.action, "latent": config.latent}
+        critic = encoders.critic(q_key, space.observation, shape, config.hidden, **sizes)
+        width = config.latent if shape else space.observation
+        v = critics.init(v_key, width, config.hidden, members=1)
+        actor = policies.regression_init(actor_key, width, config.hidden, space.action)
         params = {"value": v, "critic": critic, "target": critic, "actor": actor}
         return fresh(params, dict.fromkeys(("value", "critic", "actor"), adam))
 
     def update(key: jax.Array, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        rows = mixed(batch)
+        rows = augmented(key, mixed(batch), shape, config.shift)
         actions = policies.features(rows.actions, space.action, **kind)
-        q_members = critics.values(state.params["target"], rows.observations, actions)
-        q_data = pool(q_members)
+        q_data = pool(encoders.values(state.params["target"], rows.observations, actions, shape))
+        states, next_states = (
+            encoders.see(state.params["critic"], x, shape)
+            for x in (rows.observations, rows.next_observations)
+        )
 
         def value_loss(v: Any) -> tuple[jax.Array, Metrics]:
-            values = critics.values(v, rows.observations)[0]
+            values = critics.values(v, states)[0]
             return jnp.mean(fit(values, q_data)), {"v": jnp.mean(values)}
 
         state, value_metrics = descend(state, "value", adam, value_loss)
-        v, v_next = (
-            critics.values(state.params["value"], s)[0]
-            for s in (rows.observations, rows.next_observations)
-        )
+        v, v_next = (critics.values(state.params["value"], s)[0] for s in (states, next_states))
         weight = control.advantage_weight(q_data - v, temperature=config.temperature)
 
         def critic_loss(critic: Any) -> tuple[jax.Array, Metrics]:
-            q = critics.values(critic, rows.observations, actions)
+            q = encoders.values(critic, rows.observations, actions, shape)
             losses, metrics = (regress or bellman)(q, v_next, rows)
             return jnp.sum(jnp.mean(losses, axis=1)), metrics
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
-            logp = policies.regression_log_prob(actor, rows.observations, rows.actions, **kind)
+            logp = policies.regression_log_prob(actor, states, rows.actions, **kind)
             return -jnp.mean(weight * logp), {"weight": jnp.mean(weight)}
 
         state, critic_metrics = descend(state, "critic", adam, critic_loss)
@@ -129,7 +136,7 @@ def make(
         return state, value_metrics | critic_metrics | actor_metrics
 
     act, best = (
-        of_actor(policy(space.discrete))
+        of_actor(policy(space.discrete), shape)
         for policy in (policies.regression_act, policies.regression_mode)
     )
     return Algorithm(init, update, act, best, config.batch_size)

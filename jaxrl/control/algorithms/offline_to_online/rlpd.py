@@ -10,9 +10,11 @@ Claim: up to 2.5 times the earlier best of online RL with offline data, on 21 ta
 from __future__ import annotations
 
 from jaxrl.control.algorithms.online import sac
-from jaxrl.control.algorithms.online.sac import Config
+from jaxrl.control.algorithms.online.sac import PICTURES, Config
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program
+
+__all__ = ["PICTURES", "config", "programs"]
 
 
 def config() -> Config:

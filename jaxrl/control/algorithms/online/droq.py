@@ -9,9 +9,9 @@ Claim: REDQ's sample efficiency at about the computation of SAC (dropout 0.01, G
 
 from __future__ import annotations
 
-from jaxrl.control.algorithms.online.sac import Config, programs
+from jaxrl.control.algorithms.online.sac import PICTURES, Config, programs
 
-__all__ = ["config", "programs"]
+__all__ = ["PICTURES", "config", "programs"]
 
 
 def config() -> Config:

@@ -26,7 +26,7 @@ from jaxrl.control.program import Program
 from jaxrl.data.offline.transitions import Transitions
 from jaxrl.losses import value
 from jaxrl.losses.policy import objectives
-from jaxrl.models.control import actor_critic, running
+from jaxrl.models.control import actor_critic
 from jaxrl.types import TrainState
 
 DISCRETE = None
@@ -146,7 +146,7 @@ def see(config: Config, params: Any, observations: jax.Array) -> jax.Array:
     """Observations as the networks take them."""
     if not config.normalise_observations:
         return observations
-    return running.standardise(params["moments"]["observation"], observations)
+    return actor_critic.standardise(params["moments"]["observation"], observations)
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

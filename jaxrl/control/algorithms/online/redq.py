@@ -9,9 +9,9 @@ Claim: the sample efficiency of model-based methods without a model (N 10, M 2, 
 
 from __future__ import annotations
 
-from jaxrl.control.algorithms.online.sac import Config, programs
+from jaxrl.control.algorithms.online.sac import PICTURES, Config, programs
 
-__all__ = ["config", "programs"]
+__all__ = ["PICTURES", "config", "programs"]
 
 
 def config() -> Config:

@@ -18,12 +18,15 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl.control.algorithm import Algorithm, Metrics, descend, fresh, of_actor, temper
-from jaxrl.control.batches import Batch, mixed
+from jaxrl.control.batches import Batch, augmented, mixed
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import Program, online
 from jaxrl.losses import control, value
-from jaxrl.models.control import critics, policies
+from jaxrl.models.control import critics, encoders, policies
 from jaxrl.types import TrainState
+
+PICTURES = True
+"""Observations may be pictures."""
 
 Term = Callable[[jax.Array, Any, TrainState, Batch], jax.Array]
 """key, the parameters of what is trained, state, minibatch -> a scalar added to its loss."""
@@ -52,8 +55,7 @@ class Config:
     norm: bool = False
     """LayerNorm in the critics."""
     dropout: float = 0.0
-    """In the critics: in targets, predictions and the value that the actor seeks, which is then the
-    members' mean."""
+    """In the critics: in targets and predictions; the actor then seeks the members' mean."""
     temperature: float = 1.0
     """At the start."""
     target_entropy: float = -1.0
@@ -64,6 +66,10 @@ class Config:
     """Learning rate of the actor; the critics' when omitted."""
     backup_entropy: bool = True
     """Whether the target counts the next action's entropy."""
+    latent: int = 50
+    """Features of a picture; actor and critic read the same, which the critic's loss trains."""
+    shift: int = 0
+    """Pixels by which pictures are moved at random in updates; DrQ and SERL: 4."""
 
 
 def config() -> Config:
@@ -85,14 +91,15 @@ def make(
     """
     adam = optax.adam(config.learning_rate)
     slow = optax.adam(config.actor_rate or config.learning_rate)
-    parts = {"critic": adam, "actor": slow, "temperature": adam}
+    parts, shape = {"critic": adam, "actor": slow, "temperature": adam}, space.shape
 
     def init(key: jax.Array) -> TrainState:
         critic_key, actor_key = jax.random.split(key)
-        inputs = space.observation + space.action
         sizes = {"members": config.members, "norm": config.norm}
-        critic = critics.init(critic_key, inputs, config.hidden, **sizes)
-        actor = policies.squashed_init(actor_key, space.observation, config.hidden, space.action)
+        sizes |= {"action": space.action, "latent": config.latent}
+        critic = encoders.critic(critic_key, space.observation, shape, config.hidden, **sizes)
+        width = config.latent if shape else space.observation
+        actor = policies.squashed_init(actor_key, width, config.hidden, space.action)
         log_alpha = jnp.log(jnp.float32(config.temperature))
         params = {"critic": critic, "target": critic, "actor": actor, "temperature": log_alpha}
         return fresh(params, parts)
@@ -103,15 +110,16 @@ def make(
 
         def improve_critic(state: TrainState, inputs: Any) -> tuple[TrainState, Metrics]:
             (act_key, pick_key, drop_key, target_key, term_key), minibatch = inputs
-            rows = mixed(minibatch)
-            ahead = policies.squashed(state.params["actor"], rows.next_observations)
-            states = rows.next_observations
+            rows = augmented(act_key, mixed(minibatch), shape, config.shift)
+            read = encoders.see(state.params["critic"], rows.next_observations, shape)
+            states = encoders.see(state.params["target"], rows.next_observations, shape)
+            ahead = policies.squashed(state.params["actor"], read)
             if config.backup_actions > 1:
                 lead = (config.backup_actions, *rows.rewards.shape)
                 states = jnp.broadcast_to(states, (*lead, states.shape[-1]))
                 ahead = tuple(jnp.broadcast_to(x, (*lead, space.action)) for x in ahead)
             actions, logp = policies.squashed_sample(act_key, *ahead)
-            chosen = state.params["target"]
+            chosen = encoders.ensemble(state.params["target"], shape)
             if config.subset < config.members:
                 pick = jax.random.choice(pick_key, config.members, (config.subset,), replace=False)
                 chosen = jax.tree.map(lambda x: x[pick], chosen)
@@ -119,14 +127,12 @@ def make(
             q_next = critics.values(chosen, states, actions, **drop)
             v_next = value.ensemble_target(q_next) - config.backup_entropy * alpha * logp
             v_next = jnp.max(v_next, axis=0) if config.backup_actions > 1 else v_next
-            target = control.td_target(
-                rows.rewards, rows.terminals, v_next, discount=config.discount
-            )
+            y = control.td_target(rows.rewards, rows.terminals, v_next, discount=config.discount)
 
             def loss(critic: Any) -> tuple[jax.Array, Metrics]:
                 drop_settings = drop | {"key": drop_key} if drop else {}
-                q = critics.values(critic, rows.observations, rows.actions, **drop_settings)
-                error = rows.extra.get("weight", 1.0) * value.squared_error(q, target)
+                q = encoders.values(critic, rows.observations, rows.actions, shape, **drop_settings)
+                error = rows.extra.get("weight", 1.0) * value.squared_error(q, y)
                 term = critic_term(term_key, critic, state, minibatch) if critic_term else 0.0
                 metrics = {"q": jnp.mean(q), "q_spread": jnp.mean(jnp.std(q, axis=0))}
                 return jnp.sum(jnp.mean(error, axis=1)) + term, metrics
@@ -137,13 +143,14 @@ def make(
 
         state, metrics = jax.lax.scan(improve_critic, state, (jnp.stack(keys), batch))
         last = jax.tree.map(lambda x: x[-1], batch)
-        states = mixed(last).observations
+        rows = augmented(keys[-1][0], mixed(last), shape, config.shift)  # the critics' last ones
+        states = encoders.see(state.params["critic"], rows.observations, shape)
         least = config.subset == config.members and not config.dropout
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
             actions, logp = policies.squashed_sample(own_keys[0], *policies.squashed(actor, states))
             drop = {"dropout": config.dropout, "key": own_keys[2]} if config.dropout else {}
-            q = critics.values(state.params["critic"], states, actions, **drop)
+            q = encoders.values(state.params["critic"], rows.observations, actions, shape, **drop)
             q = jnp.min(q, axis=0) if least else jnp.mean(q, axis=0)
             loss = jnp.mean(control.soft_actor(logp, q, temperature=alpha))
             term = actor_term(own_keys[1], actor, state, last) if actor_term else 0.0
@@ -156,7 +163,9 @@ def make(
         metrics = jax.tree.map(jnp.mean, metrics | actor_metrics | temperature_metrics)
         return state.replace(step=state.step + 1), metrics
 
-    act, best = of_actor(policies.squashed_act), of_actor(policies.squashed_mode)
+    act, best = (
+        of_actor(policy, shape) for policy in (policies.squashed_act, policies.squashed_mode)
+    )
     return Algorithm(init, update, act, best, config.batch_size, config.critic_updates)
 
 

@@ -3,7 +3,10 @@ promise."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import random
+import re
 import sys
 import types
 from typing import NamedTuple
@@ -167,6 +170,71 @@ def test_environments_of_others(name):
     assert data.observations.shape == (256, env.space.observation)
     if name == "gymnax/CartPole-v1":
         assert env.horizon == 500 and data.terminals.sum() > 0
+
+
+ADAPTED = {
+    "playground/CartpoleBalance": 5,
+    "xminigrid/MiniGrid-DoorKey-5x5": 7 * 7 * (13 + 12),
+}
+
+
+@pytest.mark.extra
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(ADAPTED))
+def test_an_adapter_gives_what_the_package_steps(name):
+    """The package's own reset and step, with the same keys and actions, for 50 steps."""
+    package, _, inner = name.partition("/")
+    module = pytest.importorskip({"playground": "mujoco_playground"}.get(package, package))
+    ours = environments.get(name)
+    assert ours.space.observation == ADAPTED[name]
+    if package == "playground":
+        registry = importlib.import_module("mujoco_playground.registry")
+        theirs = registry.load(inner, config_overrides={"impl": "jax"})
+        reset, step = theirs.reset, theirs.step
+        read = lambda s: (s.obs, s.reward, s.done)  # noqa: E731
+    else:
+        theirs, parameters = module.make(inner)
+        assert ours.horizon == parameters.max_steps
+        reset = functools.partial(theirs.reset, parameters)
+        step = functools.partial(theirs.step, parameters)
+
+        def read(moment):
+            tiles = np.asarray(moment.observation)
+            seen = np.concatenate([np.eye(13)[tiles[..., 0]], np.eye(12)[tiles[..., 1]]], -1)
+            return seen.ravel(), moment.reward, moment.discount == 0
+
+    state, observation = jax.jit(ours.reset)(KEY)
+    other = jax.jit(reset)(KEY)
+    np.testing.assert_array_equal(observation, read(other)[0])
+    ours_step, their_step = jax.jit(ours.step), jax.jit(step)
+    for i in range(50):
+        action = random_action(jax.random.fold_in(KEY, i), ours.space)
+        out = ours_step(KEY, state, action)
+        other = their_step(other, action)
+        for a, b in zip((out.observation, out.reward, out.terminal), read(other), strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-6)
+        state = out.state
+    walk = lambda k, p, o: random_action(k, ours.space)  # noqa: E731
+    data = rollout.gather(ours, walk, None, KEY, steps=64, worlds=2)
+    assert data.observations.shape == (64, ADAPTED[name])
+    with pytest.raises(ValueError, match="did you mean"):
+        environments.get(name[:-1])
+
+
+@pytest.mark.parametrize(
+    "name,module,package",
+    [
+        ("playground/CartpoleBalance", "mujoco_playground", "playground"),
+        ("xminigrid/MiniGrid-Empty-5x5", "xminigrid", "xminigrid"),
+        ("brax/fast", "brax", "'jaxrl[control]'"),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named_with_the_remedy(
+    name, module, package, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ModuleNotFoundError, match=re.escape(f"pip install {package}")):
+        environments.get(name)
 
 
 class _Limits(NamedTuple):
