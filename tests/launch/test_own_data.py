@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -40,6 +41,7 @@ from jaxrl.run import assemble, offline
 from jaxrl.run.context import Callbacks
 from jaxrl.run.guards import Stopped
 from jaxrl.training.objective import ObjectiveConfig
+from tests.jaxrl import tiny
 from tests.launch.test_cli import README, TINY
 
 SMALL = [
@@ -57,6 +59,9 @@ def ranked(completions, **columns):
 
 def broken(completion):
     return completion.nothing
+
+def distinct(completion):
+    return len(set(completion)) / 8
 """
 ROWS = [{"question": f"{i}+{i}=", "answer": str(2 * i), "difficulty": i % 2} for i in range(40)]
 
@@ -483,6 +488,83 @@ def test_so_many_runs_are_trained_at_once(monkeypatch, capsys, folder):
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "one,two")
     assert cli.main(given) == 2
     assert "this is one of 2 processes" in capsys.readouterr().err
+
+
+def adapters(*more, run_dir, model="run", rank="2"):
+    """The command of a run, or of a sweep, of adapters on the model of `run`."""
+    argv = command("--lora.rank", rank, *more, reward="my_reward.py:distinct", run_dir=run_dir)
+    return [model if word == "fresh" else word for word in argv]
+
+
+@pytest.mark.parametrize(
+    "more, why",
+    [
+        (dict(rank="0"), "lora.rank=0 trains the base itself"),
+        (dict(rank="2,4"), "lora.rank is 2 and 4, and runs may differ in seed, optimizer.learning"),
+        (dict(model="fresh"), "model='fresh' with seeds [0, 1]: each seed has a base of its own"),
+        (["--group-size", "2,4"], "rollout.group_size is 2 and 4"),
+        (["--optimizer.b1", "0.8,0.9"], "optimizer.b1 is 0.8 and 0.9"),
+        (["--with", "average"], "extensions ['average'] may hold a state or models of their own"),
+        (["--warm-start.steps", "2"], "warm_start.steps=2 with seeds [0, 1] trains a base for"),
+        (["--asynchronous.staleness", "1"], "asynchronous.staleness is set, and a run would sa"),
+        (["--parallel", "2"], "--together with --parallel 2: leave one of them out"),
+    ],
+)
+def test_runs_that_cannot_hold_one_base_are_refused(run, more, why, capsys):
+    settings, flags_ = (more, []) if isinstance(more, dict) else ({}, more)
+    argv = adapters("--seed", "0,1", "--together", *flags_, run_dir="refused", **settings)
+    assert cli.main(argv) == 2
+    said = capsys.readouterr().err
+    assert why in said and ("--parallel" in flags_ or "trains them one after another" in said)
+    assert not Path("refused").exists()
+    assert cli.main(adapters("--together", run_dir="refused")) == 2
+    assert "--together is for several runs" in capsys.readouterr().err
+
+
+SEEDS_AND_RATES = ["--seed", "0,1", "--lr", "1e-3,3e-2", "--optimizer.weight-decay", "0.1"]
+"""Together with a divergence to the base, which is the reference of all of them."""
+
+
+@pytest.mark.broad
+@pytest.mark.exact("adapters that are trained together equal those trained alone, to the last bit")
+@pytest.mark.parametrize("end", ["SIGTERM", pytest.param("SIGKILL", marks=pytest.mark.slow)])
+def test_adapters_trained_together_equal_those_trained_alone(run, end, monkeypatch, capfd):
+    """Of two seeds and two rates, stopped while the third takes its first step, and continued."""
+    swept, third = f"swept-{end}", "seed=1,lr=1e-3"
+    argv = adapters(*SEEDS_AND_RATES, "--kl-coef", "0.05", "--together", run_dir=swept)
+    write = metrics.MetricsLog.write
+
+    def ending(log, step, row):
+        write(log, step, row)
+        if not stopped and Path(swept, third, "metrics.jsonl").exists():
+            stopped.append(step)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    if end == "SIGTERM":
+        stopped = []
+        monkeypatch.setattr(metrics.MetricsLog, "write", ending)
+        with pytest.raises(SystemExit) as left:
+            cli.main(argv)
+        assert left.value.code == 75 and stopped
+    else:
+        process = subprocess.Popen([sys.executable, "-m", "jaxrl.launch.cli", *argv])
+        while not Path(swept, third, "metrics.jsonl").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.kill()
+        process.wait()
+    assert not Path(swept, "seed=1,lr=3e-2", "metrics.jsonl").exists()
+    assert cli.main(argv) == 0
+    assert "continuing" in Path(swept, f"{third}.log").read_text()
+    assert f"{third}: done" in capfd.readouterr().out
+    for seed, rate in (("0", "3e-2"), ("1", "1e-3")):
+        name = f"seed={seed},lr={rate}"
+        single = ["--seed", seed, "--lr", rate, *SEEDS_AND_RATES[4:], "--kl-coef", "0.05"]
+        assert cli.main(adapters(*single, run_dir=f"alone-{name}")) == 0
+        together, alone = (tiny.artefacts(Path(d)) for d in (f"{swept}/{name}", f"alone-{name}"))
+        assert together == alone and together["rows"][0]["grad_norm"] > 0
+    rates = [metrics.read(Path(swept, f"seed=0,lr={rate}"))[-1] for rate in ("1e-3", "3e-2")]
+    assert rates[0]["loss"] != rates[1]["loss"]
 
 
 @pytest.mark.broad
