@@ -521,50 +521,60 @@ def test_runs_that_cannot_hold_one_base_are_refused(run, more, why, capsys):
     assert "--together is for several runs" in capsys.readouterr().err
 
 
-SEEDS_AND_RATES = ["--seed", "0,1", "--lr", "1e-3,3e-2", "--optimizer.weight-decay", "0.1"]
-"""Together with a divergence to the base, which is the reference of all of them."""
+SEEDS_AND_RATES = ["--seed", "0,1", "--lr", "3e-2,1e-3"]
+LAST = "seed=1,lr=1e-3"
+REGULARISED = ["--kl-coef", "0.05", "--optimizer.weight-decay", "0.1"]
+"""The divergence is to the base, which is the reference of all of them."""
 
 
 @pytest.mark.broad
-@pytest.mark.exact("adapters that are trained together equal those trained alone, to the last bit")
-@pytest.mark.parametrize("end", ["SIGTERM", pytest.param("SIGKILL", marks=pytest.mark.slow)])
-def test_adapters_trained_together_equal_those_trained_alone(run, end, monkeypatch, capfd):
-    """Of two seeds and two rates, stopped while the third takes its first step, and continued."""
-    swept, third = f"swept-{end}", "seed=1,lr=1e-3"
-    argv = adapters(*SEEDS_AND_RATES, "--kl-coef", "0.05", "--together", run_dir=swept)
-    write = metrics.MetricsLog.write
+def test_adapters_trained_together_and_stopped_equal_those_trained_alone(run, monkeypatch, capfd):
+    """Of two seeds and two rates; SIGTERM while the last takes its first step, then continued."""
+    argv = adapters(*SEEDS_AND_RATES, *REGULARISED, "--together", run_dir="together")
+    write, stopped = metrics.MetricsLog.write, []
 
     def ending(log, step, row):
         write(log, step, row)
-        if not stopped and Path(swept, third, "metrics.jsonl").exists():
+        if not stopped and Path("together", LAST, "metrics.jsonl").exists():
             stopped.append(step)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    if end == "SIGTERM":
-        stopped = []
-        monkeypatch.setattr(metrics.MetricsLog, "write", ending)
-        with pytest.raises(SystemExit) as left:
-            cli.main(argv)
-        assert left.value.code == 75 and stopped
-    else:
-        process = subprocess.Popen([sys.executable, "-m", "jaxrl.launch.cli", *argv])
-        while not Path(swept, third, "metrics.jsonl").exists():
-            assert process.poll() is None
-            time.sleep(0.05)
-        process.kill()
-        process.wait()
-    assert not Path(swept, "seed=1,lr=3e-2", "metrics.jsonl").exists()
+    monkeypatch.setattr(metrics.MetricsLog, "write", ending)
+    with pytest.raises(SystemExit) as left:
+        cli.main(argv)
+    assert left.value.code == 75 and stopped == [1]
     assert cli.main(argv) == 0
-    assert "continuing" in Path(swept, f"{third}.log").read_text()
-    assert f"{third}: done" in capfd.readouterr().out
-    for seed, rate in (("0", "3e-2"), ("1", "1e-3")):
-        name = f"seed={seed},lr={rate}"
-        single = ["--seed", seed, "--lr", rate, *SEEDS_AND_RATES[4:], "--kl-coef", "0.05"]
-        assert cli.main(adapters(*single, run_dir=f"alone-{name}")) == 0
-        together, alone = (tiny.artefacts(Path(d)) for d in (f"{swept}/{name}", f"alone-{name}"))
-        assert together == alone and together["rows"][0]["grad_norm"] > 0
-    rates = [metrics.read(Path(swept, f"seed=0,lr={rate}"))[-1] for rate in ("1e-3", "3e-2")]
-    assert rates[0]["loss"] != rates[1]["loss"]
+    assert "continuing" in Path(f"together/{LAST}.log").read_text()
+    assert f"{LAST}: done" in capfd.readouterr().out
+    alone = adapters("--seed", "1", "--lr", "1e-3", *REGULARISED, run_dir="single")
+    assert cli.main(alone) == 0
+    assert tiny.close(Path("together", LAST), Path("single"), 1e-5)
+    rows = [
+        metrics.read(Path(d)) for d in (f"together/{LAST}", "single", "together/seed=1,lr=3e-2")
+    ]
+    for field in ("reward/mean", "loss", "kl", "learning_rate", "grad_norm"):
+        values = [[row[field] for row in of_run] for of_run in rows]
+        assert values[0] == pytest.approx(values[1], abs=1e-5), field
+    assert rows[0][1]["loss"] != rows[2][1]["loss"] and rows[0][0]["grad_norm"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.exact("adapters that are trained together, killed and continued equal uninterrupted")
+def test_adapters_trained_together_continue_after_a_kill(run):
+    killed, straight = (
+        adapters(*SEEDS_AND_RATES, *REGULARISED, "--together", run_dir=name)
+        for name in ("killed", "straight")
+    )
+    process = subprocess.Popen([sys.executable, "-m", "jaxrl.launch.cli", *killed])
+    while not Path("killed", LAST, "metrics.jsonl").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert not list(Path("killed").glob("*/summary.json"))
+    assert cli.main(killed) == cli.main(straight) == 0
+    for arm in sorted(path.name for path in Path("straight").iterdir() if path.is_dir()):
+        assert tiny.artefacts(Path("killed", arm)) == tiny.artefacts(Path("straight", arm))
 
 
 @pytest.mark.broad

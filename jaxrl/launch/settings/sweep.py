@@ -39,6 +39,7 @@ _SHOWN = {True: ("pass@1", "reward"), False: ("loss", "accuracy", "margin", "lik
 """Figures of the table, by whether problems were answered or rows of a file learned."""
 
 _TOGETHER = "--together"
+_WAKE_S = 0.5
 _VARIES = ("run_dir", "seed", "optimizer.learning_rate", "optimizer.weight_decay")
 """Fields in which runs may differ that share a program, see `placement.Numbers`."""
 
@@ -206,7 +207,8 @@ def together(
                     thread.start()
                 waiting.popleft().release()
                 for thread in threads:
-                    thread.join()
+                    while thread.is_alive():
+                        thread.join(_WAKE_S)  # a signal may wake another thread than this one
             except process.Stop as stop:
                 asked.append(stop.name)
                 for thread in threads:
