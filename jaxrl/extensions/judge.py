@@ -397,9 +397,9 @@ def _beside_policy(
     return (adapters, small) if alike else None
 
 
-def _in_step(ctx: Context, opened: Opened, other: bool, state: TrainState) -> Opened:
+def _in_step(ctx: Context, opened: Opened, is_model: bool, state: TrainState) -> Opened:
     """A judge whose parameters are of this step's state: the policy, or adapters on its base."""
-    if not other:
+    if not is_model:
         return opened._replace(params=state.params)
     if opened.adapted is None:
         return opened

@@ -229,14 +229,14 @@ class Sharing(NamedTuple):
 
 def sharing() -> Sharing:
     """A sharing of runs, none of which has begun."""
-    held: list[Params] = []
+    bases: list[Params] = []
 
     def frozen(params: Params) -> Params:
-        if not held:
-            held.append(params)
-        ours, theirs = jax.tree.leaves(held[0]), jax.tree.leaves(params)
+        if not bases:
+            bases.append(params)
+        ours, theirs = jax.tree.leaves(bases[0]), jax.tree.leaves(params)
         if all(a is b for a, b in zip(ours, theirs, strict=True)):
-            return held[0]
+            return bases[0]
         with transfers():
             same = bool(_equal(ours, theirs))
         if not same:
@@ -244,7 +244,7 @@ def sharing() -> Sharing:
                 "together: this run's base differs from that of the first one, so they cannot hold "
                 "it together; leave --together out, which trains them one after another"
             )
-        return held[0]
+        return bases[0]
 
     return Sharing(frozen, {})
 
@@ -298,12 +298,12 @@ def shared_update(
         return state.replace(params=part.split(state.params)[0]), metrics
 
     program = shared.programs.setdefault(first, update)
-    settled = with_fixed_layout(program, like.replace(params=part.split(like.params)[0]))
+    fixed_update = with_fixed_layout(program, like.replace(params=part.split(like.params)[0]))
 
     def of_run(state: TrainState, *batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         trained, frozen = part.split(state.params)
         frozen = shared.frozen(frozen)
-        small, metrics = settled(state.replace(params=trained), *batch, frozen, numbers)
+        small, metrics = fixed_update(state.replace(params=trained), *batch, frozen, numbers)
         return small.replace(params=part.join(small.params, frozen)), metrics
 
     return of_run

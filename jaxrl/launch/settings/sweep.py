@@ -116,14 +116,14 @@ def takes_turns(argv: Sequence[str]) -> tuple[bool, list[str]]:
     return len(rest) < len(argv), rest
 
 
-def check_together(found: Sequence[Arm]) -> None:
+def check_together(members: Sequence[Arm]) -> None:
     """Refuse runs that cannot hold one base and one program.
 
     Raises:
       ValueError: naming the field, its values and the remedy.
     """
-    first, *others = (arm.config for arm in found)
-    seeds = sorted({arm.config.seed for arm in found})
+    first, *rest = (arm.config for arm in members)
+    seeds = sorted({arm.config.seed for arm in members})
     why = {
         f"lora.rank={first.lora.rank} trains the base itself": not first.lora.rank,
         f"generators={first.generators} hold weights of one run": first.generators,
@@ -142,7 +142,7 @@ def check_together(found: Sequence[Arm]) -> None:
         ),
         "several processes train": distributed.announced(os.environ) > 1,
     }
-    for config in others:
+    for config in rest:
         for name, (value, other) in fields.changed(first, config).items():
             text = f"{name} is {value!r} and {other!r}, and runs may differ in "
             why[text + ", ".join(_VARIES[1:])] = name not in _VARIES
@@ -168,15 +168,15 @@ def together(
       grace_s: see `process.stoppable`.
     """
 
-    def train(found: Sequence[Arm]) -> list[int]:
-        turns = [threading.Semaphore(0) for _ in found]
-        waiting, statuses, asked = deque(turns), [process.SAVED] * len(found), list[str]()
+    def train(members: Sequence[Arm]) -> list[int]:
+        turns = [threading.Semaphore(0) for _ in members]
+        waiting, statuses, signals = deque(turns), [process.SAVED] * len(members), list[str]()
 
         def train_arm(place: int) -> None:
             turns[place].acquire()
             try:
-                if not asked:
-                    statuses[place] = _logged(train_run, found[place], taking_turns(turns[place]))
+                if not signals:
+                    statuses[place] = _logged(train_run, members[place], taking_turns(turns[place]))
             except process.Stop as stop:
                 statuses[place] = int(stop.code or 0)
             except BaseException:
@@ -193,14 +193,14 @@ def together(
                     waiting.append(turn)
                     waiting.popleft().release()
                     turn.acquire()
-                    if asked:
-                        raise process.Stop(asked[0])
+                    if signals:
+                        raise process.Stop(signals[0])
 
                 return watch._replace(step=step)
 
             return wrap
 
-        threads = [threading.Thread(target=train_arm, args=(i,)) for i in range(len(found))]
+        threads = [threading.Thread(target=train_arm, args=(i,)) for i in range(len(members))]
         with process.stoppable(grace_s, lambda text: print(text, flush=True)):
             try:
                 for thread in threads:
@@ -210,12 +210,12 @@ def together(
                     while thread.is_alive():
                         thread.join(_WAKE_S)  # a signal may wake another thread than this one
             except process.Stop as stop:
-                asked.append(stop.name)
+                signals.append(stop.name)
                 for thread in threads:
                     thread.join()
                 stop.code = max(statuses, default=process.SAVED)
                 raise
-        _tell(found, statuses)
+        _tell(members, statuses)
         return statuses
 
     return train
@@ -232,8 +232,8 @@ def _logged(
         return train_run(arm, PlainConsole(file=out), wrap)
 
 
-def _tell(found: Sequence[Arm], statuses: Sequence[int]) -> None:
-    for arm, status in zip(found, statuses, strict=True):
+def _tell(members: Sequence[Arm], statuses: Sequence[int]) -> None:
+    for arm, status in zip(members, statuses, strict=True):
         outcome = "done" if not status else f"exit status {status}"
         print(f"{arm.name}: {outcome}, output in {arm.config.run_dir}.log", flush=True)
 
@@ -268,10 +268,10 @@ def side_by_side(count: int) -> Callable[[Sequence[Arm]], list[int]]:
         finally:
             free.put(share)
 
-    def train(found: Sequence[Arm]) -> list[int]:
+    def train(members: Sequence[Arm]) -> list[int]:
         with ThreadPoolExecutor(count) as pool:
             statuses = []
-            for arm, status in zip(found, pool.map(train_arm, found), strict=True):
+            for arm, status in zip(members, pool.map(train_arm, members), strict=True):
                 _tell([arm], [status])
                 statuses.append(status)
         return statuses
@@ -284,31 +284,31 @@ def in_turn(
 ) -> Callable[[Sequence[Arm]], list[int]]:
     """What trains runs one after another in this process; it gives their exit statuses."""
 
-    def train(found: Sequence[Arm]) -> list[int]:
+    def train(members: Sequence[Arm]) -> list[int]:
         statuses = []
-        for place, arm in enumerate(found, 1):
-            PlainConsole().rule(as_text(f"run {place} of {len(found)}: {arm.name}"))
+        for place, arm in enumerate(members, 1):
+            PlainConsole().rule(as_text(f"run {place} of {len(members)}: {arm.name}"))
             statuses.append(train_run(arm.config, arm.options))
         return statuses
 
     return train
 
 
-def run(found: Sequence[Arm], train: Callable[[Sequence[Arm]], list[int]]) -> int:
+def run(members: Sequence[Arm], train: Callable[[Sequence[Arm]], list[int]]) -> int:
     """Train the runs, write one report, and print what they reached.
 
     Args:
-      found: see `arms`.
+      members: see `arms`.
       train: `in_turn`, `side_by_side` or `together`.
 
     Returns:
       0, or the status of the first run that failed; the others are trained all the same.
     """
-    worst = next(filter(None, train(found)), 0)
+    worst = next(filter(None, train(members)), 0)
     console = PlainConsole()
-    directories = [rundir.run_directory(arm.config) for arm in found]
+    directories = [rundir.run_directory(arm.config) for arm in members]
     done = [d for d in directories if (d / "summary.json").exists()]
-    attempt("the table", lambda: console.print(table([arm.name for arm in found], directories)))
+    attempt("the table", lambda: console.print(table([arm.name for arm in members], directories)))
     if done:
         attempt("the report", lambda: _report(done, console))
     return worst
