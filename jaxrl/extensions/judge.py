@@ -23,6 +23,9 @@ from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.data.types import Problem, Score, Task
 from jaxrl.mesh import mesh
 from jaxrl.mesh.buckets import round_up
+from jaxrl.models import lora
+from jaxrl.models.config import DecoderConfig
+from jaxrl.models.lora import Adapters, LoraConfig
 from jaxrl.rollout import comparisons, policy, tasks
 from jaxrl.rollout.experience import Experience
 from jaxrl.run import placement
@@ -63,6 +66,9 @@ class Opened(NamedTuple):
     score: Callable[..., jax.Array]
     longest: int
     """Tokens that it has positions for."""
+    adapted: tuple[LoraConfig, Adapters] | None = None
+    """How and by what the judge differs from the policy's frozen base, which is then held once:
+    `params` are of one step."""
 
 
 def judge(settings: JudgeConfig) -> Extension:
@@ -117,7 +123,7 @@ def judge(settings: JudgeConfig) -> Extension:
             rubric.append(_rubric(settings))
         if not opened:
             opened.append(_open(ctx, settings.model, state))
-        judge_model = opened[0] if settings.model else opened[0]._replace(params=state.params)
+        judge_model = _in_step(ctx, opened[0], bool(settings.model), state)
         if settings.anchor:
             task = tasks.of_config(ctx.config)
             answers = [_gold(task.of(problem), problem) for problem in experience.problems]
@@ -371,8 +377,44 @@ def _open(ctx: Context, model: str, state: TrainState) -> Opened:
         policy.config_of(model), compute_dtype=ctx.config.compute_dtype, mesh=ctx.config.mesh
     )
     shape, tokenizer = policy.describe(config)
-    params = policy.first_params(config, shape, jax.sharding.get_mesh())
-    return Opened(params, tokenizer, make_score(shape, temperature=1.0), shape.max_positions)
+    rest = (tokenizer, make_score(shape, temperature=1.0), shape.max_positions)
+    if adapted := _beside_policy(ctx, model, shape, state):
+        return Opened({}, *rest, adapted)
+    return Opened(policy.first_params(config, shape, jax.sharding.get_mesh()), *rest)
+
+
+def _beside_policy(
+    ctx: Context, model: str, shape: DecoderConfig, state: TrainState
+) -> tuple[LoraConfig, Adapters] | None:
+    """The adapters of a run that judges, where their base is the frozen one of the policy.
+
+    Bases are compared bit by bit, as the policy holds its own. None: they differ, or the judge or
+    the policy has no adapters.
+    """
+    if not (ctx.config.lora.rank and policy.is_run(model)):
+        return None
+    params, adapters, _ = policy.restored(model, shape, jax.sharding.get_mesh())
+    if not adapters.rank:
+        return None
+    small, base = lora.detach(params)
+    frozen = lora.detach(state.params)[1]
+    pairs = (*map(jax.tree.leaves, (frozen, base)),)
+    alike = jax.tree.structure(frozen) == jax.tree.structure(base) and all(
+        a.shape == b.shape and bool((a == b.astype(a.dtype)).all())
+        for a, b in zip(*pairs, strict=True)
+    )
+    return (adapters, small) if alike else None
+
+
+def _in_step(ctx: Context, opened: Opened, is_model: bool, state: TrainState) -> Opened:
+    """A judge whose parameters are of this step's state: the policy, or adapters on its base."""
+    if not is_model:
+        return opened._replace(params=state.params)
+    if opened.adapted is None:
+        return opened
+    config, adapters = opened.adapted
+    base = lora.detach(state.params)[1]
+    return opened._replace(params=lora.attach(ctx.policy.model, base, adapters, config))
 
 
 def _combined(settings: JudgeConfig, task: Score, verdict: Score) -> Score:

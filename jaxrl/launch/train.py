@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from jaxrl.launch.streams import say
 from jaxrl.mesh import distributed
 from jaxrl.record import rundir, storage
 from jaxrl.record.process import Stop
-from jaxrl.run import loop, profile
+from jaxrl.run import loop, placement, profile
 from jaxrl.run.context import Callbacks
 from jaxrl.run.guards import Stopped
 
@@ -37,18 +37,25 @@ def main(argv: list[str]) -> int:
     `my_file:function`; its fields become flags `--NAME.FIELD`. `--profile` traces steps 3 to 5 into
     RUN/profile and prints the operations with the highest cost. `--memory 14GiB`, or `auto`,
     chooses what the backward pass computes again and the size of micro-batches, so that an update
-    fits. Numbers with commas, as in
-    `--seed 0,1,2`, train one run after another and compare them; `--parallel N` trains N at once.
+    fits. Numbers with commas, as in `--seed 0,1,2`, train one run after another and compare them;
+    `--parallel N` trains N at once, and `--together` steps those of LoRA adapters in turn over one
+    base.
     """
     try:
         count, argv = sweep.parallel(argv)
+        together, argv = sweep.takes_turns(argv)
         arms = sweep.arms(argv)
+        if together and count > 1:
+            raise ValueError(f"--together with --parallel {count}: leave one of them out")
+        if together and arms:
+            return _train_together(arms)
         if arms:
             return sweep.run(
                 arms, sweep.side_by_side(count) if count > 1 else sweep.in_turn(train_run)
             )
-        if count > 1:
-            raise ValueError(f"--parallel {count} is for several runs, as in --seed 0,1,2")
+        if together or count > 1:
+            name = "--together" if together else f"--parallel {count}"
+            raise ValueError(f"{name} is for several runs, as in --seed 0,1,2")
         config, options = configs.resolve(argv)
         return train_run(config, options)
     except REFUSALS as error:
@@ -64,8 +71,26 @@ def train_run(config: Config, options: short.Options) -> int:
         return _one(config, options)
 
 
-def _one(config: Config, options: short.Options) -> int:
-    """See `one`."""
+def _train_together(arms: Sequence[sweep.Arm]) -> int:
+    """Train runs of adapters in turn over one base; the exit status."""
+    sweep.check_together(arms)
+    sharing = placement.sharing()
+
+    def train_arm(arm: sweep.Arm, console: Console, wrap: Callable[[Callbacks], Callbacks]) -> int:
+        return _one(arm.config, arm.options, console, wrap, sharing)
+
+    with streams.lasting():
+        return sweep.run(arms, sweep.together(train_arm, arms[0].config.checkpoint.grace_seconds))
+
+
+def _one(
+    config: Config,
+    options: short.Options,
+    console: Console | None = None,
+    wrap: Callable[[Callbacks], Callbacks] = lambda watch: watch,
+    sharing: placement.Sharing | None = None,
+) -> int:
+    """See `train_run`; the callbacks are wrapped, and the base is shared with other runs."""
     try:
         # first, as the others wait for one that is refused before; alone, no device is opened yet
         several = distributed.start() > 1
@@ -80,7 +105,7 @@ def _one(config: Config, options: short.Options) -> int:
         return refused(error)
     for line in lines:
         say(f"jaxrl: {line}", error=True)
-    console = PlainConsole()
+    console = console or PlainConsole()
     if distributed.first():
         for note in options.notes:
             console.print(as_text(note), soft_wrap=True)
@@ -98,8 +123,8 @@ def _one(config: Config, options: short.Options) -> int:
         with progress.on_console(console, begin, **display_options) as watch:
             if options.profile:
                 watch = profile.profiled(watch, directory / "profile")
-            watch = _stopping_when_full(_shielding(watch))
-            summary = loop.train(config, watch, trust=options.trust)
+            watch = wrap(_stopping_when_full(_shielding(watch)))
+            summary = loop.train(config, watch, trust=options.trust, sharing=sharing)
     except REFUSALS as error:
         if started:  # a fault of ours, not of the request: show where
             raise

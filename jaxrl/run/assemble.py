@@ -5,6 +5,7 @@ Parts check the settings that are theirs, before anything is compiled or written
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ from jaxrl.run.extension import (
     providers,
 )
 from jaxrl.run.extension import context as extension_context
-from jaxrl.run.placement import transfers
+from jaxrl.run.placement import Numbers, transfers
 from jaxrl.run.reference import Reference
 from jaxrl.training import optimizer, trainable, turns, validate
 from jaxrl.training.train_step import Update
@@ -148,8 +149,20 @@ def machine(run: RunContext) -> Machine:
     eval_params_of = provider(run.extensions, "eval_params")
     recorder: HistoryLog | None = None
 
+    def varied_update(first: int, numbers: Numbers) -> Update:
+        values: dict[str, Any] = numbers._asdict()
+        seed = values.pop("seed")
+        settings = dataclasses.replace(config.optimizer, **values)
+        ctx = context(first)
+        ctx = ctx._replace(config=dataclasses.replace(ctx.config, seed=seed))
+        return stage_update(ctx, run.extensions, optimizer.make(settings, updates, model))
+
     @functools.lru_cache(maxsize=_PROGRAMS)
     def program(first: int) -> Update:
+        if run.sharing is not None:
+            make = functools.partial(varied_update, first)
+            numbers = placement.numbers_of(config)
+            return placement.shared_update(run.sharing, first, make, numbers, part, like)
         return placement.with_fixed_layout(
             stage_update(context(first), run.extensions, optimize), like
         )

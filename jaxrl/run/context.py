@@ -98,6 +98,8 @@ class RunContext(NamedTuple):
     heart: Heartbeat
     closing: contextlib.ExitStack
     """Closed when the run ends, in whatever way."""
+    sharing: placement.Sharing | None = None
+    """With other runs of this process; None: with none."""
 
 
 class Stage(NamedTuple):

@@ -37,7 +37,7 @@ from jaxrl.run import assemble, course, guards
 from jaxrl.run.assemble import Parts
 from jaxrl.run.context import Callbacks, RunContext, Stage, open_pools
 from jaxrl.run.guards import Trip
-from jaxrl.run.placement import transfers
+from jaxrl.run.placement import Sharing, transfers
 from jaxrl.run.step import step as train_step
 from jaxrl.types import TrainState
 
@@ -45,7 +45,11 @@ __all__ = ["Callbacks", "run_directory", "train"]
 
 
 def train(
-    config: Config, callbacks: Callbacks = Callbacks(), *, trust: bool = False
+    config: Config,
+    callbacks: Callbacks = Callbacks(),
+    *,
+    trust: bool = False,
+    sharing: Sharing | None = None,
 ) -> dict[str, Any]:
     """Run a config from its start, or from its newest checkpoint, to its last step.
 
@@ -53,6 +57,8 @@ def train(
       config: of the run.
       callbacks: told of its progress.
       trust: links in the run directory may lead out of it, as one to a larger disk does.
+      sharing: with other runs of this process, which train adapters of the same base; `config` is
+        then without a course.
 
     Returns:
       What is written to `summary.json`.
@@ -76,7 +82,13 @@ def train(
             stage = functools.partial(train, trust=trust)
             last = course.followed(config, place.directory, callbacks, stage)
             return _train(
-                config, last, parts or assemble.assemble(last), place.directory, callbacks, start
+                config,
+                last,
+                parts or assemble.assemble(last),
+                place.directory,
+                callbacks,
+                start,
+                sharing,
             )
 
 
@@ -87,6 +99,7 @@ def _train(
     directory: Path,
     callbacks: Callbacks,
     start: float,
+    sharing: Sharing | None,
 ) -> dict[str, Any]:
     """Train in a directory that this process has locked; of a course, the last stage.
 
@@ -97,6 +110,7 @@ def _train(
       directory: of the run.
       callbacks: of the run.
       start: when the run began, of `perf_counter`.
+      sharing: see `train`.
     """
     training_mesh, sampling_mesh = reshard.meshes(config.mesh, config.sampling)
     with (
@@ -116,7 +130,7 @@ def _train(
         ):
             run = RunContext(
                 config, callbacks, directory, *parts, pools, sampling_mesh, writer, gate, heart,
-                closing,
+                closing, sharing,
             )  # fmt: skip
             with jax.transfer_guard("disallow"):
                 return _run(run, start, used, exempt)

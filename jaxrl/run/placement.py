@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import NamedSharding
@@ -203,3 +205,105 @@ def with_fixed_layout(update: Callable[..., Any], like: TrainState) -> Callable[
         return jax.device_put(state, where), metrics
 
     return settle
+
+
+class Numbers(NamedTuple):
+    """What runs that share a program may have of their own: arguments of it, not constants."""
+
+    seed: jax.Array
+    """Scalar int32, of what an update draws."""
+    learning_rate: jax.Array
+    """Scalar float32."""
+    weight_decay: jax.Array
+    """Scalar float32."""
+
+
+class Sharing(NamedTuple):
+    """What runs of one process hold together, each of which trains adapters of the same base."""
+
+    frozen: Callable[[Params], Params]
+    """The base that all hold, given the equal one that a run has loaded."""
+    programs: dict[int, Callable[..., Any]]
+    """Those of updates, by the first step of their stage."""
+
+
+def sharing() -> Sharing:
+    """A sharing of runs, none of which has begun."""
+    bases: list[Params] = []
+
+    def frozen(params: Params) -> Params:
+        if not bases:
+            bases.append(params)
+        ours, theirs = jax.tree.leaves(bases[0]), jax.tree.leaves(params)
+        if all(a is b for a, b in zip(ours, theirs, strict=True)):
+            return bases[0]
+        with transfers():
+            same = bool(_equal(ours, theirs))
+        if not same:
+            raise ValueError(
+                "together: this run's base differs from that of the first one, so they cannot hold "
+                "it together; leave --together out, which trains them one after another"
+            )
+        return bases[0]
+
+    return Sharing(frozen, {})
+
+
+@jax.jit
+def _equal(ours: list[jax.Array], theirs: list[jax.Array]) -> jax.Array:
+    return jnp.stack([jnp.all(a == b) for a, b in zip(ours, theirs, strict=True)]).all()
+
+
+def numbers_of(config: Config) -> Numbers:
+    """The numbers of a run, on the mesh in use."""
+    settings = config.optimizer
+    seed = np.int64(config.seed).astype(np.int32)  # as `jax.random.key` cuts it
+    values = (seed, np.float32(settings.learning_rate), np.float32(settings.weight_decay))
+    everywhere = mesh.replicated(jax.sharding.get_mesh())
+    return Numbers(*mesh.put(values, (everywhere,) * len(values)))
+
+
+def shared_update(
+    shared: Sharing,
+    first: int,
+    make: Callable[[Numbers], Callable[..., Any]],
+    numbers: Numbers,
+    part: Part,
+    like: TrainState,
+) -> Callable[..., Any]:
+    """An update as from `with_fixed_layout`, whose base and program are those of several runs.
+
+    The base goes through no update, and is not donated: each state after one has the same arrays.
+
+    Args:
+      shared: by the runs.
+      first: names the program.
+      make: the update for numbers, which are traced.
+      numbers: of this run.
+      part: which parameters are trained; the others are the base.
+      like: shapes and shardings of the train state.
+    """
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def update(
+        small: TrainState,
+        batch: Trajectory,
+        packed: Packed,
+        ref_logp: jax.Array | None,
+        frozen: Params,
+        numbers: Numbers,
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        state = small.replace(params=part.join(small.params, frozen))
+        state, metrics = make(numbers)(state, batch, packed, ref_logp)
+        return state.replace(params=part.split(state.params)[0]), metrics
+
+    program = shared.programs.setdefault(first, update)
+    fixed_update = with_fixed_layout(program, like.replace(params=part.split(like.params)[0]))
+
+    def of_run(state: TrainState, *batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+        trained, frozen = part.split(state.params)
+        frozen = shared.frozen(frozen)
+        small, metrics = fixed_update(state.replace(params=trained), *batch, frozen, numbers)
+        return small.replace(params=part.join(small.params, frozen)), metrics
+
+    return of_run

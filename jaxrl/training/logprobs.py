@@ -5,6 +5,7 @@ Updates, reference policies and evaluations all use these functions.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
@@ -301,16 +302,22 @@ def state_logprobs(
 
 
 def make_score(model: DecoderConfig, *, temperature: float) -> Callable[..., jax.Array]:
-    """A jitted `(params, packed, restriction=None) -> logp [N, T]`, e.g. for the reference
-    policy."""
+    """A jitted `(params, packed, restriction=None) -> logp [N, T]`, e.g. for the reference policy.
 
-    @jax.jit
-    def score(params: Params, packed: Packed, restriction: Restriction | None = None) -> jax.Array:
-        return all_logprobs(
-            model, params, packed, temperature=temperature, restriction=restriction
-        )[0]
+    Functions of one model and temperature have one program.
+    """
+    return functools.partial(_score, model, temperature)
 
-    return score
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _score(
+    model: DecoderConfig,
+    temperature: float,
+    params: Params,
+    packed: Packed,
+    restriction: Restriction | None = None,
+) -> jax.Array:
+    return all_logprobs(model, params, packed, temperature=temperature, restriction=restriction)[0]
 
 
 def all_logprobs(

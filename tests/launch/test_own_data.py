@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -40,6 +41,7 @@ from jaxrl.run import assemble, offline
 from jaxrl.run.context import Callbacks
 from jaxrl.run.guards import Stopped
 from jaxrl.training.objective import ObjectiveConfig
+from tests.jaxrl import tiny
 from tests.launch.test_cli import README, TINY
 
 SMALL = [
@@ -57,6 +59,9 @@ def ranked(completions, **columns):
 
 def broken(completion):
     return completion.nothing
+
+def distinct(completion):
+    return len(set(completion)) / 8
 """
 ROWS = [{"question": f"{i}+{i}=", "answer": str(2 * i), "difficulty": i % 2} for i in range(40)]
 
@@ -379,7 +384,9 @@ def test_every_short_flag_is_of_a_field_and_none_hides_one():
     shadowed = {n for n in short.NAMES if n in known}
     assert not shadowed
     words = {w.strip(",;()").removeprefix("--") for w in help_train.TEXT.split() if "--" in w[:3]}
-    unknown = words - known - set(short.NAMES) - {"help-all", "parallel", "with", "yaml"}
+    unknown = (
+        words - known - set(short.NAMES) - {"help-all", "parallel", "together", "with", "yaml"}
+    )
     assert not unknown and len(help_train.TEXT.splitlines()) < 50
 
 
@@ -483,6 +490,93 @@ def test_so_many_runs_are_trained_at_once(monkeypatch, capsys, folder):
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "one,two")
     assert cli.main(given) == 2
     assert "this is one of 2 processes" in capsys.readouterr().err
+
+
+def adapters(*more, run_dir, model="run", rank="2"):
+    """The command of a run, or of a sweep, of adapters on the model of `run`."""
+    argv = command("--lora.rank", rank, *more, reward="my_reward.py:distinct", run_dir=run_dir)
+    return [model if word == "fresh" else word for word in argv]
+
+
+@pytest.mark.parametrize(
+    "more, why",
+    [
+        (dict(rank="0"), "lora.rank=0 trains the base itself"),
+        (dict(rank="2,4"), "lora.rank is 2 and 4, and runs may differ in seed, optimizer.learning"),
+        (dict(model="fresh"), "model='fresh' with seeds [0, 1]: each seed has a base of its own"),
+        (["--group-size", "2,4"], "rollout.group_size is 2 and 4"),
+        (["--optimizer.b1", "0.8,0.9"], "optimizer.b1 is 0.8 and 0.9"),
+        (["--with", "average"], "extensions ['average'] may hold a state or models of their own"),
+        (["--warm-start.steps", "2"], "warm_start.steps=2 with seeds [0, 1] trains a base for"),
+        (["--asynchronous.staleness", "1"], "asynchronous.staleness is set, and a run would sa"),
+        (["--parallel", "2"], "--together with --parallel 2: leave one of them out"),
+    ],
+)
+def test_runs_that_cannot_hold_one_base_are_refused(run, more, why, capsys):
+    settings, flags_ = (more, []) if isinstance(more, dict) else ({}, more)
+    argv = adapters("--seed", "0,1", "--together", *flags_, run_dir="refused", **settings)
+    assert cli.main(argv) == 2
+    said = capsys.readouterr().err
+    assert why in said and ("--parallel" in flags_ or "trains them one after another" in said)
+    assert not Path("refused").exists()
+    assert cli.main(adapters("--together", run_dir="refused")) == 2
+    assert "--together is for several runs" in capsys.readouterr().err
+
+
+SEEDS_AND_RATES = ["--seed", "0,1", "--lr", "3e-2,1e-3"]
+LAST = "seed=1,lr=1e-3"
+REGULARISED = ["--kl-coef", "0.05", "--optimizer.weight-decay", "0.1"]
+"""The divergence is to the base, which is the reference of all of them."""
+
+
+@pytest.mark.broad
+def test_adapters_trained_together_and_stopped_equal_those_trained_alone(run, monkeypatch, capfd):
+    """Of two seeds and two rates; SIGTERM while the last takes its first step, then continued."""
+    argv = adapters(*SEEDS_AND_RATES, *REGULARISED, "--together", run_dir="together")
+    write, stopped = metrics.MetricsLog.write, []
+
+    def ending(log, step, row):
+        write(log, step, row)
+        if not stopped and Path("together", LAST, "metrics.jsonl").exists():
+            stopped.append(step)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(metrics.MetricsLog, "write", ending)
+    with pytest.raises(SystemExit) as left:
+        cli.main(argv)
+    assert left.value.code == 75 and stopped == [1]
+    assert cli.main(argv) == 0
+    assert "continuing" in Path(f"together/{LAST}.log").read_text()
+    assert f"{LAST}: done" in capfd.readouterr().out
+    alone = adapters("--seed", "1", "--lr", "1e-3", *REGULARISED, run_dir="single")
+    assert cli.main(alone) == 0
+    assert tiny.close(Path("together", LAST), Path("single"), 1e-5)
+    rows = [
+        metrics.read(Path(d)) for d in (f"together/{LAST}", "single", "together/seed=1,lr=3e-2")
+    ]
+    for field in ("reward/mean", "loss", "kl", "learning_rate", "grad_norm"):
+        values = [[row[field] for row in of_run] for of_run in rows]
+        assert values[0] == pytest.approx(values[1], abs=1e-5), field
+    assert rows[0][1]["loss"] != rows[2][1]["loss"] and rows[0][0]["grad_norm"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.exact("adapters that are trained together, killed and continued equal uninterrupted")
+def test_adapters_trained_together_continue_after_a_kill(run):
+    killed, straight = (
+        adapters(*SEEDS_AND_RATES, *REGULARISED, "--together", run_dir=name)
+        for name in ("killed", "straight")
+    )
+    process = subprocess.Popen([sys.executable, "-m", "jaxrl.launch.cli", *killed])
+    while not Path("killed", LAST, "metrics.jsonl").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert not list(Path("killed").glob("*/summary.json"))
+    assert cli.main(killed) == cli.main(straight) == 0
+    for arm in sorted(path.name for path in Path("straight").iterdir() if path.is_dir()):
+        assert tiny.artefacts(Path("killed", arm)) == tiny.artefacts(Path("straight", arm))
 
 
 @pytest.mark.broad

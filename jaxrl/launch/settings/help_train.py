@@ -30,7 +30,8 @@ sampling
 run
   --run-dir D             run directory (default runs/RECIPE-seedSEED)
   --seed N                random seed; 0,1,2 trains three runs and compares them (any number can);
-                          --parallel N trains N of them at once
+                          --parallel N trains N of them at once, and --together steps those of
+                          adapters in turn over one base
   --eval-every N          steps between evaluations;  --save-every N: between checkpoints
   --show-every N          steps between completions shown
   --compute-dtype D       float32 or bfloat16

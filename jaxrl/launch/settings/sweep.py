@@ -1,7 +1,8 @@
 """Sweeps: numbers with commas train several runs, and one report compares them.
 
 They are trained one after another, or with `--parallel N` so many at once, each in a process of its
-own with a share of this machine's accelerators, see `jaxrl.launch.devices`.
+own with a share of this machine's accelerators, see `jaxrl.launch.devices`. With `--together` those
+of adapters take steps in turn in this process, over one base and with one program.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import os
 import queue
 import subprocess
 import sys
+import threading
+import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,17 +25,23 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxrl import json_file
-from jaxrl.config import Config
+from jaxrl.config import Config, fields
 from jaxrl.launch import devices, report
 from jaxrl.launch.console import PlainConsole, as_text
 from jaxrl.launch.settings import configs, flags, short
 from jaxrl.launch.streams import attempt
 from jaxrl.mesh import distributed
-from jaxrl.record import rundir
+from jaxrl.record import process, rundir
+from jaxrl.run.context import Callbacks
 
 _TIMES = ("before", "after")
 _SHOWN = {True: ("pass@1", "reward"), False: ("loss", "accuracy", "margin", "likelihood")}
 """Figures of the table, by whether problems were answered or rows of a file learned."""
+
+_TOGETHER = "--together"
+_WAKE_S = 0.5
+_VARIES = ("run_dir", "seed", "optimizer.learning_rate", "optimizer.weight_decay")
+"""Fields in which runs may differ that share a program, see `placement.Numbers`."""
 
 
 class Arm(NamedTuple):
@@ -100,6 +110,134 @@ def parallel(argv: Sequence[str]) -> tuple[int, list[str]]:
     return count, rest
 
 
+def takes_turns(argv: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether a command asks for `--together`, and its other arguments."""
+    rest = [word for word in argv if word != _TOGETHER]
+    return len(rest) < len(argv), rest
+
+
+def check_together(members: Sequence[Arm]) -> None:
+    """Refuse runs that cannot hold one base and one program.
+
+    Raises:
+      ValueError: naming the field, its values and the remedy.
+    """
+    first, *rest = (arm.config for arm in members)
+    seeds = sorted({arm.config.seed for arm in members})
+    why = {
+        f"lora.rank={first.lora.rank} trains the base itself": not first.lora.rank,
+        f"generators={first.generators} hold weights of one run": first.generators,
+        "asynchronous.staleness is set, and a run would sample while another trains": (
+            first.asynchronous.staleness is not None
+        ),
+        "course has runs in a row": first.course,
+        f"extensions {list(first.extensions)} may hold a state or models of their own": (
+            first.extensions
+        ),
+        f"model='fresh' with seeds {seeds}: each seed has a base of its own": (
+            first.model == "fresh" and len(seeds) > 1
+        ),
+        f"warm_start.steps={first.warm_start.steps} with seeds {seeds} trains a base for each": (
+            first.warm_start.steps and len(seeds) > 1
+        ),
+        "several processes train": distributed.announced(os.environ) > 1,
+    }
+    for config in rest:
+        for name, (value, other) in fields.changed(first, config).items():
+            text = f"{name} is {value!r} and {other!r}, and runs may differ in "
+            why[text + ", ".join(_VARIES[1:])] = name not in _VARIES
+    for reason, wrong in why.items():
+        if wrong:
+            raise ValueError(
+                f"{_TOGETHER}: {reason}; leave {_TOGETHER} out, which trains them one after another"
+            )
+
+
+def together(
+    train_run: Callable[[Arm, Console, Callable[[Callbacks], Callbacks]], int],
+    grace_s: float,
+) -> Callable[[Sequence[Arm]], list[int]]:
+    """What trains runs step by step in turn, in threads of this process; gives exit statuses.
+
+    One thread works at a time, so that no more is in memory than one run and the small state of the
+    others. What each prints is in `RUN.log` beside its directory. A signal ends each after the step
+    that it is in, which is saved.
+
+    Args:
+      train_run: trains one run, prints on the console, and wraps its callbacks by the function.
+      grace_s: see `process.stoppable`.
+    """
+
+    def train(members: Sequence[Arm]) -> list[int]:
+        turns = [threading.Semaphore(0) for _ in members]
+        waiting, statuses, signals = deque(turns), [process.SAVED] * len(members), list[str]()
+
+        def train_arm(place: int) -> None:
+            turns[place].acquire()
+            try:
+                if not signals:
+                    statuses[place] = _logged(train_run, members[place], taking_turns(turns[place]))
+            except process.Stop as stop:
+                statuses[place] = int(stop.code or 0)
+            except BaseException:
+                statuses[place] = 1
+                traceback.print_exc()
+            finally:
+                if waiting:
+                    waiting.popleft().release()
+
+        def taking_turns(turn: threading.Semaphore) -> Callable[[Callbacks], Callbacks]:
+            def wrap(watch: Callbacks) -> Callbacks:
+                def step(number: int, metrics: dict[str, float]) -> None:
+                    watch.step(number, metrics)
+                    waiting.append(turn)
+                    waiting.popleft().release()
+                    turn.acquire()
+                    if signals:
+                        raise process.Stop(signals[0])
+
+                return watch._replace(step=step)
+
+            return wrap
+
+        threads = [threading.Thread(target=train_arm, args=(i,)) for i in range(len(members))]
+        with process.stoppable(grace_s, lambda text: print(text, flush=True)):
+            try:
+                for thread in threads:
+                    thread.start()
+                waiting.popleft().release()
+                for thread in threads:
+                    while thread.is_alive():
+                        thread.join(_WAKE_S)  # a signal may wake another thread than this one
+            except process.Stop as stop:
+                signals.append(stop.name)
+                for thread in threads:
+                    thread.join()
+                stop.code = max(statuses, default=process.SAVED)
+                raise
+        _tell(members, statuses)
+        return statuses
+
+    return train
+
+
+def _logged(
+    train_run: Callable[[Arm, Console, Callable[[Callbacks], Callbacks]], int],
+    arm: Arm,
+    wrap: Callable[[Callbacks], Callbacks],
+) -> int:
+    log = Path(f"{arm.config.run_dir}.log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as out:
+        return train_run(arm, PlainConsole(file=out), wrap)
+
+
+def _tell(members: Sequence[Arm], statuses: Sequence[int]) -> None:
+    for arm, status in zip(members, statuses, strict=True):
+        outcome = "done" if not status else f"exit status {status}"
+        print(f"{arm.name}: {outcome}, output in {arm.config.run_dir}.log", flush=True)
+
+
 def side_by_side(count: int) -> Callable[[Sequence[Arm]], list[int]]:
     """What trains runs in processes of their own, so many at once; it gives their exit statuses.
 
@@ -130,12 +268,11 @@ def side_by_side(count: int) -> Callable[[Sequence[Arm]], list[int]]:
         finally:
             free.put(share)
 
-    def train(found: Sequence[Arm]) -> list[int]:
+    def train(members: Sequence[Arm]) -> list[int]:
         with ThreadPoolExecutor(count) as pool:
             statuses = []
-            for arm, status in zip(found, pool.map(train_arm, found), strict=True):
-                outcome = "done" if not status else f"exit status {status}"
-                print(f"{arm.name}: {outcome}, output in {arm.config.run_dir}.log", flush=True)
+            for arm, status in zip(members, pool.map(train_arm, members), strict=True):
+                _tell([arm], [status])
                 statuses.append(status)
         return statuses
 
@@ -147,31 +284,31 @@ def in_turn(
 ) -> Callable[[Sequence[Arm]], list[int]]:
     """What trains runs one after another in this process; it gives their exit statuses."""
 
-    def train(found: Sequence[Arm]) -> list[int]:
+    def train(members: Sequence[Arm]) -> list[int]:
         statuses = []
-        for place, arm in enumerate(found, 1):
-            PlainConsole().rule(as_text(f"run {place} of {len(found)}: {arm.name}"))
+        for place, arm in enumerate(members, 1):
+            PlainConsole().rule(as_text(f"run {place} of {len(members)}: {arm.name}"))
             statuses.append(train_run(arm.config, arm.options))
         return statuses
 
     return train
 
 
-def run(found: Sequence[Arm], train: Callable[[Sequence[Arm]], list[int]]) -> int:
+def run(members: Sequence[Arm], train: Callable[[Sequence[Arm]], list[int]]) -> int:
     """Train the runs, write one report, and print what they reached.
 
     Args:
-      found: see `arms`.
-      train: `in_turn` or `side_by_side`.
+      members: see `arms`.
+      train: `in_turn`, `side_by_side` or `together`.
 
     Returns:
       0, or the status of the first run that failed; the others are trained all the same.
     """
-    worst = next(filter(None, train(found)), 0)
+    worst = next(filter(None, train(members)), 0)
     console = PlainConsole()
-    directories = [rundir.run_directory(arm.config) for arm in found]
+    directories = [rundir.run_directory(arm.config) for arm in members]
     done = [d for d in directories if (d / "summary.json").exists()]
-    attempt("the table", lambda: console.print(table([arm.name for arm in found], directories)))
+    attempt("the table", lambda: console.print(table([arm.name for arm in members], directories)))
     if done:
         attempt("the report", lambda: _report(done, console))
     return worst

@@ -1,5 +1,6 @@
 """A language model as the judge of a run, and rewards in units of their history."""
 
+import dataclasses
 import json
 
 import jax
@@ -15,12 +16,15 @@ from jaxrl.extensions.reward_model import RewardModelConfig
 from jaxrl.losses.preference import pairs
 from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
-from jaxrl.models import decoder
+from jaxrl.models import decoder, lora
 from jaxrl.models.config import DecoderConfig
+from jaxrl.models.lora import LoraConfig
 from jaxrl.record import metrics
 from jaxrl.rollout import comparisons
 from jaxrl.rollout.experience import Experience
+from jaxrl.rollout.policy import Policy
 from jaxrl.training.logprobs import make_score
+from jaxrl.types import TrainState
 from tests.jaxrl import tiny
 from tests.jaxrl.extensions.contexts import context
 
@@ -40,6 +44,45 @@ def by():
 def experience(texts=TEXTS):
     problems = [Problem(f"p{i}", "1+1=", "2") for i in range(len(texts) // 2)]
     return Experience(problems, [], texts, [Score(0.5)] * len(texts), [])
+
+
+def test_a_judge_of_adapters_on_the_base_of_the_policy_is_held_beside_it(by, monkeypatch):
+    """Marks are those of the merged judge; another base, or none of the policy's, is not shared."""
+    model, opened = by
+    judging, training = LoraConfig(rank=2), LoraConfig(rank=3)
+
+    def fresh(config, seed):
+        small = lora.init(jax.random.key(seed), model, opened.params, config)
+        leaves = jax.tree.map(lambda x: x + 0.01, small)
+        return leaves, lora.attach(model, opened.params, leaves, config)
+
+    small, judging_params = fresh(judging, 1)
+    config = dataclasses.replace(tiny.config("unused"), lora=training)
+    ctx = context(config)._replace(policy=Policy(model, {}, opened.tokenizer))
+    state = TrainState(fresh(training, 2)[1], (), np.int32(0))
+    saved = [judging_params, judging, 1]
+    monkeypatch.setattr(judge.policy, "is_run", lambda name: name == "run")
+    monkeypatch.setattr(judge.policy, "restored", lambda *_: tuple(saved))
+    with jax.set_mesh(mesh.make(MeshConfig())):
+        adapted = judge._beside_policy(ctx, "run", model, state)
+        beside = judge._in_step(ctx, opened._replace(params={}, adapted=adapted), True, state)
+        held = zip(
+            *(jax.tree.leaves(lora.detach(p)[1]) for p in (beside.params, state.params)),
+            strict=True,
+        )
+        assert all(a is b for a, b in held)
+        merged = opened._replace(params=lora.merge(model, opened.params, small, judging))
+        rubric, marks = rubrics.parse(RUBRIC), []
+        for held_judge in (beside, merged, opened):
+            scores = judge.marked(config, held_judge, rubric, experience())
+            marks.append(np.array([score.value for score in scores]))
+        assert np.allclose(marks[0], marks[1], rtol=0, atol=1e-5)
+        assert not np.allclose(marks[0], marks[2], rtol=0, atol=1e-4)
+        plain = ctx._replace(config=dataclasses.replace(config, lora=LoraConfig(rank=0)))
+        assert judge._beside_policy(plain, "run", model, state) is None
+        assert judge._beside_policy(ctx, "./Qwen3-4B", model, state) is None
+        saved[0] = jax.tree.map(lambda x: x * 1.001, judging_params)
+        assert judge._beside_policy(ctx, "run", model, state) is None
 
 
 @pytest.mark.broad
