@@ -217,6 +217,16 @@ def test_one_trajectory_in_a_file_of_its_own_is_read(tmp_path):
     assert traces.read(str(path))[0] == "atif"
 
 
+def test_copied_steps_of_a_trajectory_are_left_out_and_parts_are_a_text(tmp_path):
+    """As ATIF 1.8 has a trajectory that continues another one."""
+    metrics = {"prompt_token_ids": [5, 6], "completion_token_ids": [7], "logprobs": [-1.0]}
+    row = atif(**metrics)
+    row["steps"][1]["message"] = [{"type": "text", "text": "hi"}, {"type": "image", "source": {}}]
+    row["steps"].insert(1, {**row["steps"][1], "is_copied_context": True})
+    _, (trace,), _ = traces.read(written(tmp_path / "rows.jsonl", [row]))
+    assert [turn.reply for turn in trace.turns] == ["hi"]
+
+
 def test_padding_and_tool_results_of_trl_are_told_apart(tmp_path):
     row = flat(
         prompt=(0, 0, 5, 6), tokens=(7, 8, 9, 0, 0), prompt_mask=[0, 0, 1, 1],

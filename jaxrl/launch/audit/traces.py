@@ -133,10 +133,16 @@ def _reply(value: Any) -> str | None:
         return value
     if isinstance(value, Mapping):
         value = [value]
-    for message in reversed(value or []):
-        if message.get("role") == "assistant" and isinstance(message.get("content"), str):
-            return str(message["content"])
-    return None
+    replies = [message for message in value or [] if message.get("role") == "assistant"]
+    return _words(replies[-1].get("content")) if replies else None
+
+
+def _words(content: Any) -> str | None:
+    """A text, or that of parts one of which may be a picture."""
+    if isinstance(content, str):
+        return content
+    parts = [part.get("text") for part in content or [] if isinstance(part, Mapping)]
+    return "".join(part for part in parts if isinstance(part, str)) or None
 
 
 def _verifiers(row: Mapping[str, Any], place: str) -> Iterator[Trace]:
@@ -271,7 +277,7 @@ def _atif(row: Mapping[str, Any], place: str) -> Iterator[Trace]:
                 columns.token_ids(metrics.get("prompt_token_ids"), "prompt_token_ids"),
                 ids,
                 columns.numbers(metrics.get("logprobs"), len(ids), "logprobs"),
-                reply=_reply(step.get("message")),
+                reply=_words(step.get("message")),
             )
         )
     if not turns:
