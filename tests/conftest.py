@@ -52,7 +52,6 @@ def pytest_configure() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} {FEWER_FUSIONS}".strip()
 
 
-@pytest.hookimpl(tryfirst=True)  # before the marks select
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test with a longer limit of its own is not ended by `faulthandler_timeout`."""
     limit = item.get_closest_marker("timeout")
@@ -60,6 +59,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         faulthandler.cancel_dump_traceback_later()
 
 
+@pytest.hookimpl(tryfirst=True)  # before the marks select
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Function]) -> None:
     """Of a test marked `sample(ordinary, broad=n)`, make further cases `broad` or `slow`.
 
