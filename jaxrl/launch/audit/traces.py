@@ -313,8 +313,10 @@ def _texts(row: Mapping[str, Any], place: str) -> Iterator[Trace]:
 
     With one such column it is the reward; of several, the weights are not recorded.
     """
-    known = (*columns.ADVANTAGE, *columns.STEP)
-    scores = [value for name, value in row.items() if name not in known and jsonl.is_number(value)]
+    no_reward = (*columns.ADVANTAGE, *columns.STEP)
+    scores = [
+        value for name, value in row.items() if name not in no_reward and jsonl.is_number(value)
+    ]
     reward = {"reward": scores[0]} if len(scores) == 1 else {}
     prompt = json.dumps(row.get("prompt"), default=str)
     turn = ModelCall((), (), reply=_reply(row["completion"]))

@@ -185,8 +185,8 @@ def _value(
     settings: Mapping[str, jax.Array],
 ) -> tuple[jax.Array, jax.Array]:
     count, length = rows.tokens.shape
-    kept = count * length <= _KEPT_TOKENS and count * length**2 <= _KEPT_PAIRS
-    remat: Remat = "none" if kept else "full"
+    is_small = count * length <= _KEPT_TOKENS and count * length**2 <= _KEPT_PAIRS
+    remat: Remat = "none" if is_small else "full"
     logp, _ = micro_logprobs(
         model, params, _packed(rows), jnp.int32(0), temperature=1.0, remat=remat
     )
