@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import faulthandler
 import gc
 import os
 import sys
@@ -52,6 +53,13 @@ def pytest_configure() -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if fast == "1" and FEWER_FUSIONS not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {FEWER_FUSIONS}".strip()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test with a longer limit of its own is not ended by `faulthandler_timeout`."""
+    limit = item.get_closest_marker("timeout")
+    if limit is not None and limit.args and limit.args[0] >= 900:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(tryfirst=True)  # before the marks select

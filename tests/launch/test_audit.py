@@ -1,4 +1,4 @@
-"""`jaxrl audit`: rows as six tools write them, with one fault each, and without any."""
+"""`jaxrl audit`: rows as several tools write them, with one fault each, and without any."""
 
 import json
 
@@ -50,6 +50,34 @@ def atif(**metrics):
     return {"schema_version": "ATIF-v1.6", "agent": {"name": "a"}, "steps": steps}
 
 
+def node(parent, role, tokens, sampled=0, **fields):
+    """A message of a graph of verifiers 0.4, whose last `sampled` tokens the model wrote."""
+    mask = [False] * (len(tokens) - sampled) + [True] * sampled
+    fields |= {"advantages": [0.5] * sampled} if sampled else {}
+    return {
+        "parent": parent, "message": {"role": role, "content": "x"}, "token_ids": tokens,
+        "mask": mask, "logprobs": [-1.0] * sampled, **fields,
+    }  # fmt: skip
+
+
+def episode(*nodes, **fields):
+    task = {"type": "T", "data": {"idx": 0}, "key": "k"}
+    rewards = {"right": {"score": 2.0, "weight": 0.5}, "form": None}
+    trace = {"task": task, "agent": {"name": "agent"}, "nodes": [*nodes], "rewards": rewards}
+    policy = {"start": 3, "end": 4}
+    return {
+        "task": task, "run": {"work": {"type": "train", "step": 5, "policy": policy}},
+        "traces": [{**trace, "ok": True, "errors": [], **fields}],
+    }  # fmt: skip
+
+
+def trial(**details):
+    return {
+        "task_name": "t", "verifier_result": {"rewards": {"reward": 1.0}}, "exception_info": None,
+        "agent_result": {"rollout_details": [details] if details else None},
+    }  # fmt: skip
+
+
 def datum(tokens, start, advantage):
     count = len(tokens) - 1
     sampled = [0.0] * (start - 1) + [1.0] * (count - start + 1)
@@ -71,6 +99,10 @@ def reply(*sequences):
 LAYOUTS = {
     "flat": flat(reward=1.0, advantage=0.5),
     "verifiers": verifiers(turn([5, 6], [7, 8, 9]), advantage=0.5),
+    "verifiers 0.4": episode(node(None, "user", [5]), node(0, "assistant", [6, 7, 8, 9], 3)),
+    "harbor": {
+        **trial(prompt_token_ids=[[5, 6]], completion_token_ids=[[7, 8, 9]], logprobs=[[-1.0] * 3]),
+    },
     "atif": {
         **atif(prompt_token_ids=[5, 6], completion_token_ids=[7, 8, 9], logprobs=[-1.0] * 3),
         "reward": 1.0, "advantage": 0.5,
@@ -85,10 +117,92 @@ def test_a_rollout_is_the_same_in_every_layout(layout, tmp_path):
         written(tmp_path / "rows.jsonl", [LAYOUTS[layout]])
     )
     (sampled,) = trace.turns
-    assert (read_layout, unreadable) == (layout, [])
+    assert (read_layout, unreadable) == (layout.split()[0], [])
     assert (sampled.prompt, sampled.tokens) == ((5, 6), (7, 8, 9))
     np.testing.assert_array_equal(sampled.logp, [-1.0] * 3)
-    assert (trace.reward, trace.advantage) == (1.0, 0.5)
+    assert (trace.reward, trace.advantage) == (1.0, None if layout == "harbor" else 0.5)
+
+
+def test_each_path_of_a_graph_of_messages_is_a_rollout_and_has_no_call_twice(tmp_path):
+    """As verifiers 0.4 writes an episode whose history was written anew after the first turn."""
+    tool = {"type": "function", "name": "f", "description": "", "parameters": {}}
+    call = {"id": "1", "type": "function", "name": "f", "arguments": "{}"}
+    nodes = [
+        node(None, "user", [5]),
+        node(0, "assistant", [6, 7], 1),
+        node(1, "tool", [8]),
+        node(2, "assistant", [9, 10], 2),
+        node(1, "user", [11]),
+        node(4, "assistant", [12], 1),
+    ]
+    nodes[1]["message"]["tool_calls"] = [call]
+    row = episode(*nodes, tools=[tool])
+    _, rollouts, unreadable = traces.read(written(tmp_path / "rows.jsonl", [row]))
+    calls = [[(c.prompt, c.tokens) for c in rollout.turns] for rollout in rollouts]
+    assert not unreadable and calls == [
+        [((5, 6), (7,)), ((5, 6, 7, 8), (9, 10))],
+        [((5, 6, 7, 11), (12,))],
+    ]
+    assert [rollout.reward for rollout in rollouts] == [1.0, None]  # one reward for both
+    assert rollouts[0].versions == (3, 4) and rollouts[0].step == 5
+    assert rollouts[0].turns[0].tools[0]["function"]["name"] == "f"
+
+
+EMPTY = {
+    "no token was recorded": episode(node(None, "user", []), node(0, "assistant", [])),
+    "no rollout_details": trial(),
+    "a mask of another length": episode({**node(None, "user", [5, 6], 1), "mask": [True]}),
+    "a parent that is no node": episode(node(7, "assistant", [5], 1)),
+    "all are empty": {"traces": []},
+}
+
+
+@pytest.mark.parametrize("why", EMPTY)
+def test_a_file_without_tokens_is_refused_and_says_why(why, tmp_path, capsys):
+    assert cli.main(["audit", written(tmp_path / "rows.jsonl", [EMPTY[why]])]) == 2
+    said = {"no token was recorded": "sampled tokens", "a mask of another length": "mask has 1",
+            "a parent that is no node": "parent 7"}  # fmt: skip
+    assert said.get(why, why) in capsys.readouterr().err
+
+
+def test_counts_of_tokens_and_lists_that_are_empty_are_none(tmp_path):
+    """As in records of OpenAI's API, with its form of log-probabilities, or without any."""
+    usage = {"prompt_tokens": 2, "completion_tokens": 3}
+    content = [{"token": "a", "logprob": -1.0}] * 3
+    row = {**usage, "prompt_token_ids": [5, 6], "token_ids": [7, 8, 9]}
+    rows = [{**row, "logprobs": {"content": content}}, {**row, "logprobs": []}]
+    _, (first, second), unreadable = traces.read(written(tmp_path / "rows.jsonl", rows))
+    assert not unreadable and first.turns[0].tokens == second.turns[0].tokens == (7, 8, 9)
+    np.testing.assert_array_equal(first.turns[0].logp, [-1.0] * 3)
+    assert second.turns[0].logp is None
+
+
+def test_the_log_of_completions_of_trl_has_groups_and_advantages(tmp_path):
+    """A step of each prompt is a group, and 1e-4 beside the standard deviation is no other rule."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    rewards = {1: [0.0, 1.0], 2: [0.5, 0.51]}  # the same prompt in two steps
+    rows = [
+        {
+            "step": step,
+            "prompt": [{"role": "user", "content": "q"}],
+            "completion": [{"role": "assistant", "content": "a"}],
+            "score_of": reward,
+            "advantage": (reward - np.mean(group)) / (np.std(group, ddof=1) + 1e-4),
+        }
+        for step, group in rewards.items()
+        for reward in group
+    ]
+    table = pa.Table.from_pylist(rows)
+    pyarrow.parquet.write_table(table, tmp_path / "completions_00001.parquet")
+    path = str(tmp_path / "completions_00001.parquet")
+    layout, rollouts, unreadable = traces.read(path)
+    assert (layout, unreadable, len({r.group for r in rollouts})) == ("texts", [], 2)
+    assert cli.main(["audit", path]) == 0
+    rows[0]["advantage"] = 0.0
+    pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
+    assert cli.main(["audit", path]) == 1
 
 
 def test_a_reply_of_tinker_is_a_rollout_for_each_sequence(tmp_path):
@@ -101,6 +215,16 @@ def test_one_trajectory_in_a_file_of_its_own_is_read(tmp_path):
     path = tmp_path / "trajectory.json"
     path.write_text(json.dumps(LAYOUTS["atif"], indent=2))
     assert traces.read(str(path))[0] == "atif"
+
+
+def test_copied_steps_of_a_trajectory_are_left_out_and_parts_are_a_text(tmp_path):
+    """As ATIF 1.8 has a trajectory that continues another one."""
+    metrics = {"prompt_token_ids": [5, 6], "completion_token_ids": [7], "logprobs": [-1.0]}
+    row = atif(**metrics)
+    row["steps"][1]["message"] = [{"type": "text", "text": "hi"}, {"type": "image", "source": {}}]
+    row["steps"].insert(1, {**row["steps"][1], "is_copied_context": True})
+    _, (trace,), _ = traces.read(written(tmp_path / "rows.jsonl", [row]))
+    assert [turn.reply for turn in trace.turns] == ["hi"]
 
 
 def test_padding_and_tool_results_of_trl_are_told_apart(tmp_path):

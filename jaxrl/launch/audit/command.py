@@ -16,10 +16,9 @@ from rich.table import Table
 from jaxrl.config import Config
 from jaxrl.data.text import tokenizers
 from jaxrl.data.text.tokenizers import Tokenizer
-from jaxrl.launch.audit import advantages, findings, likelihoods, traces
+from jaxrl.launch.audit import Messages, Trace, findings, likelihoods, traces
 from jaxrl.launch.audit.findings import Finding
 from jaxrl.launch.audit.likelihoods import Scores
-from jaxrl.launch.audit.traces import Messages, Trace
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.console import PlainConsole, as_text
 from jaxrl.launch.settings import flags
@@ -103,8 +102,8 @@ def audit(path: str, config: AuditConfig) -> dict[str, Any]:
     """
     layout, rollouts, unreadable = traces.read(path)
     if not rollouts:
-        raise ValueError(f"no row of {path!r} is a rollout; {unreadable[0].where}: "
-                         f"{unreadable[0].why}")  # fmt: skip
+        why = f"; {unreadable[0].where}: {unreadable[0].why}" if unreadable else ", all are empty"
+        raise ValueError(f"no row of {path!r} is a rollout{why}")
     rollouts = rollouts[: config.rows or None]
     faults = [*findings.unreadable(unreadable)]
     scores: dict[tuple[int, int], Scores] = {}
@@ -122,7 +121,7 @@ def audit(path: str, config: AuditConfig) -> dict[str, Any]:
     faults += findings.histories(rollouts, None if tokenizer is None else tokenizer.decode)
     faults += likelihoods.mismatches(rollouts, scores, config.tolerance)
     faults += likelihoods.cuts(rollouts, scores, config.tolerance)
-    faults += advantages.denominators(rollouts)
+    faults += findings.denominators(rollouts)
     faults += findings.failures(rollouts)
     faults += findings.staleness(rollouts, config.max_staleness)
     faults += findings.repeats(rollouts)

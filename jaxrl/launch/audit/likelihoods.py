@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxrl.launch.audit import ModelCall, Trace
 from jaxrl.launch.audit.findings import Finding
-from jaxrl.launch.audit.traces import ModelCall, Trace
 
 
 class Scores(NamedTuple):

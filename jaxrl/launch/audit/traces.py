@@ -1,12 +1,14 @@
-"""Readers of recorded rollouts with token ids, as six tools write them.
+"""Readers of recorded rollouts with token ids, as tools write them.
 
 | Format | A record |
 |---|---|
-| `verifiers` | a rollout: `trajectory`, a list of turns with `tokens`, beside `reward` |
+| `verifiers` | `trajectory`, turns with `tokens`; or, since 0.4, `nodes`, a graph of messages |
 | `atif` | a trajectory: `schema_version: ATIF-...`, `steps` with `metrics.completion_token_ids` |
+| `harbor` | `result.json` of a trial with `agent_result.rollout_details` |
 | `tinker` | a datum: `model_input`, `loss_fn_inputs`; or a reply: `prompt`, `sequences` |
 | `jaxrl` | a line of `RUN/rollouts/STEP.jsonl`, whose tokens are texts and are not scored |
 | `flat` | a completion: `prompt_ids`, `completion_ids`, `logprobs` and the like (TRL, scripts) |
+| `texts` | a completion without token ids, as TRL's log of completions has it |
 """
 
 from __future__ import annotations
@@ -15,62 +17,16 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from jaxrl.data.sources import records
+from jaxrl.data.text import messages
+from jaxrl.launch.audit import Messages, ModelCall, Trace, Unreadable, columns
 from jaxrl.record import jsonl
 
-Format = Literal["verifiers", "atif", "tinker", "jaxrl", "flat"]
-Messages = Sequence[Mapping[str, Any]]
-
-
-class ModelCall(NamedTuple):
-    """One call of the model: P tokens were read, and T tokens follow."""
-
-    prompt: tuple[int, ...]
-    """[P] token ids; empty where they were not recorded."""
-    tokens: tuple[int, ...]
-    """[T] token ids."""
-    logp: np.ndarray | None = None
-    """[T] recorded log-probabilities, nats; NaN where a token has none. None: not recorded."""
-    trained: np.ndarray | None = None
-    """[T] bool, the tokens that the loss is over; None: all."""
-    messages: Messages | None = None
-    """The conversation that the prompt was rendered from."""
-    tools: Sequence[Any] | None = None
-    """Definitions of tools that the template was called with."""
-    reply: str | None = None
-    """The text of the completion."""
-
-
-class Trace(NamedTuple):
-    """One rollout: a completion, or an episode of several turns."""
-
-    where: str
-    """The file and the line or the number of the record."""
-    turns: tuple[ModelCall, ...]
-    group: str | None = None
-    """Rollouts of one prompt have one group; None: none was recorded."""
-    reward: float | None = None
-    error: str = ""
-    """Why sampling or scoring failed; empty: neither did."""
-    advantage: float | None = None
-    """None where none is recorded, or tokens have different ones."""
-    versions: tuple[int, ...] = ()
-    """Versions of the weights that the tokens were sampled with."""
-    step: int | None = None
-    """The version of the weights, or the training step, that the rollout was used in."""
-    items: float | None = None
-    """TRL's `num_items_in_batch`: what the sum over the tokens of a batch is divided by."""
-
-
-class Unreadable(NamedTuple):
-    """A record that is no rollout, or whose lists do not fit each other."""
-
-    where: str
-    why: str
+Format = Literal["verifiers", "atif", "harbor", "tinker", "jaxrl", "flat", "texts"]
 
 
 def read(path: str) -> tuple[Format, list[Trace], list[Unreadable]]:
@@ -113,18 +69,22 @@ def _rows(path: str) -> tuple[Sequence[Mapping[str, Any]], list[str]]:
 def _format(row: Mapping[str, Any], place: str) -> Format:
     if str(row.get("schema_version", "")).startswith("ATIF"):
         return "atif"
-    if "trajectory" in row:
+    if "trajectory" in row or "traces" in row or ("nodes" in row and "rewards" in row):
         return "verifiers"
+    if "agent_result" in row:
+        return "harbor"
     if "loss_fn_inputs" in row or "sequences" in row:
         return "tinker"
     if "log_ratio" in row and "source" in row:
         return "jaxrl"
-    if _name(row, _TOKENS):
+    if any(name in row and not columns.is_count(row[name]) for name in columns.TOKENS):
         return "flat"
+    if "completion" in row and "advantage" in row:
+        return "texts"
     raise ValueError(
         f"{place}: no rollout with token ids is recognised; its columns are {', '.join(row):.300}. "
-        "A row has completion_ids and prompt_ids, or is one of verifiers, ATIF, Tinker or jaxrl "
-        "(verifiers saves token ids with the state column `trajectory`)"
+        "A row has completion_ids and prompt_ids, or is one of verifiers, ATIF, Harbor, Tinker or "
+        "jaxrl (verifiers before 0.4 saves token ids with the state column `trajectory`)"
     )
 
 
@@ -132,130 +92,34 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
 
 
-# Each list has the spellings of one thing, the usual one first.
-_PROMPT = ("prompt_ids", "prompt_token_ids", "prompt_tokens", "input_ids")
-_TOKENS = (
-    "completion_ids", "completion_token_ids", "token_ids", "completion_tokens", "response_ids",
-    "output_ids",
-)  # fmt: skip
-_LOGP = (
-    "logprobs", "completion_logprobs", "sampling_per_token_logps", "old_per_token_logps",
-    "log_probs", "rollout_log_probs", "logps", "logp",
-)  # fmt: skip
-_TRAINED = ("tool_mask", "env_mask", "loss_mask", "response_mask")
-_REWARD = ("reward", "rewards", "score")
-_ADVANTAGE = ("advantage", "advantages")
-_GROUP = ("group", "group_id", "example_id", "problem_id", "prompt_id", "uid")
-_ERROR = ("error", "exception")
-_VERSION = ("version", "versions", "weight_version", "weight_versions", "policy_version")
-_STEP = ("step", "global_step", "train_step", "trainer_step")
-
-
-def _name(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """The first of some columns that a record has a value in."""
-    return next((name for name in names if not records.is_missing(row.get(name))), None)
-
-
-def _value(row: Mapping[str, Any], names: Sequence[str]) -> Any:
-    name = _name(row, names)
-    return None if name is None else row[name]
-
-
-def _ids(value: Any, what: str) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    ids = np.asarray(value)
-    if ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
-        raise ValueError(f"{what}={value!r:.80} is not a list of token ids")
-    return tuple(int(token) for token in ids)
-
-
-def _numbers(value: Any, count: int, what: str) -> np.ndarray | None:
-    """[count] float64 of a list; None and null become NaN."""
-    if value is None:
-        return None
-    values = [float("nan") if entry is None else _logp(entry, what) for entry in value]
-    if len(values) != count:
-        raise ValueError(f"{what} has {len(values)} entries for {count} tokens")
-    return np.array(values, np.float64)
-
-
-def _logp(entry: Any, what: str) -> float:
-    """A number, alone or as `logprob` of an object, as OpenAI's format has it."""
-    number = entry.get("logprob") if isinstance(entry, Mapping) else entry
-    if number is None or not jsonl.is_number(number):
-        raise ValueError(f"{what} has {entry!r:.60}, which is no number")
-    return float(number)
-
-
-def _mask(value: Any, count: int, what: str) -> np.ndarray | None:
-    numbers = _numbers(value, count, what)
-    return None if numbers is None else numbers > 0
-
-
-def _number(value: Any, what: str) -> float | None:
-    """A number; of a list with one value throughout, that value; None of any other list."""
-    if value is None:
-        return None
-    if isinstance(value, Mapping):  # rewards by name
-        value = [sum(_logp(part, what) for part in value.values())]
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        numbers = {_logp(entry, what) for entry in value}
-        return numbers.pop() if len(numbers) == 1 else None
-    return _logp(value, what)
-
-
-def _integers(value: Any, what: str) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-    return tuple(int(_logp(entry, what)) for entry in values)
-
-
-def _text(error: Any) -> str:
-    """The words of an error, which some tools record as an object."""
-    if not error:
-        return ""
-    return error if isinstance(error, str) else json.dumps(error, default=str)
-
-
-def _common(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that rows of all tools have, where they are recorded."""
-    step = _integers(_value(row, _STEP), "step")
-    group = _value(row, _GROUP)
-    return {
-        "group": None if group is None else str(group),
-        "reward": _number(_value(row, _REWARD), "reward"),
-        "error": _text(_value(row, _ERROR)),
-        "advantage": _number(_value(row, _ADVANTAGE), "advantage"),
-        "versions": _integers(_value(row, _VERSION), "version"),
-        "step": step[0] if step else None,
-    }
-
-
 def _flat(row: Mapping[str, Any], place: str) -> Iterator[Trace]:
     """A completion in a row. Padding, which `prompt_mask` and `completion_mask` mark, is left out.
 
     `completion_mask` marks padding if what it leaves out is at the end, else it is of the loss.
     """
-    prompt = _ids(_value(row, _PROMPT), "prompt_ids")
-    tokens = _ids(_value(row, _TOKENS), "completion_ids")
-    logp = _numbers(_value(row, _LOGP), len(tokens), str(_name(row, _LOGP)))
-    real_prompt = _mask(row.get("prompt_mask"), len(prompt), "prompt_mask")
+    prompt = columns.tokens_in(row, columns.PROMPT) or ()
+    tokens = columns.tokens_in(row, columns.TOKENS) or ()
+    logp = columns.numbers(
+        columns.value(row, columns.LOGP), len(tokens), str(columns.name_in(row, columns.LOGP))
+    )
+    real_prompt = columns.mask(row.get("prompt_mask"), len(prompt), "prompt_mask")
     if real_prompt is not None:
         prompt = tuple(itertools.compress(prompt, real_prompt))
-    trained = _mask(_value(row, _TRAINED), len(tokens), str(_name(row, _TRAINED)))
-    real_tokens = _mask(row.get("completion_mask"), len(tokens), "completion_mask")
+    trained = columns.mask(
+        columns.value(row, columns.TRAINED), len(tokens), str(columns.name_in(row, columns.TRAINED))
+    )
+    real_tokens = columns.mask(row.get("completion_mask"), len(tokens), "completion_mask")
     if real_tokens is not None:
         length = int(np.flatnonzero(real_tokens)[-1]) + 1 if real_tokens.any() else 0
         trained = real_tokens if trained is None else trained & real_tokens
         tokens, trained = tokens[:length], trained[:length]
         logp = None if logp is None else logp[:length]
-    group = {} if _value(row, _GROUP) is not None or not prompt else {"group": str(hash(prompt))}
-    items = _number(row.get("num_items_in_batch"), "num_items_in_batch")
+    if prompt and columns.value(row, columns.GROUP) is None:
+        row = {**row, "group": str(hash(prompt))}
+    items = columns.number(row.get("num_items_in_batch"), "num_items_in_batch")
     messages = _conversation(row.get("prompt"))
-    turn = ModelCall(prompt, tokens, logp, trained, messages, row.get("tools") or None)
-    yield Trace(place, (turn,), **{**_common(row), **group}, items=items)
+    turn = ModelCall(prompt, tokens, logp, trained, messages, _offered(row.get("tools")))
+    yield Trace(place, (turn,), **columns.common(row), items=items)
 
 
 def _conversation(value: Any) -> Messages | None:
@@ -269,52 +133,194 @@ def _reply(value: Any) -> str | None:
         return value
     if isinstance(value, Mapping):
         value = [value]
-    for message in reversed(value or []):
-        if message.get("role") == "assistant" and isinstance(message.get("content"), str):
-            return str(message["content"])
-    return None
+    replies = [message for message in value or [] if message.get("role") == "assistant"]
+    return _words(replies[-1].get("content")) if replies else None
+
+
+def _words(content: Any) -> str | None:
+    """A text, or that of parts one of which may be a picture."""
+    if isinstance(content, str):
+        return content
+    parts = [part.get("text") for part in content or [] if isinstance(part, Mapping)]
+    return "".join(part for part in parts if isinstance(part, str)) or None
 
 
 def _verifiers(row: Mapping[str, Any], place: str) -> Iterator[Trace]:
+    """A rollout of turns; a graph of messages; or an episode with several such graphs."""
+    if "trajectory" not in row:
+        work = (row.get("run") or {}).get("work") or {}
+        policy = work.get("policy") or {}
+        shared = {
+            "versions": tuple(policy[name] for name in ("start", "end") if name in policy),
+            "step": work.get("step"),
+        }
+        group = (row.get("group") or {}).get("id")
+        for graph in row.get("traces", [row]):
+            yield from _graph(graph, place, group, shared)
+        return
     turns = []
     for turn in row["trajectory"]:
         tokens = turn.get("tokens")
         if tokens is None:
             raise ValueError("a turn of `trajectory` has no tokens")
-        ids = _ids(tokens.get("completion_ids"), "completion_ids")
+        ids = columns.token_ids(tokens.get("completion_ids"), "completion_ids")
         turns.append(
             ModelCall(
-                _ids(tokens.get("prompt_ids"), "prompt_ids"),
+                columns.token_ids(tokens.get("prompt_ids"), "prompt_ids"),
                 ids,
-                _numbers(tokens.get("completion_logprobs"), len(ids), "completion_logprobs"),
-                _mask(tokens.get("completion_mask"), len(ids), "completion_mask"),
+                columns.numbers(tokens.get("completion_logprobs"), len(ids), "completion_logprobs"),
+                columns.mask(tokens.get("completion_mask"), len(ids), "completion_mask"),
                 _conversation(turn.get("prompt")),
-                row.get("tool_defs") or None,
+                _offered(row.get("tool_defs")),
                 _reply(turn.get("completion")),
             )
         )
-    yield Trace(place, tuple(turns), **_common(row))
+    yield Trace(place, tuple(turns), **columns.common(row))
+
+
+def _offered(tools: Any) -> Sequence[Any] | None:
+    """Tools as a template has them; verifiers saves a tool without `function` around it."""
+    return messages.tools(tools, "tools") if tools else None
+
+
+def _graph(
+    row: Mapping[str, Any], place: str, group: str | None, shared: Mapping[str, Any]
+) -> Iterator[Trace]:
+    """A trace for each path to a leaf, of the calls of the model that no earlier one has.
+
+    A node has the tokens that its message adds, and `mask` marks those that were sampled.
+    """
+    nodes = row["nodes"]
+    if not any(any(node.get("mask") or ()) for node in nodes):
+        if row.get("ok", True):
+            raise ValueError("no node has sampled tokens; record them with the client for training")
+        return  # it failed before a token was sampled
+    parents = {node.get("parent") for node in nodes}
+    credits = [value for node in nodes for value in node.get("advantages") or ()]
+    failed = [] if row.get("ok", True) else row.get("errors") or ()
+    values = [reward for reward in row["rewards"].values() if reward is not None]
+    task = row.get("task") or {}
+    data = json.dumps(task.get("data"), sort_keys=True)
+    # agents of an episode have rewards of their own
+    agent = f" of {row['agent']['name']}" if "agent" in row else ""
+    fields: dict[str, Any] = {
+        **shared,
+        "group": f"{group or task.get('key') or task.get('hash') or data}{agent}",
+        "reward": sum(r["score"] * r.get("weight", 1.0) for r in values) if values else None,
+        "advantage": columns.number(credits or None, "advantages"),
+        "error": columns.text(failed[-1].get("message") or failed[-1]) if failed else "",
+    }
+    tools = _offered(row.get("tools"))
+    counted: set[int] = set()
+    for leaf in range(len(nodes)):
+        if leaf in parents:
+            continue
+        path = _path(nodes, leaf)
+        turns: list[ModelCall] = []
+        ids: tuple[int, ...] = ()
+        for depth, index in enumerate(path):
+            history = [nodes[i]["message"] for i in path[:depth]]
+            turn = _node(nodes[index], ids, history, tools)
+            ids += columns.token_ids(nodes[index].get("token_ids"), "token_ids")
+            if turn is not None and index not in counted:
+                turns.append(turn)
+                counted.add(index)
+        if turns:
+            yield Trace(place, tuple(turns), **fields)
+            # the reward is one for all paths
+            fields |= {"reward": None, "advantage": None, "error": ""}
+
+
+def _path(nodes: Sequence[Mapping[str, Any]], leaf: int) -> list[int]:
+    """The indices of the nodes from the root to a leaf."""
+    path: list[int] = []
+    index: int | None = leaf
+    while index is not None:
+        if index in path or not 0 <= index < len(nodes):
+            raise ValueError(f"node {leaf} has no root: parent {index} is below it, or is no node")
+        path.insert(0, index)
+        index = nodes[index].get("parent")
+    return path
+
+
+def _node(
+    node: Mapping[str, Any], before: tuple[int, ...], history: Messages, tools: Sequence[Any] | None
+) -> ModelCall | None:
+    """The call of the model that wrote a message, after some tokens; None: none did."""
+    ids = columns.token_ids(node.get("token_ids"), "token_ids")
+    mask = np.array(node.get("mask") or [], bool)
+    if len(mask) != len(ids):
+        raise ValueError(f"mask has {len(mask)} entries for {len(ids)} tokens")
+    if not mask.any():
+        return None
+    start, end = np.flatnonzero(mask)[[0, -1]] + (0, 1)
+    compact = columns.numbers(node.get("logprobs") or None, int(mask.sum()), "logprobs")
+    logp = None
+    if compact is not None:
+        logp = np.full(len(ids), np.nan)
+        logp[mask] = compact
+        logp = logp[start:end]
+    prompt, trained, reply = (*before, *ids[:start]), mask[start:end], _reply(node["message"])
+    return ModelCall(prompt, ids[start:end], logp, trained, history, tools, reply)
 
 
 def _atif(row: Mapping[str, Any], place: str) -> Iterator[Trace]:
     turns = []
     for step in row["steps"]:
         metrics = step.get("metrics") or {}
-        ids = _ids(metrics.get("completion_token_ids"), "completion_token_ids")
-        if step.get("source") != "agent" or not ids:
+        ids = columns.token_ids(metrics.get("completion_token_ids"), "completion_token_ids")
+        # a step of a trajectory that this one continues is in that one's file
+        if step.get("source") != "agent" or not ids or step.get("is_copied_context"):
             continue
         turns.append(
             ModelCall(
-                _ids(metrics.get("prompt_token_ids"), "prompt_token_ids"),
+                columns.token_ids(metrics.get("prompt_token_ids"), "prompt_token_ids"),
                 ids,
-                _numbers(metrics.get("logprobs"), len(ids), "logprobs"),
-                reply=_reply(step.get("message")),
+                columns.numbers(metrics.get("logprobs"), len(ids), "logprobs"),
+                reply=_words(step.get("message")),
             )
         )
     if not turns:
         raise ValueError("no step of the agent has completion_token_ids")
     extra = row.get("extra") or {}
-    yield Trace(place, tuple(turns), **_common({**extra, **row}))
+    yield Trace(place, tuple(turns), **columns.common({**extra, **row}))
+
+
+def _harbor(row: Mapping[str, Any], place: str) -> Iterator[Trace]:
+    """The result of a trial: a trace for each agent, whose lists have an entry for each call."""
+    details = (row["agent_result"] or {}).get("rollout_details")
+    if not details:
+        raise ValueError("agent_result has no rollout_details; set collect_rollout_details")
+    rewards = (row.get("verifier_result") or {}).get("rewards")
+    fields = {"reward": rewards, "group": row.get("task_name"), "error": row.get("exception_info")}
+    for detail in details:
+        calls = detail["completion_token_ids"]
+        none: list[None] = [None] * len(calls)
+        prompts, logps = detail.get("prompt_token_ids") or none, detail.get("logprobs") or none
+        turns = [
+            ModelCall(
+                columns.token_ids(prompt, "prompt_token_ids"),
+                (tokens := columns.token_ids(ids, "completion_token_ids")),
+                columns.numbers(logp, len(tokens), "logprobs"),
+            )
+            for prompt, ids, logp in zip(prompts, calls, logps, strict=True)
+        ]
+        yield Trace(place, tuple(turns), **columns.common(fields))
+
+
+def _texts(row: Mapping[str, Any], place: str) -> Iterator[Trace]:
+    """A row of TRL's log of completions, which has a column for each function of rewards.
+
+    With one such column it is the reward; of several, the weights are not recorded.
+    """
+    no_reward = (*columns.ADVANTAGE, *columns.STEP)
+    scores = [
+        value for name, value in row.items() if name not in no_reward and jsonl.is_number(value)
+    ]
+    reward = {"reward": scores[0]} if len(scores) == 1 else {}
+    prompt = json.dumps(row.get("prompt"), default=str)
+    turn = ModelCall((), (), reply=_reply(row["completion"]))
+    yield Trace(place, (turn,), **columns.common({**row, **reward, "group": prompt}))
 
 
 def _tensor(value: Any) -> Any:
@@ -323,27 +329,31 @@ def _tensor(value: Any) -> Any:
 
 def _chunks(value: Any) -> tuple[int, ...]:
     parts = value["chunks"] if isinstance(value, Mapping) else [{"tokens": value}]
-    return tuple(itertools.chain.from_iterable(_ids(part["tokens"], "tokens") for part in parts))
+    return tuple(
+        itertools.chain.from_iterable(columns.token_ids(part["tokens"], "tokens") for part in parts)
+    )
 
 
 def _tinker(row: Mapping[str, Any], place: str) -> Iterator[Trace]:
     """A datum, whose targets are its inputs one token later, or the sequences of a reply."""
     if "sequences" in row:
-        prompt = _chunks(_value(row, ("prompt", *_PROMPT)) or [])
+        prompt = _chunks(columns.value(row, ("prompt", *columns.PROMPT)) or [])
         for sequence in row["sequences"]:
-            tokens = _ids(sequence["tokens"], "tokens")
-            logp = _numbers(sequence.get("logprobs"), len(tokens), "logprobs")
-            yield Trace(place, (ModelCall(prompt, tokens, logp),), **_common({**row, **sequence}))
+            tokens = columns.token_ids(sequence["tokens"], "tokens")
+            logp = columns.numbers(sequence.get("logprobs"), len(tokens), "logprobs")
+            yield Trace(
+                place, (ModelCall(prompt, tokens, logp),), **columns.common({**row, **sequence})
+            )
         return
     tensors = {name: _tensor(value) for name, value in row["loss_fn_inputs"].items()}
     inputs = _chunks(row["model_input"])
-    targets = _ids(tensors["target_tokens"], "target_tokens")
+    targets = columns.token_ids(tensors["target_tokens"], "target_tokens")
     if len(inputs) != len(targets) or inputs[1:] != targets[:-1]:
         raise ValueError("target_tokens are not the tokens of model_input, one later")
-    logp = _numbers(tensors.get("logprobs"), len(targets), "logprobs")
-    weights = _value(tensors, ("mask", "weights"))
-    trained = _mask(weights, len(targets), "mask")
-    advantages = _numbers(tensors.get("advantages"), len(targets), "advantages")
+    logp = columns.numbers(tensors.get("logprobs"), len(targets), "logprobs")
+    weights = columns.value(tensors, ("mask", "weights"))
+    trained = columns.mask(weights, len(targets), "mask")
+    advantages = columns.numbers(tensors.get("advantages"), len(targets), "advantages")
     if trained is None and logp is not None:
         trained = logp != 0  # an observation has a log-probability of exactly 0
     start = int(np.argmax(trained)) if trained is not None and trained.any() else 0
@@ -354,8 +364,10 @@ def _tinker(row: Mapping[str, Any], place: str) -> Iterator[Trace]:
         None if trained is None else trained[start:],
     )
     used = [] if advantages is None or trained is None else advantages[trained].tolist()
-    fields = _common({key: value for key, value in row.items() if key != "loss_fn_inputs"})
-    yield Trace(place, (turn,), **{**fields, "advantage": _number(used or None, "advantages")})
+    fields = columns.common({key: value for key, value in row.items() if key != "loss_fn_inputs"})
+    yield Trace(
+        place, (turn,), **{**fields, "advantage": columns.number(used or None, "advantages")}
+    )
 
 
 def _jaxrl(row: Mapping[str, Any], place: str) -> Iterator[Trace]:
@@ -367,13 +379,15 @@ def _jaxrl(row: Mapping[str, Any], place: str) -> Iterator[Trace]:
     fields = {**row, **of_policy, "group": f"{row['step']}/{row['group']}"}
     turn = ModelCall((), (), reply=row["completion"])
     # Weights of version n - 1 are those that step n begins with.
-    yield Trace(place, (turn,), **{**_common(fields), "step": int(row["step"]) - 1})
+    yield Trace(place, (turn,), **{**columns.common(fields), "step": int(row["step"]) - 1})
 
 
 _READERS = {
     "verifiers": _verifiers,
     "atif": _atif,
+    "harbor": _harbor,
     "tinker": _tinker,
     "jaxrl": _jaxrl,
     "flat": _flat,
+    "texts": _texts,
 }

@@ -32,11 +32,15 @@ from jaxrl.mesh.buckets import round_to_eighth, round_up
 from jaxrl.models import decoder, lora, lora_stack
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.linear import AdaptedRows
+from jaxrl.models.remat import Remat
 from jaxrl.training.logprobs import micro_logprobs
 from jaxrl.types import Packed, Params
 
 _TOKENS = 8192
 """Tokens of a forward and backward pass; gradients of several are added."""
+_KEPT_TOKENS, _KEPT_PAIRS = 2048, 2**20
+"""Most tokens, and pairs of tokens in rows, of a pass that keeps the activations of all layers for
+its backward pass; a larger one computes those of a layer again, as its length is the client's."""
 _TOKENS_OF_PLACES = 2048
 """Tokens of a pass of several models, those of all places together. A larger request is computed
 alone: it keeps a device busy, and empty places beside it would cost more."""
@@ -180,8 +184,11 @@ def _value(
     rows: Rows,
     settings: Mapping[str, jax.Array],
 ) -> tuple[jax.Array, jax.Array]:
+    count, length = rows.tokens.shape
+    is_small = count * length <= _KEPT_TOKENS and count * length**2 <= _KEPT_PAIRS
+    remat: Remat = "none" if is_small else "full"
     logp, _ = micro_logprobs(
-        model, params, _packed(rows), jnp.int32(0), temperature=1.0, remat="none"
+        model, params, _packed(rows), jnp.int32(0), temperature=1.0, remat=remat
     )
     logp = logp.reshape(rows.tokens.shape)
     safe = sanitize(rows.mask, logp=logp)["logp"]
