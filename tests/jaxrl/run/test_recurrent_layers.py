@@ -98,9 +98,13 @@ def changes(directory: Path, model: DecoderConfig = HYBRID, **further) -> dict:
 @pytest.mark.sample(0, broad=3)
 @pytest.mark.exact("a run of recurrent layers that is killed equals an uninterrupted one")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.family)
-def test_kill_and_resume(model, tmp_path):
-    """Log-probabilities of sampler and trainer agree, and the continued run is the other."""
-    settings = changes(tmp_path / "model", model)
+@pytest.mark.parametrize(
+    "adapters", [{}, {"lora.rank": 4, "lora.base": "nf4"}], ids=["whole", "lora-nf4"]
+)
+def test_kill_and_resume(adapters, model, tmp_path):
+    """Log-probabilities of sampler and trainer agree, and the continued run is the other: of a
+    model trained whole, and of adapters over quantised weights."""
+    settings = changes(tmp_path / "model", model, **adapters)
     tiny.finish(tiny.start(tmp_path / "straight", **settings))
     for row in metrics.read(tmp_path / "straight"):
         assert row["logp_gap_max"] < 1e-4 and row["grad_norm"] > 0
