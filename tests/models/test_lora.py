@@ -57,8 +57,14 @@ def _trained(model, params, config):
         pytest.param(FAMILIES["chunks"], True, "nf4", marks=pytest.mark.slow),
     ],
     ids=[
-        "lora", "dora-int8", "experts-lora-nf4", "latent-dora", "kinds-lora-nf4", "kinds-dora-int8",
-        "chunks-lora-int8", "chunks-dora-nf4",
+        "lora",
+        "dora-int8",
+        "experts-lora-nf4",
+        "latent-dora",
+        "kinds-lora-nf4",
+        "kinds-dora-int8",
+        "chunks-lora-int8",
+        "chunks-dora-nf4",
     ],
 )
 def test_adapters_over_any_base(model, dora, kind):
