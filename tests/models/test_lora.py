@@ -51,6 +51,8 @@ def _trained(model, params, config):
         pytest.param(DENSE, True, "int8", marks=pytest.mark.broad),
         pytest.param(MIXED, False, "nf4", marks=pytest.mark.broad),
         pytest.param(MIXED, True, None, marks=pytest.mark.broad),
+        pytest.param(FAMILIES["local layers"], False, "int8", marks=pytest.mark.slow),
+        pytest.param(FAMILIES["experts"], False, "nf4", marks=pytest.mark.slow),
         pytest.param(FAMILIES["kinds"], False, "nf4", marks=pytest.mark.slow),
         pytest.param(FAMILIES["kinds"], True, "int8", marks=pytest.mark.slow),
         pytest.param(FAMILIES["chunks"], False, "int8", marks=pytest.mark.slow),

@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl.models import decoder
 from jaxrl.models.checkpoints import huggingface
-from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, Latent, LayerKinds
+from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, Latent, LayerKinds, RopeScaling
 from jaxrl.record import metrics
 from jaxrl.rollout import recurrent
 from jaxrl.run import assemble, loop
@@ -71,6 +71,16 @@ MODELS = [
     _of_family("chunks", "llama4_text"),  # no recurrent layers; its rows hold trees
     _of_family(
         "channels", "kimi_linear",
+        experts=Experts(4, 2, 8, shared_size=8, dense_layers=1, group_top=2, **_CORRECTED),
+    ),
+    _of_family(
+        "plain", "gpt_oss", num_layers=2, sliding_window=40, local_layers=(True, False),
+        sinks=True, qkv_bias=True, o_bias=True, tie_embeddings=False,
+        rope_scaling=RopeScaling("yarn", 4.0, 32, truncate=False),
+        experts=Experts(4, 2, 24, biases=True, clamp=7.0),
+    ),
+    _of_family(
+        "experts", "glm4_moe", num_layers=2, tie_embeddings=False, rope_fraction=0.5,
         experts=Experts(4, 2, 8, shared_size=8, dense_layers=1, group_top=2, **_CORRECTED),
     ),
 ]  # fmt: skip
