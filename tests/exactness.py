@@ -1,17 +1,24 @@
 """The promises of equality that tests hold, as a document.
 
     python -m tests.exactness > docs/exactness.md
+    python -m tests.exactness families [PAGE]
 
 A test that holds one is marked `@pytest.mark.exact("the promise")`. The marks are read from the
-source: no test is imported or run.
+source: no test is imported or run. The second command writes what is tested of each family of
+models into docs/models.md; it collects tests, and needs transformers.
 """
 
 from __future__ import annotations
 
 import ast
+import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from jaxrl.models.config import DecoderConfig
 
 TESTS = Path(__file__).parent
 DOCUMENT = TESTS.parent / "docs" / "exactness.md"
@@ -90,5 +97,114 @@ def _promise(node: ast.expr, name: str) -> str | None:
     )
 
 
+MODELS = DOCUMENT.parent / "models.md"
+_START = "<!-- written by `python -m tests.exactness families` -->\n"
+_END = "<!-- end -->\n"
+COLUMNS = {
+    "logits": ("models/test_families.py::test_logits",),
+    "tree": ("models/test_families.py::test_packed_tree",),
+    "cache": ("models/test_families.py::test_cached_decoding",),
+    "pieces": ("models/test_extend.py::test_extend_equals_the_uncached_pass",),
+    "gradients": ("models/test_families.py::test_gradients",),
+    "keys": (
+        "models/test_config_mutations.py::test_a_sample_of_changed_keys",
+        "models/test_config_mutations.py::test_every_changed_key",
+    ),
+    "bytes": ("models/test_huggingface.py::test_round_trip_is_bit_equal",),
+    "export, PEFT": ("launch/test_export.py::test_every_family",),
+    "GGUF": ("models/test_gguf_write.py::test_llama_cpp",),
+    "greedy": ("jaxrl/sampling/test_sampler_families.py::test_greedy_equals_uncached_argmax",),
+    "episodes": (
+        "jaxrl/run/test_episode_families.py::test_episodes_of_every_family_are_trained_as_sampled",
+    ),
+    "LoRA on int8, nf4": (
+        "models/test_lora.py::test_adapters_over_any_base",
+        "models/test_lora.py::test_trained_adapters_over_quantised_mixers",
+    ),
+    "8 devices": (
+        "jaxrl/mesh/test_mesh.py::test_layers_of_several_kinds",
+        "jaxrl/mesh/test_mesh.py::test_a_mesh_gives_what_one_device_gives",
+    ),
+    "killed": (
+        "jaxrl/run/test_recurrent_layers.py::test_kill_and_resume",
+        "jaxrl/run/test_resume.py::test_killed_and_continued_equals_straight",
+    ),
+}  # fmt: skip
+"""What is tested of a family, and the tests."""
+
+
+def layer_kind(model: DecoderConfig) -> str:
+    """Which entry of `test_extend.FAMILIES` has layers like the model's."""
+    kinds = {
+        "parts": model.parts, "beside": model.beside, "kinds": model.kinds, "chunks": model.chunks,
+        "channels": model.delta and model.delta.by_channel, "hybrid": model.delta,
+        "convolution": model.convolution, "mamba": model.mamba, "latent": model.latent,
+        "local layers": any(model.local_layers), "experts": model.experts,
+    }  # fmt: skip
+    return next((kind for kind, value in kinds.items() if value), "plain")
+
+
+def families() -> str:
+    """A table: the families of the tests, and how each of `COLUMNS` is tested of it."""
+    import pytest
+    import transformers
+
+    from jaxrl.models.checkpoints import hf_config
+    from tests.models import test_gguf_write, tiny
+
+    models = {
+        variant: hf_config.read(getattr(transformers, name)(**arguments).to_dict())
+        for variant, (name, arguments) in tiny.VARIANTS.items()
+    }
+    rows = {model.family: layer_kind(model) for model in models.values()}
+
+    class Collected:
+        items: list[pytest.Function] = []  # noqa: RUF012
+
+        def pytest_collection_finish(self, session: pytest.Session) -> None:
+            self.items += session.items
+
+    def subjects(item: pytest.Function) -> set[str]:
+        """Families of a case: its own, or all those with the layers that it has."""
+        values: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+        if "variant" in values:
+            return {models[values["variant"]].family}
+        if "case" in values:
+            return {test_gguf_write.CASES[values["case"]].family}
+        plain = "experts" if "expert" in values.get("name", "") else "plain"  # of a mesh
+        model, kind = values.get("model"), values.get("family", plain)
+        kind = kind if model is None else layer_kind(model)
+        return {name for name, other in rows.items() if other == kind}
+
+    files = {test.partition("::")[0] for tests in COLUMNS.values() for test in tests}
+    paths = [str(TESTS / file) for file in sorted(files)]
+    pytest.main(["--collect-only", "-qq", "-m", "", *paths], plugins=[collected := Collected()])
+    cells: dict[tuple[str, str], set[bool]] = defaultdict(set)
+    for item in collected.items:
+        test = f"{item.path.relative_to(TESTS).as_posix()}::{item.originalname}"
+        slow = item.get_closest_marker("slow") is not None
+        for column in (name for name, tests in COLUMNS.items() if test in tests):
+            for family in subjects(item):
+                cells[family, column].add(slow)
+    head = ["", *COLUMNS]
+    lines = [head, ["---"] * len(head)]
+    for family in rows:
+        lines.append([f"`{family}`", *(_mark(cells[family, column]) for column in COLUMNS)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _mark(slow: set[bool]) -> str:
+    return "" if not slow else "slow" if all(slow) else "CI"
+
+
+def write_families(page: Path) -> None:
+    """Put the table into docs/models.md, or a copy of it."""
+    before, _, rest = page.read_text().partition(_START)
+    page.write_text(before + _START + families() + _END + rest.partition(_END)[2])
+
+
 if __name__ == "__main__":
-    print(markdown(), end="")
+    if sys.argv[1:2] == ["families"]:
+        write_families(Path(*sys.argv[2:]) if sys.argv[2:] else MODELS)
+    else:
+        print(markdown(), end="")

@@ -1,5 +1,9 @@
 """The document of promises is what the tests promise."""
 
+import shutil
+import subprocess
+import sys
+
 import pytest
 
 from tests import exactness
@@ -8,6 +12,19 @@ from tests import exactness
 def test_the_document_is_up_to_date():
     assert exactness.DOCUMENT.read_text() == exactness.markdown(), (
         "run `python -m tests.exactness > docs/exactness.md`"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_what_is_tested_of_families_is_up_to_date(tmp_path):
+    pytest.importorskip("transformers")
+    page = tmp_path / "models.md"
+    shutil.copy(exactness.MODELS, page)
+    command = [sys.executable, "-m", "tests.exactness", "families", str(page)]
+    subprocess.run(command, cwd=exactness.TESTS.parent, check=True, stdout=subprocess.DEVNULL)
+    assert page.read_text() == exactness.MODELS.read_text(), (
+        "run `python -m tests.exactness families`"
     )
 
 

@@ -58,6 +58,14 @@ GRANITE = {
     "logit_divisor": 1.5,
 }
 MAMBA = Mamba2(8, 8, groups=2, state=8, taps=4)
+NEMOTRON = {
+    "num_layers": 5,
+    "activation": "relu",
+    "self_gated": True,
+    "rope_layers": (False,) * 5,
+    "mamba": MAMBA,
+    "norm_eps": 1e-2,
+}
 LFM2 = {
     "num_layers": 5,
     "qk_norm": "head",
@@ -135,6 +143,27 @@ CASES = {
         recurrent_layers=(True, True, False),
         rope_layers=(False,) * 3,
         **GRANITE,
+    ),
+    "nemotron_h": _with(
+        family="nemotron_h",
+        recurrent_layers=(False, True, False, False, True),
+        parts=("mlp", "mixer", "attention", "mlp", "mixer"),
+        **NEMOTRON,
+    ),
+    "nemotron_h_moe": _with(
+        family="nemotron_h",
+        intermediate_size=24,
+        recurrent_layers=(True, False, False, True, False),
+        parts=("mixer", "experts", "attention", "mixer", "experts"),
+        experts=Experts(
+            *(8, 3, 24),
+            shared_size=40,
+            scoring="sigmoid",
+            correction_bias=True,
+            scale=1.5,
+            group_top=2,
+        ),
+        **NEMOTRON,
     ),
     "lfm2": _with(tie_embeddings=True, family="lfm2", **LFM2),
     "lfm2_moe": _with(
@@ -279,6 +308,26 @@ def test_narrow_matrices(tmp_path, written, dtype, bits):
         ({"family": "qwen3", "qk_norm": "head", "qkv_bias": True}, "cannot express qkv_bias=True"),
         ({"norm_offset": 1.0}, "cannot express norm_offset=1.0"),
         ({"rope_scaling": RopeScaling("yarn", 2.0, 32, beta_fast=16.0)}, "beta_fast=16.0"),
+        (
+            {
+                "family": "nemotron_h",
+                "recurrent_layers": (True, False, True, False, True),
+                "parts": ("mixer", "mlp", "mixer", "attention", "mixer"),
+                **NEMOTRON,
+                "mamba": dataclasses.replace(MAMBA, strides=(0.001, float("inf"))),
+            },
+            "time_step_min=0.001: llama.cpp does not bound strides",
+        ),
+        (
+            {
+                "family": "nemotron_h",
+                "recurrent_layers": (True, False, False, False, True),
+                "parts": ("mixer", "mlp", "experts", "attention", "mixer"),
+                "experts": Experts(4, 2, 8, scoring="sigmoid", correction_bias=True),
+                **NEMOTRON,
+            },
+            "'nemotron_h_moe' cannot express .*parts=",
+        ),
     ],
 )
 def test_what_llama_cpp_cannot_express(tmp_path, changes, message):

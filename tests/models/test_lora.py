@@ -51,8 +51,23 @@ def _trained(model, params, config):
         pytest.param(DENSE, True, "int8", marks=pytest.mark.broad),
         pytest.param(MIXED, False, "nf4", marks=pytest.mark.broad),
         pytest.param(MIXED, True, None, marks=pytest.mark.broad),
+        pytest.param(FAMILIES["local layers"], False, "int8", marks=pytest.mark.slow),
+        pytest.param(FAMILIES["experts"], False, "nf4", marks=pytest.mark.slow),
+        pytest.param(FAMILIES["kinds"], False, "nf4", marks=pytest.mark.slow),
+        pytest.param(FAMILIES["kinds"], True, "int8", marks=pytest.mark.slow),
+        pytest.param(FAMILIES["chunks"], False, "int8", marks=pytest.mark.slow),
+        pytest.param(FAMILIES["chunks"], True, "nf4", marks=pytest.mark.slow),
     ],
-    ids=["lora", "dora-int8", "experts-lora-nf4", "latent-dora"],
+    ids=[
+        "lora",
+        "dora-int8",
+        "experts-lora-nf4",
+        "latent-dora",
+        "kinds-lora-nf4",
+        "kinds-dora-int8",
+        "chunks-lora-int8",
+        "chunks-dora-nf4",
+    ],
 )
 def test_adapters_over_any_base(model, dora, kind):
     """Fresh adapters change nothing; trained ones equal their merge and reach the sampler."""

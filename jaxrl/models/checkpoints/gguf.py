@@ -22,6 +22,7 @@ from jaxrl.models.checkpoints.forms.gguf_architectures import (
     ROUTED,
     Architecture,
     Meta,
+    by_layer,
     number,
     scaling,
 )
@@ -81,14 +82,14 @@ def describe(
       ValueError: a scaling of RoPE that we do not read.
     """
     heads, record = meta["attention.head_count"], ARCHITECTURES[arch]
-    kv_heads = meta.get("attention.head_count_kv", heads)
+    total, kv_heads = meta["block_count"], meta.get("attention.head_count_kv", heads)
     common = {
         "vocab_size": vocab_size,
         "hidden_size": meta["embedding_length"],
-        "intermediate_size": meta["feed_forward_length"],
-        "num_layers": meta["block_count"],
+        "intermediate_size": max(by_layer(meta["feed_forward_length"], total)),
+        "num_layers": total,
         "num_heads": heads,
-        "num_kv_heads": max(kv_heads) if isinstance(kv_heads, list) else kv_heads,
+        "num_kv_heads": max(by_layer(kv_heads, total)),
         "head_dim": meta.get("attention.key_length", meta["embedding_length"] // heads),
         "family": record.family,
         "max_positions": meta["context_length"],

@@ -116,9 +116,9 @@ def architecture(config: DecoderConfig) -> str:
     """
     family = "llama" if config.family == "mistral" else config.family
     for arch, record in ARCHITECTURES.items():
-        if record.family == family:
+        if record.family == family and record.routed in (None, bool(config.experts)):
             return arch
-    names = ", ".join(record.family for record in ARCHITECTURES.values())
+    names = ", ".join(dict.fromkeys(record.family for record in ARCHITECTURES.values()))
     raise ValueError(
         f"family {config.family!r} is not written as GGUF (mistral, {names} are); export it with "
         "--to hf and convert that with llama.cpp's convert_hf_to_gguf.py"

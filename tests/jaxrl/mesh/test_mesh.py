@@ -113,8 +113,11 @@ def test_every_axis_alone_and_together():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
-    ["hybrid", "channels", "mamba", "beside", "convolution", "parts", "kinds", "chunks"],
-)
+    [
+        "hybrid", "channels", "mamba", "beside", "convolution", "parts", "kinds", "chunks",
+        "latent", "local layers",
+    ],
+)  # fmt: skip
 def test_layers_of_several_kinds(family):
     """To 1e-4, as a recurrence sums more than attention does."""
     check({"tensor, fsdp": MESHES["tensor, fsdp"]}, family, atol=1e-4)

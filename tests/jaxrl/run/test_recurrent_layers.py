@@ -12,7 +12,7 @@ import pytest
 
 from jaxrl.models import decoder
 from jaxrl.models.checkpoints import huggingface
-from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, Latent, LayerKinds
+from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, Latent, LayerKinds, RopeScaling
 from jaxrl.record import metrics
 from jaxrl.rollout import recurrent
 from jaxrl.run import assemble, loop
@@ -73,6 +73,16 @@ MODELS = [
         "channels", "kimi_linear",
         experts=Experts(4, 2, 8, shared_size=8, dense_layers=1, group_top=2, **_CORRECTED),
     ),
+    _of_family(
+        "plain", "gpt_oss", num_layers=2, sliding_window=40, local_layers=(True, False),
+        sinks=True, qkv_bias=True, o_bias=True, tie_embeddings=False,
+        rope_scaling=RopeScaling("yarn", 4.0, 32, truncate=False),
+        experts=Experts(4, 2, 24, biases=True, clamp=7.0),
+    ),
+    _of_family(
+        "experts", "glm4_moe", num_layers=2, tie_embeddings=False, rope_fraction=0.5,
+        experts=Experts(4, 2, 8, shared_size=8, dense_layers=1, group_top=2, **_CORRECTED),
+    ),
 ]  # fmt: skip
 
 
@@ -98,9 +108,13 @@ def changes(directory: Path, model: DecoderConfig = HYBRID, **further) -> dict:
 @pytest.mark.sample(0, broad=3)
 @pytest.mark.exact("a run of recurrent layers that is killed equals an uninterrupted one")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.family)
-def test_kill_and_resume(model, tmp_path):
-    """Log-probabilities of sampler and trainer agree, and the continued run is the other."""
-    settings = changes(tmp_path / "model", model)
+@pytest.mark.parametrize(
+    "adapters", [{}, {"lora.rank": 4, "lora.base": "nf4"}], ids=["whole", "lora-nf4"]
+)
+def test_kill_and_resume(adapters, model, tmp_path):
+    """Log-probabilities of sampler and trainer agree, and the continued run is the other: of a
+    model trained whole, and of adapters over quantised weights."""
+    settings = changes(tmp_path / "model", model, **adapters)
     tiny.finish(tiny.start(tmp_path / "straight", **settings))
     for row in metrics.read(tmp_path / "straight"):
         assert row["logp_gap_max"] < 1e-4 and row["grad_norm"] > 0

@@ -73,6 +73,7 @@ MAMBA = {
 }
 """Those of a mixer."""
 
+_PARTS = {**MAMBA, "mlp_norm/weight": "attn_norm.weight"}
 _SECOND_NORM = {"mlp_norm/weight": "post_attention_norm.weight"}
 
 BIASES = {
@@ -104,6 +105,13 @@ class Architecture:
     """Names of tensors in a layer that differ from `LAYER`."""
     outside: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Names of tensors outside the layers that differ from `OUTSIDE`."""
+    routed: bool | None = None
+    """Whether its decoders have experts, where its family has two architectures; None: one."""
+
+
+def by_layer(value: int | list[int], total: int) -> list[int]:
+    """A number of each of so many layers, which files write once where all are equal."""
+    return value if isinstance(value, list) else [value] * total
 
 
 def number(value: float) -> float:
@@ -231,32 +239,100 @@ def _recurrent(meta: Meta) -> tuple[bool, ...]:
     return tuple(count == 0 for count in heads) if isinstance(heads, list) else ()
 
 
-def _granite_hybrid(meta: Meta) -> dict[str, Any]:
+def _mamba(meta: Meta) -> Mamba2:
     heads, size = meta["ssm.time_step_rank"], meta["ssm.inner_size"]
+    return Mamba2(
+        heads, size // heads, meta["ssm.group_count"], meta["ssm.state_size"],
+        meta["ssm.conv_kernel"],
+    )  # fmt: skip
+
+
+def _describe_mamba(m: Mamba2) -> dict[str, Any]:
+    values = {
+        "conv_kernel": m.taps, "inner_size": m.size, "state_size": m.state,
+        "time_step_rank": m.heads, "group_count": m.groups,
+    }  # fmt: skip
+    return {f"ssm.{key}": value for key, value in values.items()}
+
+
+def _granite_hybrid(meta: Meta) -> dict[str, Any]:
     positions = meta.get("rope.scaling.finetuned", True)
     shared = meta.get("expert_shared_feed_forward_length", 0)
     return {
         **_granite(meta),
         "rope_layers": () if positions else (False,) * meta["block_count"],
         "recurrent_layers": _recurrent(meta),
-        "mamba": Mamba2(
-            heads, size // heads, meta["ssm.group_count"], meta["ssm.state_size"],
-            meta["ssm.conv_kernel"],
-        ),
+        "mamba": _mamba(meta),
         "experts": _experts(meta, shared_size=shared) if meta.get("expert_count") else None,
-    }  # fmt: skip
+    }
 
 
 def _describe_granite_hybrid(c: DecoderConfig) -> dict[str, Any]:
-    m = c.mamba
-    mixer = {
-        "conv_kernel": m.taps, "inner_size": m.size, "state_size": m.state,
-        "time_step_rank": m.heads, "group_count": m.groups,
-    }  # fmt: skip
     return {
         **_describe_granite(c),
-        **{f"ssm.{key}": value for key, value in mixer.items()},
+        **_describe_mamba(c.mamba),
         "rope.scaling.finetuned": not c.rope_layers,
+    }
+
+
+def _nemotron(meta: Meta) -> dict[str, Any]:
+    """Layers without keys and without an MLP are mixers."""
+    if (groups := meta.get("expert_group_count", 1)) > 1:
+        raise ValueError(f"expert_group_count={groups}: experts in groups are not read; at most 1")
+    total, routed = meta["block_count"], bool(meta.get("expert_count"))
+    parts = tuple(
+        ("experts" if routed else "mlp") if width else "attention" if heads else "mixer"
+        for width, heads in zip(
+            by_layer(meta["feed_forward_length"], total),
+            by_layer(meta["attention.head_count_kv"], total),
+            strict=True,
+        )
+    )
+    experts = _experts(
+        meta,
+        shared_size=meta.get("expert_shared_feed_forward_length", 0),
+        scoring="sigmoid",
+        correction_bias=True,
+        normalize=meta.get("expert_weights_norm", False),
+        scale=number(meta.get("expert_weights_scale", 1.0)),
+        group_top=2,
+    ) if routed else None  # fmt: skip
+    return {
+        "activation": "relu",
+        "self_gated": True,
+        "rope_layers": (False,) * total,
+        "recurrent_layers": tuple(part == "mixer" for part in parts),
+        "parts": parts,
+        "mamba": _mamba(meta),
+        "experts": experts,
+    }
+
+
+def _describe_nemotron(c: DecoderConfig) -> dict[str, Any]:
+    if least := c.mamba.strides[0]:
+        raise ValueError(
+            f"time_step_min={least}: llama.cpp does not bound strides, as transformers does; set "
+            "it to 0 in the model's config.json, which changes the model a little, or export it "
+            "with --to hf"
+        )
+    e = c.experts
+    width = c.intermediate_size if e is None else e.size
+    meta = {
+        **_describe_mamba(c.mamba),
+        "attention.layer_norm_epsilon": float(c.norm_eps),  # asked for beside that of RMS norms
+        "feed_forward_length": [width if part in ("mlp", "experts") else 0 for part in c.parts],
+        "attention.head_count_kv": [
+            c.num_kv_heads if part == "attention" else 0 for part in c.parts
+        ],
+    }
+    if e is None:
+        return meta
+    return {
+        **meta,
+        "expert_gating_func": _SIGMOID,
+        "expert_shared_count": 1,
+        "expert_weights_norm": e.normalize,
+        "expert_weights_scale": float(e.scale),
     }
 
 
@@ -337,6 +413,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "granitehybrid": Architecture(
         "granitemoehybrid", _granite_hybrid, _describe_granite_hybrid, permuted=True, names=MAMBA
     ),
+    **{
+        name: Architecture("nemotron_h", _nemotron, _describe_nemotron, names=_PARTS, routed=routed)
+        for name, routed in (("nemotron_h", False), ("nemotron_h_moe", True))
+    },
     "lfm2": Architecture(
         "lfm2",
         _lfm2,
