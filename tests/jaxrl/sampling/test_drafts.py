@@ -103,6 +103,7 @@ def test_the_newest_texts_are_kept():
     assert texts.by_prompt == {(0, (9,)): [(9, *[3] * 8)]}
 
 
+@pytest.mark.sample(2, broad=2)
 @pytest.mark.parametrize("right", [False, True])
 @pytest.mark.parametrize("beside", [False, True])
 def test_drafts_that_do_not_pay_are_switched_off(right, beside):
