@@ -81,5 +81,5 @@ def test_runs_that_share_a_base_hold_that_of_the_first():
     shared = placement.sharing()
     first, equal, unequal = ({"w": jnp.full((2, 3), value)} for value in (1.0, 1.0, 2.0))
     assert all(shared.frozen(params)["w"] is first["w"] for params in (first, equal, first))
-    with pytest.raises(ValueError, match="base differs.*leave --together out"):
+    with pytest.raises(ValueError, match="leave --together out"):
         shared.frozen(unequal)
