@@ -2,10 +2,11 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import pytest
 
 from jaxrl.launch import recipes
-from jaxrl.run import assemble
+from jaxrl.run import assemble, placement
 from jaxrl.training.tries import Chunks
 from tests.jaxrl import tiny as small
 
@@ -74,3 +75,11 @@ def test_groups_in_flight_that_are_rounded_away_are_refused(factor):
     with pytest.raises(ValueError, match=message):
         assemble.assemble(small.config("unused", **{"rollout.in_flight": factor}))
     assemble.assemble(small.config("unused", **{"rollout.in_flight": 1.25}))
+
+
+def test_runs_that_share_a_base_hold_that_of_the_first():
+    shared = placement.sharing()
+    first, equal, unequal = ({"w": jnp.full((2, 3), value)} for value in (1.0, 1.0, 2.0))
+    assert all(shared.frozen(params)["w"] is first["w"] for params in (first, equal, first))
+    with pytest.raises(ValueError, match="leave --together out"):
+        shared.frozen(unequal)
