@@ -391,6 +391,20 @@ def test_how_experts_are_scored_is_written(family, scoring):
     assert hf_config.write(config, "float32")["scoring_func"] == scoring
 
 
+@pytest.mark.parity
+def test_a_model_without_the_scaling_that_its_family_has(tmp_path):
+    """A file of gpt-oss that says nothing of positions stands for yarn."""
+    transformers = pytest.importorskip("transformers")
+    name, arguments = tiny.VARIANTS["gpt-oss"]
+    scaled = hf_config.read(getattr(transformers, name)(**arguments).to_dict())
+    config = dataclasses.replace(scaled, rope_scaling=None, rope_theta=500.0)
+    raw = hf_config.write(config, "float32")
+    assert hf_config.read(raw) == config
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    theirs = transformers.AutoConfig.from_pretrained(tmp_path).rope_parameters
+    assert (theirs["rope_type"], theirs["rope_theta"]) == ("default", 500.0)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -175,6 +175,9 @@ def write(config: DecoderConfig, family: Family) -> dict[str, Any]:
             {"rope_type": "default", "rope_theta": local},
         )
         return {"rope_parameters": dict(zip(_KINDS, both, strict=True))}
+    if not scaling and "rope_type" in family.defaults.get("rope_parameters", {}):
+        # where a file leaves a scaling out, the family's own is meant
+        return {"rope_parameters": {"rope_type": "default", "rope_theta": theta}}
     return raw
 
 
