@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import re
+import types
 
 import jax
 import jax.ad_checkpoint
@@ -17,8 +18,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxrl.config import Config, FreshModel, to_dict
+from jaxrl.launch import train
 from jaxrl.launch.planning import batch as plan_batch
-from jaxrl.launch.planning import chips, command, measurement, memory, roofline, shapes
+from jaxrl.launch.planning import chips, command, measurement, memory, roofline, shapes, topology
 from jaxrl.launch.planning.chips import Chip, Curve, Figure, Source
 from jaxrl.launch.planning.command import PlanConfig
 from jaxrl.mesh import mesh
@@ -587,8 +589,38 @@ def test_what_memory_a_run_may_take(tmp_path):
         memory.fit_run(CONFIG, "auto", tmp_path)
     with pytest.raises(ValueError, match=r"sampling takes .* lower"):
         memory.fit_run(CONFIG, "0.5MiB", tmp_path)
-    begun = dataclasses.replace(CONFIG, remat="dots")
+    packing = dataclasses.replace(CONFIG.packing, micro_batch_tokens=1024)
+    begun = dataclasses.replace(CONFIG, remat="dots", packing=packing)
     (tmp_path / "config.json").write_text(json.dumps({"config": to_dict(begun)}))
     (tmp_path / "checkpoints/1").mkdir(parents=True)
     (tmp_path / "checkpoints/1/manifest.json").write_text("{}")
     assert memory.fit_run(CONFIG, "0.5MiB", tmp_path)[0] == begun
+    changed = dataclasses.replace(CONFIG, remat="full")  # which a run that continues may change
+    assert memory.fit_run(changed, "0.5MiB", tmp_path)[0].remat == "full"
+
+
+def test_train_and_plan_take_a_limit_of_memory(monkeypatch, tmp_path, capsys):
+    fitted = []
+
+    def fit(config, limit, chip="", *, compiling=True):
+        fitted.append((limit, chip, compiling))
+        return dataclasses.replace(config, remat="dots"), "memory: remat=dots"
+
+    monkeypatch.setattr(memory, "fit", fit)
+    monkeypatch.setattr(topology, "devices", lambda target, count: jax.devices()[:count])
+    recipe = ["quickstart", "--run-dir", str(tmp_path / "run"), "--memory"]
+    assert command.main([*recipe, "auto", "--no-compile", "--topology", "v5e"]) == 0
+    assert "memory: remat=dots\n" in capsys.readouterr().out
+    trained = []
+    monkeypatch.setattr(train.loop, "train", lambda config, *_, **__: trained.append(config))
+    monkeypatch.setattr(train.progress, "close", lambda *_: None)
+    assert train.main([*recipe, "3GiB"]) == 0
+    assert [config.remat for config in trained] == ["dots"]
+    assert fitted == [(0.9 * 16 * 1024, "v5e", False), (3072.0, "", True)]
+    assert train.main([*recipe, ""]) and "--memory needs a size" in capsys.readouterr().err
+
+
+def test_a_run_with_a_teacher_chooses_its_own_memory(monkeypatch):
+    monkeypatch.setattr(memory, "_context", lambda *_: types.SimpleNamespace(reading="a teacher"))
+    with pytest.raises(ValueError, match="--memory: quickstart has a teacher"):
+        memory.fit(CONFIG, 1000.0, compiling=False)

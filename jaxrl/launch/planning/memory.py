@@ -187,9 +187,15 @@ def fit(
       The config, and a line that says what was chosen.
 
     Raises:
-      ValueError: nothing fits; with the least that a device needs, and what to change.
+      ValueError: nothing fits, with the least that a device needs and what to change; or the run
+        has a teacher.
     """
     model, extensions = describe(config, chip), open_extensions(config)
+    if _context(config, model, extensions).reading is not None:
+        raise ValueError(
+            f"--memory: {config.recipe} has a teacher, whose memory is not estimated; leave the "
+            "flag out, and set --remat and --packing.micro-batch-tokens"
+        )
     state = state_of(config, model, extensions)
     is_apart = bool(config.sampling.devices or config.generators)
     least = math.inf
@@ -262,7 +268,10 @@ def fit_run(config: Config, text: str, directory: Path) -> tuple[Config, str]:
     limit = min(distributed.gathered(limit_of(text, available_here())))
     if rundir.has_progress(directory):
         before = configs.load(directory / "config.json")
-        config = dataclasses.replace(config, remat=before.remat, packing=before.packing)
+        tokens = before.packing.micro_batch_tokens
+        packing = dataclasses.replace(config.packing, micro_batch_tokens=tokens)
+        remat = config.remat if config.remat != "none" else before.remat  # it may change
+        config = dataclasses.replace(config, remat=remat, packing=packing)
         return config, f"memory: {_settings(config)}, as the run began"
     with jax.set_mesh(reshard.meshes(config.mesh, config.sampling)[0]):
         return fit(config, limit)

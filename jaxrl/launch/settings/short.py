@@ -202,6 +202,8 @@ def expand(
     if columns:
         earlier = str(config.task_args.get("columns") or "{}") if config.task == "file" else "{}"
         values["columns"] = json.dumps(json.loads(earlier) | columns)
+    if values.get("memory") == "":
+        raise ValueError("--memory needs a size, such as 14GiB, or auto")
     options = Options(
         _whole("epochs", values), _whole("show-every", values),
         "profile" in values, "trust" in values, "strict" in values,
