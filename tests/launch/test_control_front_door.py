@@ -455,7 +455,7 @@ LIGHTS = [f"--env={__name__}:Lights", "--seeds", "1", "--points", "1", "--episod
         pytest.param("dqn", ["offline-steps=30", "DATA.npz"], marks=pytest.mark.broad),
         pytest.param("dqn", ["offline-steps=30", "DATA.hdf5"], marks=pytest.mark.broad),
         pytest.param(
-            "iql", ["steps=20", "shift=1", "latent=8", "DATA.npz"], marks=pytest.mark.broad
+            "iql", ["steps=20", "shift=1", "latent=8", "DATA.npz"], marks=pytest.mark.slow
         ),
         ("sac", ["steps=40", "warmup=8", "batch-size=8", "shift=1", "latent=8"]),
         pytest.param(

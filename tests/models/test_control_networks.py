@@ -117,7 +117,7 @@ def test_moved_pictures_are_crops_of_the_picture_with_its_edge_repeated():
     assert {np.asarray(row).tobytes() for row in moved} == crops
 
 
-@pytest.mark.parametrize("name", ["sac", "iql"])
+@pytest.mark.parametrize("name", ["sac", pytest.param("iql", marks=pytest.mark.slow)])
 def test_only_the_critics_loss_trains_the_encoder(name):
     """Without a gradient of the critic no convolution moves, and the actor sees by the critic's
     encoder, not by a copy."""
