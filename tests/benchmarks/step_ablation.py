@@ -2,7 +2,8 @@
 
     python -m tests.benchmarks.step_ablation
 
-SmolLM2-135M in fp32 on the workloads of `tests.benchmarks.step`, random tokens. Each variant is
+SmolLM2-135M in fp32 on the workloads of `tests.benchmarks.step`, and on `tree`, one prompt of 512
+tokens with eight completions of 64, a small hybrid; random tokens. Each variant is
 compiled, run once, and then timed; a line has the median seconds by the clock and of the processors
 (less distorted where the machine is shared), and the temporary memory of the compiled program.
 """
@@ -21,24 +22,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl.models import attention, linear, load
-from jaxrl.models.config import DecoderConfig
-from jaxrl.training import optimizer, packing, train_step
+from jaxrl.models import attention, decoder, linear, load
+from jaxrl.models.config import DecoderConfig, DeltaRule
+from jaxrl.training import logprobs, optimizer, packing, train_step
 from jaxrl.training.objective import ObjectiveConfig, worth_computing
 from jaxrl.training.optimizer import OptimizerConfig
 from jaxrl.training.packing import PackingConfig
 from jaxrl.types import Completion, Packed, Params, Request, Trajectory
 from tests.benchmarks.step import ROWS, Row
 
+TREE = Row("hybrid", 1, 8, 512, (64,) * 8, 1024)
+HYBRID = DecoderConfig(
+    *(512, 256, 768, 4, 4, 2, 64),
+    delta=DeltaRule(4, 8, key_dim=32, value_dim=32, taps=4, projections="joined"),
+    recurrent_layers=(True, True, True, False),
+)
 
-def batch(row: Row, *, agreeing: int = 0) -> Trajectory:
+
+def batch(row: Row, vocab: int, *, agreeing: int = 0) -> Trajectory:
     """Completions of the row's lengths; rewards of the first `agreeing` groups are all equal."""
     rng, made = np.random.default_rng(0), []
     for n, length in enumerate(row.lengths):
         group = np.random.default_rng(n // row.group_size)
-        prompt = tuple(group.integers(3, 40000, row.prompt_tokens).tolist())
+        prompt = tuple(group.integers(3, vocab, row.prompt_tokens).tolist())
         zeros = np.zeros(length, np.float32)
-        tokens = rng.integers(3, 40000, length).astype(np.int32)
+        tokens = rng.integers(3, vocab, length).astype(np.int32)
         request = Request(n, prompt, length)
         made.append(Completion(request, tokens, zeros, zeros, zeros.astype(np.int32), True))
     groups = [n // row.group_size for n in range(len(made))]
@@ -74,7 +82,7 @@ def without(part: str) -> Iterator[None]:
             in_one_piece = lambda whole, *inputs: whole(*inputs)  # noqa: E731
             patch = mock.patch.object(attention, "_by_blocks", in_one_piece)
         case "the head in one piece":
-            patch = mock.patch.object(train_step, "_LOGIT_TOKENS", 256)
+            patch = mock.patch.object(logprobs, "_LOGIT_TOKENS", 256)
         case _:
             yield
             return
@@ -106,13 +114,14 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "tail": ("nothing", "attention in blocks", "shared prompts", "shared prompts and packing"),
     "long": ("nothing", "attention in blocks", "shared prompts"),
+    "tree": ("nothing", "shared prompts and packing"),
 }
 
 
 def measure(row: Row, part: str, model: DecoderConfig, params: Params, repeats: int) -> list[float]:
     """Median seconds, processor seconds, temporary GB and padding of the update without a part."""
     half, width = part.endswith("agree"), row.row_length
-    data = batch(row, agreeing=row.prompts // 2 if half else 0)
+    data = batch(row, model.vocab_size, agreeing=row.prompts // 2 if half else 0)
     objective = ObjectiveConfig(skip_zero_advantages=part.startswith("nothing,"))
     if part == "shared prompts and packing":
         width = row.prompt_tokens + max(row.lengths)
@@ -149,14 +158,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rows", nargs="+", default=list(VARIANTS))
     arguments = parser.parse_args()
-    model, params = load.load("smollm2-135m")
+    models: dict[str, tuple[DecoderConfig, Params]] = {}
     print("| Row | Without | Update, s | Processor, s | Temporary, GB | Padding |")
     print("|---" * 6 + "|")
     for name in arguments.rows:
+        row = TREE if name == "tree" else ROWS[name]
+        if row.model not in models:
+            fresh = row is TREE and (HYBRID, decoder.init(HYBRID, jax.random.key(0)))
+            models[row.model] = fresh or load.load(row.model)
         for part in VARIANTS[name]:
-            took, busy, memory, padding = measure(
-                ROWS[name], part, model, params, arguments.repeats
-            )
+            took, busy, memory, padding = measure(row, part, *models[row.model], arguments.repeats)
             print(
                 f"| {name} | {part} | {took:.2f} | {busy:.2f} | {memory:.2f} | {padding:.0%} |",
                 flush=True,

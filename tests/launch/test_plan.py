@@ -216,9 +216,10 @@ def test_arithmetic_of_an_update_counted_by_hand():
     tokens = 3 * 8
     expected = tokens * 3 * (2 * roofline.active(dense) + attention)
     assert roofline.train_flops(dense, tokens, 8, "none") == expected
-    routed = dataclasses.replace(dense, experts=Experts(num_experts=8, per_token=2, size=6))
-    more = 2 * (4 * 8 + 3 * 4 * 6)  # a router, and another expert, in each layer
-    assert roofline.active(routed) == roofline.active(dense) + more
+    for count in (1, 2):
+        routed = dataclasses.replace(dense, experts=Experts(num_experts=8, per_token=count, size=6))
+        more = 2 * (4 * 8 + (count - 1) * 3 * 4 * 6)  # a router, and further experts, in each layer
+        assert roofline.active(routed) == roofline.active(dense) + more
 
 
 def test_a_token_reads_rows_of_tables_and_not_their_whole(monkeypatch):

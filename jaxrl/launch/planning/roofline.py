@@ -125,9 +125,9 @@ def active(config: DecoderConfig) -> int:
     count = config.vocab_size * config.hidden_size
     for leaf in decoder.layout(config).values():
         if leaf.inputs:
-            used = config.experts.per_token if leaf.axes[leaf.batch - 1] == "expert" else 1
-            experts = config.experts.num_experts if used > 1 else 1
-            count += math.prod(leaf.shape) * used // experts
+            size, e = math.prod(leaf.shape), config.experts
+            is_routed = leaf.axes[leaf.batch - 1] == "expert"
+            count += size * e.per_token // e.num_experts if is_routed else size
     return count
 
 

@@ -1,4 +1,5 @@
-"""Recurrent layers in the sampler: what a slot remembers is a state that cannot be cut back."""
+"""Layers of several kinds in the sampler, such as recurrent ones: what a slot remembers of these is
+a state that cannot be cut back."""
 
 from __future__ import annotations
 
@@ -8,18 +9,18 @@ import jax
 import pytest
 
 from jaxrl.models import decoder
-from jaxrl.sampling import admission, sampler, search
+from jaxrl.sampling import admission, sampler, search, slots
 from jaxrl.types import Completion, Request
-from tests import broad_except
 from tests.jaxrl import sampler_oracle as oracle
 from tests.models.test_extend import FAMILIES, V
 
 CONFIG = FAMILIES["hybrid"]
-LAYOUT = sampler.SamplerConfig(slots=4, prefill_rows=4, prefill_piece=16, chunk=8, bucket=32)
+LAYOUT = sampler.SamplerConfig(slots=8, prefill_rows=4, prefill_piece=16, chunk=8, bucket=32)
 
 
 FAMILY = pytest.mark.parametrize(
-    "family", broad_except(("hybrid",), ("hybrid", "convolution", "mamba", "beside", "channels"))
+    "family",
+    ["hybrid", "convolution", "mamba", "beside", "channels", "parts", "kinds", "chunks"],
 )
 
 
@@ -38,11 +39,11 @@ def setup(family: str = "hybrid", **changes) -> sampler.Setup:
     return sampler.Setup(FAMILIES[family], oracle.KEY, (2,), 32, 64, LAYOUT, text=spell, **changes)
 
 
-@pytest.mark.broad
+@pytest.mark.sample(0, broad=2)
 @pytest.mark.exact("a group's completions from one state of their prompt are the uncached model's")
 @FAMILY
 def test_groups_in_slots_that_are_used_again(family):
-    """Twelve requests of three prompts, one longer than a piece, on four slots."""
+    """Twelve requests of three prompts, one longer than a piece, on eight slots and then four."""
     prompts = [(3,), tuple(range(3, 27)), (5, 9, 5, 9)]
     items = [
         Request(i, prompts[i // 4], 5 + 3 * i % 20, temperature=float(i % 2)) for i in range(12)
@@ -60,15 +61,27 @@ def test_groups_in_slots_that_are_used_again(family):
     assert oracle.recorded_as_recomputed(list(done), params(family), FAMILIES[family]) > 60
 
 
-@pytest.mark.broad
+@pytest.mark.sample(0, broad=3)
 @pytest.mark.exact("a turn behind a stop string is the uncached model's")
 @FAMILY
 def test_a_sequence_cut_back_is_read_again(family, monkeypatch):
-    """A turn ends inside a chunk, whose other tokens its slot has read as well."""
-    weights, config = params(family), FAMILIES[family]
+    """A turn ends inside a chunk, whose other tokens its slot has read as well. Held sequences are
+    moved to fewer slots, and to wider ones."""
+    weights, config, shapes = params(family), FAMILIES[family], set()
+    resize = slots.resize
+
+    def resized(models, state, chosen, *, width):
+        before = len(state.length), state.width
+        shapes.update([before, (before[0] if chosen is None else len(chosen), width)])
+        return resize(models, state, chosen, width=width)
+
+    monkeypatch.setattr(slots, "resize", resized)
     completions, overread = turns_to_stop_strings(family)
-    assert overread > 1
+    assert overread > 1 and {4, 8} == {size for size, _ in shapes}
+    assert {32, 64} == {width for _, width in shapes}
     assert oracle.recorded_as_recomputed(completions, weights, config) > 60
+    if not config.recurrent:
+        return
     monkeypatch.setattr(admission, "_reread", lambda *arguments: None)
     completions, _ = turns_to_stop_strings(family)
     with pytest.raises(AssertionError):
@@ -80,7 +93,7 @@ def turns_to_stop_strings(family: str) -> tuple[list[Completion], int]:
     machine, work = setup(family, hold=True), sampler.Work()
     weights = decoder.unstack(params(family))
     stops = tuple(spell([token]) for token in range(3, V, 4))
-    sampler.submit(machine, work, [Request(i, (3, 4 + i), 30, stop=stops) for i in range(6)])
+    sampler.submit(machine, work, [Request(i, (3, 4 + i), 40, stop=stops) for i in range(6)])
     over, overread = [], 0
     while work:
         turns = {}
