@@ -44,6 +44,24 @@ def _rows(total: int, *, depth: int = 3) -> tuple[np.ndarray, Tree]:
     return parent, trees.of_rows(jnp.asarray(until), count_levels(until))
 
 
+@pytest.mark.parametrize("size", [1, 2, 5, 64])
+def test_a_triangular_system_is_solved_as_in_float64(size):
+    rng = np.random.default_rng(size)
+    keys = rng.standard_normal((3, size, 4))
+    keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
+    system = np.tril(keys @ np.swapaxes(keys, -1, -2), -1)
+    right, weights = rng.standard_normal((2, 3, size, 7))
+    whole = np.eye(size) + system
+    solution = np.linalg.solve(whole, right)
+    of_right = np.linalg.solve(np.swapaxes(whole, -1, -2), weights)
+    x, backward = jax.vjp(delta_rule.solve, jnp.float32(system), jnp.float32(right))
+    np.testing.assert_allclose(x, solution, atol=3e-6)
+    gradients = backward(jnp.float32(weights))
+    np.testing.assert_allclose(gradients[1], of_right, atol=1e-5)
+    of_system = -of_right @ np.swapaxes(solution, -1, -2)
+    np.testing.assert_allclose(gradients[0], of_system, atol=1e-4)
+
+
 def _one_by_one(inputs, state, parent):
     """The definition, in float64; a token whose parent is -1 continues `state`."""
     q, k, v, g, beta = (np.asarray(a, np.float64) for a in inputs)

@@ -24,7 +24,7 @@ from jaxrl.models.linear import project
 from jaxrl.models.mixers import convolution
 from jaxrl.models.mixers import tree as trees
 from jaxrl.models.mixers.delta_net import _EPS, _FASTEST, _SLOWEST
-from jaxrl.models.mixers.delta_rule import step
+from jaxrl.models.mixers.delta_rule import solve, step
 from jaxrl.models.mixers.memory import Recurrent
 from jaxrl.models.mixers.tree import Tree
 
@@ -77,12 +77,7 @@ def run(
         keys = k * beta[..., None]
         system = jnp.tril(_einsum("bhck,bhdk,bhkcd->bhcd", keys, k, between), -1)
         read = _einsum("bhcmk,bhmkv->bhcv", keys[..., None, :] * reach, state)
-        change = jax.scipy.linalg.solve_triangular(
-            system + jnp.eye(k.shape[2], dtype=system.dtype),
-            v * beta[..., None] - read,
-            lower=True,
-            unit_diagonal=True,
-        )
+        change = solve(system, v * beta[..., None] - read)
         scores = _einsum("bhck,bhdk,bhkcd->bhcd", q, k, between)
         y = _einsum("bhcmk,bhmkv->bhcv", q[..., None, :] * reach, state)
         y = y + _einsum("bhcd,bhdv->bhcv", scores, change)

@@ -22,6 +22,7 @@ CHUNK = 64
 """Tokens that are computed together."""
 
 _einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+_matmul = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 
 def step(
@@ -43,6 +44,63 @@ def step(
     change = (v - _einsum("bhk,bhkv->bhv", k, state)) * beta[..., None]
     state = state + k[..., None] * change[:, :, None]
     return _einsum("bhk,bhkv->bhv", q, state), state
+
+
+@jax.custom_vjp
+def solve(system: jax.Array, right: jax.Array) -> jax.Array:
+    """The solution `x` of `x + system x = right`, by products of matrices.
+
+    They suit accelerators, and XLA's own solver can wait for ever on a CPU of two threads, where it
+    shares them with another of its calls (jaxlib 0.10).
+
+    Args:
+      system: [..., C, C], strictly lower triangular. Its gradient is not masked.
+      right: [..., C, X].
+    """
+    return _matmul(_inverse(system), right)
+
+
+def _inverse(system: jax.Array) -> jax.Array:
+    """`(1 + system)^-1`, from that of blocks on the diagonal of 1, 2, 4, ... rows:
+    of `[[A, 0], [B, D]]` it is `[[A^-1, 0], [-D^-1 B A^-1, D^-1]]`."""
+    size = system.shape[-1]
+    width = 1 << (size - 1).bit_length()
+    room = [(0, 0)] * (system.ndim - 2) + [(0, width - size)] * 2
+    system, rows = jnp.pad(system, room), 1
+    inverse = jnp.ones((*system.shape[:-2], width, 1, 1), system.dtype)
+    while rows < width:
+        starts = range(0, width, 2 * rows)
+        below = [system[..., i + rows : i + 2 * rows, i : i + rows] for i in starts]
+        upper, lower = inverse[..., ::2, :, :], inverse[..., 1::2, :, :]
+        corner = -_matmul(_matmul(lower, jnp.stack(below, -3)), upper)
+        inverse = jnp.concatenate(
+            [
+                jnp.concatenate([upper, jnp.zeros_like(upper)], axis=-1),
+                jnp.concatenate([corner, lower], axis=-1),
+            ],
+            axis=-2,
+        )
+        rows *= 2
+    return inverse[..., 0, :size, :size]
+
+
+def _solve_forward(
+    system: jax.Array, right: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    inverse = _inverse(system)
+    solution = _matmul(inverse, right)
+    return solution, (inverse, solution)
+
+
+def _solve_backward(
+    residuals: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    inverse, solution = residuals
+    of_right = _matmul(jnp.swapaxes(inverse, -1, -2), gradient)
+    return -_matmul(of_right, jnp.swapaxes(solution, -1, -2)), of_right
+
+
+solve.defvjp(_solve_forward, _solve_backward)
 
 
 def run(
@@ -87,10 +145,7 @@ def run(
     system = jnp.tril(_einsum("nbhck,nbhdk->nbhcd", keys, k) * between, -1)
     reach = from_start[..., None] * parts.enters[:, :, None]
     right = jnp.concatenate([v * beta[..., None], by_level(keys, reach)], axis=-1)
-    solved = jax.scipy.linalg.solve_triangular(
-        system + jnp.eye(chunk, dtype=system.dtype), right, lower=True, unit_diagonal=True
-    )
-    new, forgotten = jnp.split(solved, [v.shape[-1]], axis=-1)
+    new, forgotten = jnp.split(solve(system, right), [v.shape[-1]], axis=-1)
     scores = _einsum("nbhck,nbhdk->nbhcd", q, k) * between
     entries = by_level(k, _einsum("nbmc,nbhcd->nbhdm", parts.last, between))
     left = parts.stays[:, :, None] + _einsum("nbmc,nbhcl->nbhml", parts.last, reach)
