@@ -178,7 +178,9 @@ def families() -> str:
 
     files = {test.partition("::")[0] for tests in COLUMNS.values() for test in tests}
     paths = [str(TESTS / file) for file in sorted(files)]
-    pytest.main(["--collect-only", "-qq", "-m", "", *paths], plugins=[collected := Collected()])
+    command = ["--collect-only", "-qq", "-m", "", *paths]
+    if pytest.main(command, plugins=[collected := Collected()]):
+        raise RuntimeError(f"pytest {' '.join(command)}: tests could not be collected")
     cells: dict[tuple[str, str], set[bool]] = defaultdict(set)
     for item in collected.items:
         test = f"{item.path.relative_to(TESTS).as_posix()}::{item.originalname}"

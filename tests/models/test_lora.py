@@ -63,6 +63,8 @@ def _trained(model, params, config):
         "dora-int8",
         "experts-lora-nf4",
         "latent-dora",
+        "local-lora-int8",
+        "experts-alone-lora-nf4",
         "kinds-lora-nf4",
         "kinds-dora-int8",
         "chunks-lora-int8",
