@@ -29,7 +29,8 @@ def check(config: Any, prefix: str = "algorithm") -> None:
     """Refuse the values of a config that no training can be made of.
 
     Counts are at least 1, rates above 0 and finite, shares in [0, 1], weights not below 0;
-    minibatches divide what a round of segments holds.
+    minibatches divide what a round of segments holds; a batch of a classifier has two halves, and
+    there are labels only where one is trained.
 
     Args:
       config: a dataclass, of a run or of an algorithm.

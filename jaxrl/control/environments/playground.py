@@ -35,9 +35,10 @@ def make(name: str = "CartpoleBalance", impl: str = "jax", **kwargs: Any) -> Env
     try:
         env = registry.load(name, config=config, config_overrides={"impl": impl, **kwargs})
     except KeyError as error:
+        reason = str(error.args[0]).partition(". ")[0]  # the whole config follows
         raise ValueError(
-            f"environment playground/{name} with {kwargs}: {error.args[0]}; choose parameters that "
-            f"its config has: {', '.join(config)}"
+            f"environment playground/{name} with {kwargs}: {reason}; "
+            f"choose parameters that its config has: {', '.join(config)}"
         ) from error
     repeat = int(config.get("action_repeat", 1))
 
