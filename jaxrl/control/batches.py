@@ -48,7 +48,8 @@ def augmented(key: jax.Array, rows: Transitions, shape: tuple[int, ...], shift: 
     """
     if not (shift and shape):
         return rows
-    before, after = jax.random.split(jax.random.fold_in(key, 1))  # the key may draw more
+    # the key may draw more, whose bits a small number would give as a key
+    before, after = jax.random.split(jax.random.fold_in(key, 0x5E715E71))
     return rows._replace(
         observations=encoders.shifted(before, rows.observations, shape, shift),
         next_observations=encoders.shifted(after, rows.next_observations, shape, shift),

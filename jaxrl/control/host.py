@@ -56,7 +56,7 @@ def environment(name: str, make: Callable[[], Any], horizon: int = 1000) -> Envi
             "in JAX alone; choose one of those"
         )
 
-    sizes = spaces.space_of(*layouts.values(), repr(name))
+    sizes = spaces.space_of(layouts["observation"], layouts["action"], repr(name))
     env = Environment(name, sizes, int(limit or horizon), refuse, refuse, layouts=layouts)
     vector = lambda seeds: Vector(limited, layouts, seeds, blank_trail(env, len(seeds)))  # noqa: E731
     return env._replace(host=vector)
@@ -107,7 +107,7 @@ class Vector:
             if self._trail.clock[i] <= self._trail.actions.shape[1]:
                 self._trail.actions[i, self._trail.clock[i] - 1] = actions[i]
         before, self.observations = self.observations, following.copy()
-        for i in np.flatnonzero(ends):
+        for i in np.flatnonzero(ends).tolist():
             self._trail.episodes[i] += 1
             self.observations[i] = self._reset(i)
         return Transitions(before, actions, rewards, following, terminals, ends), costs
@@ -150,7 +150,7 @@ class Vector:
         observation, _ = self._copies[i].reset(seed=hash_seed(seed, episode) if episode else seed)
         flat = self._flatten(observation)
         self._trail.clock[i] = 0
-        self._trail.checksum[i] = zlib.crc32(flat)
+        self._trail.checksum[i] = zlib.crc32(flat.data)
         return flat
 
     def _step(self, i: int, action: Any) -> tuple[np.ndarray, float, bool, bool, float]:
@@ -158,8 +158,8 @@ class Vector:
         observation, reward, terminal, cut, info = self._copies[i].step(action)
         flat, reward = self._flatten(observation), np.float32(reward)
         self._trail.clock[i] += 1
-        checksum = zlib.crc32(flat, int(self._trail.checksum[i]))
-        self._trail.checksum[i] = zlib.crc32(reward, checksum)
+        checksum = zlib.crc32(flat.data, int(self._trail.checksum[i]))
+        self._trail.checksum[i] = zlib.crc32(reward.tobytes(), checksum)
         if self.judge is not None:
             success = self.judge(i, flat)
             reward, terminal = np.float32(success), bool(terminal) or success
@@ -183,7 +183,8 @@ def advance(
     steps that precede its first update. In a run that continues the unfinished episodes are played
     once more, see `Trail`; where they come out otherwise, `note` is told so and fresh ones begin.
     """
-    parts = program.play
+    parts, host = program.play, env.host
+    assert parts is not None and host is not None
     worlds, count = parts.worlds, len(seeds)
     vectors: list[Vector] = []
     fresh = jax.jit(jax.vmap(parts.absorb))
@@ -207,12 +208,12 @@ def advance(
     def open_worlds(trail: Trail, steps: int) -> Vector:
         """The worlds of a run after `steps` steps."""
         numbers = numbers_of(seeds, worlds, steps)
-        vector = env.host(numbers)
+        vector = host(numbers)
         if not steps or vector.replay(rows(trail)):
             return vector
         vector.close()
         note_fresh(env, note)
-        return env.host(numbers)
+        return host(numbers)
 
     def run(carry: Carry, data: Any, length: int) -> tuple[Carry, Any]:
         trail, carry = carry.world, carry._replace(world=())
@@ -300,6 +301,7 @@ def play(
       shape: whose product is the number of copies.
       frames: takes pictures of the first copy's episode, where it is given.
     """
+    assert env.host is not None
     vector = env.host(seeds)
     totals, alive, t = np.zeros((2, len(seeds))), np.ones(len(seeds), bool), 0
     while alive.any():

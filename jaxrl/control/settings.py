@@ -29,7 +29,8 @@ def check(config: Any, prefix: str = "algorithm") -> None:
     """Refuse the values of a config that no training can be made of.
 
     Counts are at least 1, rates above 0 and finite, shares in [0, 1], weights not below 0;
-    minibatches divide what a round of segments holds.
+    minibatches divide what a round of segments holds; a batch of a classifier has two halves, and
+    there are labels only where one is trained.
 
     Args:
       config: a dataclass, of a run or of an algorithm.
@@ -55,6 +56,17 @@ def check(config: Any, prefix: str = "algorithm") -> None:
                 f"round (worlds={config.worlds} x segment={config.segment}) into parts of two or "
                 f"more; choose a divisor of {rows} of at most {rows // 2}"
             )
+    if {"labels", "classifier_steps"} <= names and config.labels and not config.classifier_steps:
+        raise ValueError(
+            f"{prefix}.labels={config.labels!r} is for a classifier, and "
+            f"{prefix}.classifier_steps=0 trains none; choose --algorithm.classifier-steps 100, or "
+            "leave labels out"
+        )
+    if "classifier_batch" in names and config.classifier_batch % 2:
+        raise ValueError(
+            f"{prefix}.classifier_batch={config.classifier_batch} has no halves of success and of "
+            "failure; choose an even number"
+        )
     if {"subset", "members"} <= names and config.subset > config.members:
         raise ValueError(
             f"{prefix}.subset={config.subset} is more than {prefix}.members={config.members}; "

@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxrl.control.environment import Space
 from jaxrl.data.offline import columns
-from jaxrl.data.offline.transitions import from_unit_box, to_unit_box
+from jaxrl.data.offline.transitions import Transitions, from_unit_box, to_unit_box
 
 Layout = dict[str, Any]
 COMBINATIONS = 1024
@@ -264,6 +264,37 @@ def from_environment(form: Layout, actions: Any) -> np.ndarray:
             f"has 0 to {limit - 1}; choose the environment that the data are of"
         )
     return numbers.astype(np.int32)
+
+
+def check_sizes(data: Transitions, space: Space, env: str) -> None:
+    """Refuse data that are of another task than the environment.
+
+    Args:
+      data: leaves [N, ...].
+      space: of the environment.
+      env: name of the environment.
+
+    Raises:
+      ValueError: with the remedy.
+    """
+    discrete = np.ndim(data.actions) == 1
+    data_sizes = data.observations.shape[1], None if discrete else data.actions.shape[1]
+    env_sizes = space.observation, None if space.discrete else space.action
+    pictures = data.observations.dtype == np.uint8
+    if data_sizes == env_sizes and pictures != bool(space.shape):
+        kinds = ("numbers", "pictures of uint8")
+        raise ValueError(
+            f"observations of the data are {kinds[pictures]}, and those of env={env!r} are "
+            f"{kinds[not pictures]}; choose the environment that the data are of"
+        )
+    if data_sizes != env_sizes:
+        sizes = [
+            f"{o} observations and {a or 'discrete'} actions" for o, a in (data_sizes, env_sizes)
+        ]
+        raise ValueError(
+            f"the data have {sizes[0]}, env={env!r} has {sizes[1]}; choose the environment "
+            "that the data are of"
+        )
 
 
 def of_files(layouts: Mapping[str, Layout]) -> tuple[Any, Any]:

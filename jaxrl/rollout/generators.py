@@ -38,7 +38,7 @@ _DEATHS = 5
 
 
 class Gone(Exception):
-    """A generator's process has ended, or does not answer in time."""
+    """The process that was asked has ended. One that lives and says nothing does not raise it."""
 
 
 class Handle(NamedTuple):

@@ -237,6 +237,19 @@ def test_a_package_that_is_not_installed_is_named_with_the_remedy(
         environments.get(name)
 
 
+def test_a_parameter_that_playground_does_not_have_is_named(monkeypatch):
+    def load(name, config, config_overrides):
+        raise KeyError('Key "spede" does not exist and cannot be set')
+
+    registry = types.SimpleNamespace(
+        ALL_ENVS=("Reach",), get_default_config=lambda name: {"speed": 1}, load=load
+    )
+    package = types.SimpleNamespace(registry=registry)
+    monkeypatch.setitem(sys.modules, "mujoco_playground", package)
+    with pytest.raises(ValueError, match=r'Reach with .*"spede".*choose.*speed'):
+        environments.get("playground/Reach", spede=2)
+
+
 class _Limits(NamedTuple):
     """Parameters as gymnax has them."""
 

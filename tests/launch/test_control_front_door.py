@@ -6,10 +6,15 @@ import dataclasses
 import importlib.util
 import json
 import os
+import pickle
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import Future
+from multiprocessing.connection import Connection
 
 import jax
 import numpy as np
@@ -22,7 +27,9 @@ from jaxrl.control.algorithms.offline_to_online import serl
 from jaxrl.control.environments import point_mass
 from jaxrl.data.offline import readers
 from jaxrl.launch import cli
+from jaxrl.launch.control import actor
 from jaxrl.record import metrics
+from jaxrl.rollout.generators import Gone, Handle
 
 gymnasium = pytest.importorskip("gymnasium")
 pytestmark = pytest.mark.extra
@@ -880,9 +887,116 @@ def test_what_a_classifier_calls_success_pays_and_ends_the_episode(dock):
             serl.make(env, config).prepare(data._replace(rewards=rewards))
     with pytest.raises(ValueError, match="next_observations"):
         serl.make(env, config).prepare(data._replace(next_observations=data.observations))
+    with np.load(dock / "labelled.npz") as columns:
+        np.savez(dock / "few.npz", **{**columns, "actions": columns["actions"][:, 0].astype(int)})
+        far = {n: np.zeros((len(data.rewards), 3)) for n in ("observations", "next_observations")}
+        np.savez(dock / "far.npz", **{**columns, **far})
+    for name, text in (
+        ("shown", "data: none"),
+        ("few", "algorithm.labels="),
+        ("far", "algorithm.labels="),
+    ):
+        labelled = dataclasses.replace(config, labels=str(dock / f"{name}.npz"))
+        with pytest.raises(ValueError, match=text):
+            serl.make(env, labelled).prepare(data._replace(rewards=data.rewards * 0))
     parts = serl.make(env, config).prepare(data)
     assert len(parts["good"]) + len(parts["bad"]) == len(data.rewards)
     np.testing.assert_array_equal(parts["demonstrations"].terminals, data.rewards > 0)
+
+
+def test_the_seed_draws_what_the_classifier_learns_from(dock):
+    env, data = environments.get("dock_world:Dock"), readers.read(str(dock / "labelled.npz"))
+    small = {"hidden": (8,), "latent": 8, "members": 2, "shift": 1, "classifier_batch": 4}
+    algorithm = serl.make(env, dataclasses.replace(serl.config(), classifier_steps=1, **small))
+    parts, begin = algorithm.prepare(data), jax.jit(algorithm.begin)
+    state, other = (algorithm.init(jax.random.PRNGKey(seed)) for seed in (0, 1))
+    after = [
+        begin(s, parts) for s in (state, state, state.replace(opt_state=other.opt_state))
+    ]  # the last is of the first's networks and the other's draws
+    assert after[0].opt_state.keys() == state.params.keys() - {"classifier", "target"}
+    first, same, last = (jax.flatten_util.ravel_pytree(s.params["classifier"])[0] for s in after)
+    assert np.array_equal(first, same) and not np.array_equal(first, last)
+
+
+def test_an_actor_that_dies_is_started_five_times_in_a_row_and_one_that_cannot_start_says_so(
+    monkeypatch,
+):
+    starts, said = [], []
+
+    def start(role):
+        starts.append(role)
+        if role == "lost" and len(starts) == 2:
+            raise OSError("no more processes")
+        answer = Future()
+        answer.set_exception(Gone("signal 9"))
+        return Handle(lambda method, *arguments: answer, lambda: None)
+
+    monkeypatch.setattr(actor, "start", start)
+    with actor.ActorProcess("dying", said.append) as process:
+        error = process.ask(None).exception(5)
+    assert isinstance(error, RuntimeError)
+    assert "died 6 times in a row" in str(error) and "signal 9" in str(error)
+    assert len(starts) == 6 and len(said) == 5
+    with pytest.raises(RuntimeError, match="over"):
+        process.ask(None)
+    starts.clear()
+    with pytest.raises(OSError, match="no more processes"):
+        actor.ActorProcess("lost", said.append).ask(None).result(5)
+
+
+OTHER_END = """#!{python} -SE
+import os, re, sys
+from multiprocessing.connection import Connection
+connection = Connection(int(re.search(r"serve.(\\d+)", sys.argv[2])[1]))
+try:
+    while True:
+        connection.recv_bytes()
+        connection.send_bytes({answer})
+except EOFError:
+    open({file!r}, "w").write(str(os.getsid(0) == os.getpid()))
+"""
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_an_actor_has_a_session_of_its_own_and_ends_by_itself(readable, tmp_path, monkeypatch):
+    """Ctrl-C does not reach it; an answer that cannot be read ends it as well."""
+    answer = pickle.dumps((True, 5)) if readable else b"cnothing_here\nvalue\n."
+    script = tmp_path / "python"
+    text = {"python": sys.executable, "answer": answer, "file": str(tmp_path / "over")}
+    script.write_text(OTHER_END.format(**text))
+    script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+    handle = actor.start("role")
+    if readable:
+        assert handle.call("play", "segment").result(20) == 5
+        handle.kill()
+    with pytest.raises(Gone, match="exit status 0"):
+        handle.call("play", "segment").result(20)
+    assert (tmp_path / "over").read_text() == "True"
+
+
+def test_an_actor_prints_where_it_failed_and_closes_its_worlds(monkeypatch, capsys):
+    closed = []
+
+    class Worlds:
+        def __init__(self, role):
+            self.close = lambda: closed.append(role)
+
+        def play(self, segment):
+            raise KeyError("gripper")
+
+    monkeypatch.setattr(actor, "_Worlds", Worlds)
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=actor.serve, args=(theirs.detach(),))
+    thread.start()
+    with Connection(ours.detach()) as connection:
+        role = actor.Role("serl", None, "dock", {}, 1)
+        connection.send(role)
+        assert connection.recv() == (True, os.getpid())
+        connection.send("segment")
+        assert connection.recv() == (False, "KeyError: 'gripper'")
+    thread.join(10)
+    assert closed == [role] and "in play" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -154,6 +154,15 @@ def test_only_the_critics_loss_trains_the_encoder(name):
     assert np.any(np.asarray(first) != np.asarray(second))  # the actor sees by the critic's encoder
 
 
+def test_the_encoder_of_a_critic_has_a_key_that_no_member_has():
+    """`fold_in(key, i)` is key i of a split."""
+    form = {"action": 1, "latent": 4, "members": 2}
+    encoder = encoders.critic(KEY, 72, (6, 6, 2), (8,), **form)["encoder"]
+    for key in jax.random.split(KEY, 4):
+        other = encoders.init(key, (6, 6, 2), latent=4)
+        assert not np.array_equal(encoder[0]["weight"], other[0]["weight"])
+
+
 def test_pictures_without_room_for_a_kernel_are_refused():
     with pytest.raises(ValueError, match="a side of at least 3"):
         encoders.init(jax.random.PRNGKey(0), (2, 9, 1))

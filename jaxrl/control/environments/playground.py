@@ -22,6 +22,9 @@ def make(name: str = "CartpoleBalance", impl: str = "jax", **kwargs: Any) -> Env
       name: as registered.
       impl: of the physics, `jax` or `warp`.
       **kwargs: of the environment's config; parts of a part by a dot.
+
+    Raises:
+      ValueError: no such environment, or a parameter that its config does not have.
     """
     from mujoco_playground import registry
 
@@ -29,7 +32,14 @@ def make(name: str = "CartpoleBalance", impl: str = "jax", **kwargs: Any) -> Env
         near = nearest(name, sorted(registry.ALL_ENVS))
         raise ValueError(f"environment playground/{name} is unknown; {near}")
     config = registry.get_default_config(name)
-    env = registry.load(name, config=config, config_overrides={"impl": impl, **kwargs})
+    try:
+        env = registry.load(name, config=config, config_overrides={"impl": impl, **kwargs})
+    except KeyError as error:
+        reason = str(error.args[0]).partition(". ")[0]  # the whole config follows
+        raise ValueError(
+            f"environment playground/{name} with {kwargs}: {reason}; "
+            f"choose parameters that its config has: {', '.join(config)}"
+        ) from error
     repeat = int(config.get("action_repeat", 1))
 
     def read(state: Any) -> jax.Array:

@@ -8,16 +8,17 @@ episodes once more, see `jaxrl.control.environment.Trail`, and then the segment 
 
 from __future__ import annotations
 
+import contextlib
 import os
-import pickle
 import socket
 import subprocess
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -30,8 +31,10 @@ from jaxrl.control.environment import Environment, Trail
 from jaxrl.control.program import Carry, Program, split
 from jaxrl.data.offline.transitions import Transitions
 
-_DEATHS = 5
-"""In a row, after which a run gives up."""
+_RESTARTS = 5
+"""In a row; the death after the last of them ends the run."""
+_PATIENCE = 2.0
+"""Seconds that an actor has for closing its environments, before it is killed."""
 
 
 class Role(NamedTuple):
@@ -86,6 +89,7 @@ class _Worlds:
 
     def play(self, segment: Segment) -> Played:
         repeated, shape = True, self._shape
+        assert self._env.host is not None  # `jaxrl control` refuses others
         judge = self._judge(segment.params)
         if self._vector is None:
             self._vector = self._env.host(segment.numbers)
@@ -112,6 +116,10 @@ class _Worlds:
         of_seed = [jax.tree.map(lambda x, s=s: jnp.asarray(x[s]), params) for s in range(seeds)]
         return lambda i, flat: bool(success(of_seed[i // worlds], flat))
 
+    def close(self) -> None:
+        if self._vector is not None:
+            self._vector.close()
+
 
 def serve(descriptor: int) -> None:
     """Answer over a socket until its other end is closed; the whole of an actor's process."""
@@ -121,8 +129,8 @@ def serve(descriptor: int) -> None:
     while True:
         try:
             message = connection.recv()
-        except EOFError:
-            return
+        except (EOFError, OSError):
+            break
         try:
             if isinstance(message, Role):
                 worlds = _Worlds(message)
@@ -131,9 +139,15 @@ def serve(descriptor: int) -> None:
                 reply = worlds.play(message) if worlds is not None else None
             answer = (worlds is not None, fault if worlds is None else reply)
         except Exception as error:  # whatever it is, the learner's process says it
+            traceback.print_exc()  # where it came from is known here alone
             fault = f"{type(error).__name__}: {error}"
             answer = (False, fault)
-        connection.send(answer)
+        try:
+            connection.send(answer)
+        except OSError:
+            break
+    if worlds is not None:
+        worlds.close()
 
 
 def start(role: Role) -> Any:
@@ -150,30 +164,43 @@ def start(role: Role) -> Any:
         [sys.executable, "-c", code],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for the learner, which then ends the actor
         # the accelerator is the learner's
         env={**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"},
     )
     theirs.close()
-    connection, waiting = Connection(ours.detach()), deque[Future[Any]]()
+    connection, waiting = Connection(os.dup(ours.fileno())), deque[Future[Any]]()
     lock, over = threading.Lock(), threading.Event()
 
     def gone() -> Gone:
         code = process.wait()
         return Gone(f"signal {-code}" if code < 0 else f"exit status {code}")
 
+    def end() -> None:
+        with contextlib.suppress(OSError):  # closed by the other end
+            ours.shutdown(socket.SHUT_WR)
+        try:
+            process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
     def hear() -> None:
         while True:
             try:
                 done, reply = connection.recv()
-            except (EOFError, OSError, pickle.UnpicklingError):
+            except (EOFError, OSError):
+                break
+            except Exception:  # an answer that cannot be read may raise anything
+                traceback.print_exc()
                 break
             future = waiting.popleft()
             if done:
                 future.set_result(reply)
             else:
                 future.set_exception(RuntimeError(f"the actor failed: {reply}"))
-        process.kill()  # a process that closed its end, and lives on
+        end()  # a process that closed its end may live on
         error = gone()
+        ours.close()
         with lock:
             over.set()
         while waiting:
@@ -193,7 +220,7 @@ def start(role: Role) -> Any:
         return answer
 
     threading.Thread(target=hear, name="actor", daemon=True).start()
-    handle = Handle(call, process.kill)
+    handle = Handle(call, end)
     call("open", role)
     return handle
 
@@ -208,19 +235,23 @@ class ActorProcess:
     deaths: int = 0
     """Since the last answer."""
     closed: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Of `handle` and `closed`: no actor starts once the run is over."""
 
     def __enter__(self) -> ActorProcess:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self.closed = True
+        with self.lock:
+            self.closed = True
         if self.handle is not None:
             self.handle.kill()
 
     def ask(self, segment: Segment) -> Future[Played]:
         """A segment, by this actor or by those that come after it.
 
-        The future raises RuntimeError where the actor fails, or dies time after time.
+        The future raises RuntimeError where the actor fails, or dies time after time, and OSError
+        where none can be started. One that is alive and says nothing is waited for without limit.
         """
         answer: Future[Played] = Future()
         self._send(segment, answer)
@@ -236,17 +267,30 @@ class ActorProcess:
                 answer.set_result(future.result())
             elif not isinstance(error, Gone) or self.closed:
                 answer.set_exception(error)
-            elif (deaths := self.deaths + 1) >= _DEATHS:
+            elif (deaths := self.deaths + 1) > _RESTARTS:
                 text = f"the actor died {deaths} times in a row, at last by {error}"
                 answer.set_exception(RuntimeError(f"{text}; see what it printed"))
             else:
-                self.deaths, self.handle = deaths, None
                 self.note(f"the actor is gone ({error}); the learner goes on, a new one starts")
+                with self.lock:
+                    self.deaths = deaths
+                    if not self.closed:
+                        self.handle = None
                 self._send(segment, answer)
 
-        if self.handle is None:
-            self.handle = start(self.role)
-        self.handle.call("play", segment).add_done_callback(settle)
+        def settle_or_fail(future: Future[Any]) -> None:
+            try:
+                settle(future)
+            except Exception as error:  # a future drops what its callback raises
+                answer.set_exception(error)
+
+        with self.lock:
+            if self.closed:
+                raise RuntimeError("the run is over, and starts no actor")
+            if self.handle is None:
+                self.handle = start(self.role)
+            handle = self.handle
+        handle.call("play", segment).add_done_callback(settle_or_fail)
 
     def advance(
         self, program: Program, env: Environment, seeds: Sequence[int], note: Callable[[str], None]
@@ -256,6 +300,7 @@ class ActorProcess:
         A segment is played while the learner updates, and is in the replay buffer after that.
         """
         parts, config = program.play, self.role.config
+        assert parts is not None
         most = max(1, config.most_updates // config.updates)
         fresh = jax.jit(jax.vmap(parts.absorb))
         again = jax.jit(jax.vmap(parts.absorb), donate_argnums=0)

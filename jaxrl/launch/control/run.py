@@ -86,7 +86,7 @@ def main(argv: list[str]) -> int:
                 account.remember(directory, [run.env])
             data = _data(env, run) if run.data else None
             if data is not None:
-                _fits(env, data)
+                spaces.check_sizes(data, env.space, env.name)
             with streams.lasting():
                 follow(directory, name, programs, env, run, data)
     except REFUSALS as error:
@@ -259,32 +259,6 @@ def _learns(name: str, programs: Sequence[Program], data: str) -> None:
             f"data={data!r}: algorithm {name!r} as it is set learns online alone and would not "
             "read it; leave --data out, or choose an algorithm that learns from data, such as "
             "rlpd or iql"
-        )
-
-
-def _fits(env: Environment, data: Any) -> None:
-    """Refuse data that are of another task than the environment.
-
-    Raises:
-      ValueError: with the remedy.
-    """
-    discrete = np.ndim(data.actions) == 1
-    data_sizes = data.observations.shape[1], None if discrete else data.actions.shape[1]
-    env_sizes = env.space.observation, None if env.space.discrete else env.space.action
-    pictures = data.observations.dtype == np.uint8
-    if data_sizes == env_sizes and pictures != bool(env.space.shape):
-        kinds = ("numbers", "pictures of uint8")
-        raise ValueError(
-            f"observations of the data are {kinds[pictures]}, and those of env={env.name!r} are "
-            f"{kinds[not pictures]}; choose the environment that the data are of"
-        )
-    if data_sizes != env_sizes:
-        sizes = [
-            f"{o} observations and {a or 'discrete'} actions" for o, a in (data_sizes, env_sizes)
-        ]
-        raise ValueError(
-            f"the data have {sizes[0]}, env={env.name!r} has {sizes[1]}; choose the environment "
-            "that the data are of"
         )
 
 

@@ -144,7 +144,8 @@ def critic(
     """
     if not shape:
         return critics.init(key, observation + action, hidden, **kwargs)
-    encoder = init(jax.random.fold_in(key, 1), shape, latent=latent)
+    # far from the numbers of the members, whose keys `split` makes as `fold_in` does
+    encoder = init(jax.random.fold_in(key, 0x5E715E71), shape, latent=latent)
     return {"encoder": encoder, "net": critics.init(key, latent + action, hidden, **kwargs)}
 
 

@@ -1,8 +1,9 @@
 """SERL: RLPD from pictures, played in a process of its own, a classifier of success as reward.
 
 Paper: Luo et al. 2024, "SERL: A Software Suite for Sample-Efficient Robotic RL".
-Idea: the learner never waits for the robot nor the robot for it; pictures are moved at random, half
-of a batch is demonstrations, and what a person labels is pictures of success and of failure.
+Idea: in the paper the learner never waits for the robot nor the robot for it (here they agree after
+`every` steps); pictures are moved at random, half of a batch is demonstrations, and what a person
+labels is pictures of success and of failure.
 Formula: RLPD's with `r = 1[c(s') >= 0]`, where an episode ends; `c` by cross-entropy of its logits.
 Claim: insertion, cable routing and relocation on a robot after 25 to 50 minutes of training each.
 """
@@ -43,16 +44,16 @@ class Config(sac.Config):
     updates: int = 10
     """Updates for these steps, while the actor takes them."""
     most_updates: int = 100
-    """Updates that the learner goes on to where the actor is slower, or gone. Where it is not above
-    `updates`, a run depends on its seed alone."""
+    """Updates that the learner goes on to where the actor is slower, or gone, in whole multiples of
+    `updates`. Where it is below two of these, a run depends on its seed alone."""
     classifier_steps: int = 0
     """Updates of the classifier of success before training; 0: the environment's own reward."""
     classifier_rate: float = 1e-4
     classifier_batch: int = 256
-    """Half of success, half of failure."""
+    """Half of success, half of failure, so an even number."""
     labels: str = ""
     """Data whose steps with a reward above 0 come to a picture of success, all others to one of
-    failure; the demonstrations when empty."""
+    failure; the demonstrations when empty. Only with `classifier_steps`."""
 
 
 _SHARED: dict[str, Any] = {
@@ -89,19 +90,34 @@ def make(env: Environment, config: Config) -> Algorithm:
 
     def init(key: jax.Array) -> TrainState:
         form = {"action": 0, "latent": config.latent, "members": 1, "norm": True}
-        own_key = jax.random.fold_in(key, 1)
-        classifier = encoders.critic(own_key, size, shape, (256,), **form)
+        # far from the numbers of the keys that `base` splits off
+        first, draws = jax.random.split(jax.random.fold_in(key, 0x5E715E71))
+        classifier = encoders.critic(first, size, shape, (256,), **form)
         state = base.init(key)
-        return state.replace(params=state.params | {"classifier": classifier})
+        return state.replace(
+            params=state.params | {"classifier": classifier},
+            opt_state=state.opt_state | {"classifier": draws},  # until `begin`
+        )
 
     def prepare(data: Any) -> dict[str, Any]:
-        labelled = data
+        labelled, source = data, "data"
         if config.labels:
             from jaxrl.data.offline import readers
 
-            labelled = readers.read(config.labels, *spaces.of_files(env.layouts))
-        success = _labels(labelled, config.labels or "data")
+            source = f"algorithm.labels={config.labels!r}"
+            try:
+                labelled = readers.read(config.labels, *spaces.of_files(env.layouts))
+                spaces.check_sizes(labelled, env.space, env.name)
+            except ValueError as error:
+                raise ValueError(f"{source}: {error}") from error
+        success = _labels(labelled, source)
         reached = np.asarray(data.rewards) > 0
+        if not reached.any():
+            raise ValueError(
+                f"data: none of {len(reached)} steps has a reward above 0, so no demonstration "
+                "succeeds; give --data demonstrations that do, or choose "
+                "--algorithm.classifier-steps 0"
+            )
         terminals = np.maximum(data.terminals, reached).astype(np.float32)
         demonstrations = data._replace(rewards=reached.astype(np.float32), terminals=terminals)
         pictures = np.asarray(labelled.next_observations)
@@ -131,10 +147,10 @@ def make(env: Environment, config: Config) -> Algorithm:
             step, opt_state = adam.update(jax.grad(loss)(params), opt_state, params)
             return (optax.apply_updates(params, step), opt_state), None
 
-        params = state.params["classifier"]
-        keys = jax.random.split(jax.random.PRNGKey(0), config.classifier_steps)
+        params, opt_state = state.params["classifier"], dict(state.opt_state)
+        keys = jax.random.split(opt_state.pop("classifier"), config.classifier_steps)
         (params, _), _ = jax.lax.scan(improve, (params, adam.init(params)), keys)
-        return state.replace(params=state.params | {"classifier": params})
+        return state.replace(params=state.params | {"classifier": params}, opt_state=opt_state)
 
     def sample(key: jax.Array, prepared: Any, count: int) -> Batch:
         return {"offline": replay.uniform(key, prepared["demonstrations"], count)}

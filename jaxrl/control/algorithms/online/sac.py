@@ -144,13 +144,14 @@ def make(
         state, metrics = jax.lax.scan(improve_critic, state, (jnp.stack(keys), batch))
         last = jax.tree.map(lambda x: x[-1], batch)
         rows = augmented(keys[-1][0], mixed(last), shape, config.shift)  # the critics' last ones
-        states = encoders.see(state.params["critic"], rows.observations, shape)
+        critic = state.params["critic"]
+        states = encoders.see(critic, rows.observations, shape)
         least = config.subset == config.members and not config.dropout
 
         def actor_loss(actor: Any) -> tuple[jax.Array, Metrics]:
             actions, logp = policies.squashed_sample(own_keys[0], *policies.squashed(actor, states))
             drop = {"dropout": config.dropout, "key": own_keys[2]} if config.dropout else {}
-            q = encoders.values(state.params["critic"], rows.observations, actions, shape, **drop)
+            q = critics.values(encoders.ensemble(critic, shape), states, actions, **drop)
             q = jnp.min(q, axis=0) if least else jnp.mean(q, axis=0)
             loss = jnp.mean(control.soft_actor(logp, q, temperature=alpha))
             term = actor_term(own_keys[1], actor, state, last) if actor_term else 0.0
