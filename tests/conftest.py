@@ -55,13 +55,6 @@ def pytest_configure() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} {FEWER_FUSIONS}".strip()
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test with a longer limit of its own is not ended by `faulthandler_timeout`."""
-    limit = item.get_closest_marker("timeout")
-    if limit is not None and limit.args and limit.args[0] >= 900:
-        faulthandler.cancel_dump_traceback_later()
-
-
 @pytest.hookimpl(tryfirst=True)  # before the marks select
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Function]) -> None:
     """Of a test marked `sample(ordinary, broad=n)`, make further cases `broad` or `slow`.
@@ -114,10 +107,14 @@ def _sampled_first(cases: list[pytest.Function], count: int) -> list[pytest.Func
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
-    """Begin no test after the time that `UNTIL` sets."""
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin no test after the time that `UNTIL` sets. One with a longer limit of its own is not
+    ended by `faulthandler_timeout`."""
     if time.time() > float(os.environ.get(UNTIL, "inf")):
         pytest.skip("no time was left for it")
+    limit = item.get_closest_marker("timeout")
+    if limit is not None and limit.args and limit.args[0] >= 900:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(autouse=True, scope="module")
