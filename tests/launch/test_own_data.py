@@ -510,9 +510,14 @@ def adapters(*more, run_dir, model="run", rank="2"):
         (["--warm-start.steps", "2"], "warm_start.steps=2 with seeds [0, 1] trains a base for"),
         (["--asynchronous.staleness", "1"], "asynchronous.staleness is set, and a run would sa"),
         (["--parallel", "2"], "--together with --parallel 2: leave one of them out"),
+        (["--profile"], "--profile traces one run at a time"),
+        (["--memory", "1GiB"], "--memory 1GiB would fit a program for each run"),
+        ([], "this is one of 2 processes"),
     ],
 )
-def test_runs_that_cannot_hold_one_base_are_refused(run, more, why, capsys):
+def test_runs_that_cannot_hold_one_base_are_refused(run, more, why, monkeypatch, capsys):
+    if not more:
+        monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "one,two")
     settings, flags_ = (more, []) if isinstance(more, dict) else ({}, more)
     argv = adapters("--seed", "0,1", "--together", *flags_, run_dir="refused", **settings)
     assert cli.main(argv) == 2
@@ -523,9 +528,75 @@ def test_runs_that_cannot_hold_one_base_are_refused(run, more, why, capsys):
     assert "--together is for several runs" in capsys.readouterr().err
 
 
+def turns_of_three(act):
+    """The statuses and the turns of runs of two steps; `act(number, step, turn)` at each step."""
+    arms, turns = sweep.arms(["quickstart", "--seed", "0,1,2", "--run-dir", "turns"]), []
+
+    def train_run(arm, console, turn):
+        watch = turn.wrap(Callbacks())
+        for step in (1, 2):
+            turns.append((arm.config.seed, step))
+            if (status := act(arm.config.seed, step, turn)) is not None:
+                return status
+            watch.step(step, {})
+        return 0
+
+    return sweep.together(train_run, 30.0)(arms), turns
+
+
+def test_runs_take_turns_and_one_can_end_the_others(folder, capfd):
+    steps = [(n, step) for step in (1, 2) for n in range(3)]
+    assert turns_of_three(lambda *_: None) == ([0] * 3, steps)
+
+    def full(number, step, turn):
+        if (number, step) == (1, 1):
+            turn.end_all("the disk is full")
+            return 1
+        return None
+
+    assert turns_of_three(full) == ([75, 1, 75], steps[:2])
+    capfd.readouterr()
+    assert turns_of_three(lambda n, step, _: 1 / (n - 1) and None) == ([0, 1, 0], [*steps[:4], steps[5]])
+    shown = capfd.readouterr().err
+    assert shown.startswith("jaxrl: seed=1: Traceback") and "ZeroDivisionError" in shown
+
+
+def test_a_thread_that_cannot_be_started_leaves_none_waiting(folder, monkeypatch):
+    start, before = threading.Thread.start, threading.active_count()
+
+    def start_two(thread):
+        if threading.active_count() == before + 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_two)
+    turns = []
+    with pytest.raises(RuntimeError, match="can't start"):
+        turns_of_three(lambda *turn: turns.append(turn))
+    assert not turns and threading.active_count() == before
+
+
+def test_a_full_disk_of_one_run_ends_the_process_once_the_others_are_saved(run, monkeypatch, capfd):
+    def train_one(config, watch, *, trust, sharing):
+        watch.step(1, row())
+        if config.seed == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        watch.step(2, row())
+
+    monkeypatch.setattr(train.loop, "train", train_one)
+    left = []
+    monkeypatch.setattr(train.os, "_exit", left.append)
+    cli.main(adapters("--seed", "0,1", "--together", run_dir="full"))
+    output = capfd.readouterr()
+    assert left == [1] and "jaxrl: seed=0: " in output.err and "the disk is full" in output.err
+    assert "seed=1: exit status 75" in output.out
+
+
 SEEDS_AND_RATES = ["--seed", "0,1", "--lr", "3e-2,1e-3"]
 LAST = "seed=1,lr=1e-3"
 REGULARISED = ["--kl-coef", "0.05", "--optimizer.weight-decay", "0.1"]
+DECAYS = ["--kl-coef", "0.05", "--optimizer.weight-decay", "0,0.1"]
+LAST_DECAY = f"{LAST},weight_decay=0.1"
 """The divergence is to the base, which is the reference of all of them."""
 
 
