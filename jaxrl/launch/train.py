@@ -86,9 +86,7 @@ def _train_together(arms: Sequence[sweep.Arm]) -> int:
         return _one(arm.config, arm.options, console, turn.wrap, sharing, leave, who)
 
     with streams.lasting():
-        status = sweep.run(
-            arms, sweep.together(train_arm, arms[0].config.checkpoint.grace_seconds)
-        )
+        status = sweep.run(arms, sweep.together(train_arm, arms[0].config.checkpoint.grace_seconds))
     return _leave() if full_arms else status
 
 

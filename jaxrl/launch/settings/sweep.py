@@ -7,6 +7,7 @@ of adapters take steps in turn in this process, over one base and with one progr
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -14,6 +15,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -39,7 +41,7 @@ _SHOWN = {True: ("pass@1", "reward"), False: ("loss", "accuracy", "margin", "lik
 """Figures of the table, by whether problems were answered or rows of a file learned."""
 
 _TOGETHER = "--together"
-_WAKE_S = 0.5
+_WAKE_S = 0.1
 _VARIES = ("run_dir", "seed", "optimizer.learning_rate", "optimizer.weight_decay")
 """Fields in which runs may differ that share a program, see `placement.Numbers`."""
 
@@ -150,7 +152,8 @@ def check_together(members: Sequence[Arm]) -> None:
         f"warm_start.steps={first.warm_start.steps} with seeds {seeds} trains a base for each": (
             first.warm_start.steps and len(seeds) > 1
         ),
-        f"this is one of {hosts} processes, whose runs would have to take the same turns": hosts > 1,
+        f"this is one of {hosts} processes, whose runs would have to take the same turns": hosts
+        > 1,
         "--profile traces one run at a time": options.profile,
         f"--memory {options.memory} would fit a program for each run": options.memory,
     }
@@ -218,7 +221,7 @@ def together(
             try:
                 with gate.closed():  # else a signal could leave threads that wait for good
                     _begin(threads, waiting, reasons)
-                _wait(threads)
+                _wait(threads, gate.closed)
             except process.Stop as stop:
                 reasons.append(stop.name)
                 _wait(threads)
@@ -245,10 +248,21 @@ def _begin(
     waiting.popleft().release()
 
 
-def _wait(threads: Sequence[threading.Thread]) -> None:
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(_WAKE_S)  # a signal may wake another thread than this one
+def _wait(
+    threads: Sequence[threading.Thread],
+    hold: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> None:
+    """Wait for the end of threads; signals are held back within `hold`.
+
+    A thread in whose `join` or `is_alive` a signal raises counts as ended from then on, although
+    it runs (Python 3.12 and before). So the raising is left to the sleep.
+    """
+    while True:
+        with hold():
+            alive = any(thread.is_alive() for thread in threads)
+        if not alive:
+            return
+        time.sleep(_WAKE_S)
 
 
 def _logged(train_run: Callable[[Arm, Console, Turn], int], arm: Arm, turn: Turn) -> int:
