@@ -249,10 +249,9 @@ def equal_params(ours: Params, theirs: Params) -> bool:
 
     The same arrays are not read.
     """
-    if jax.tree.structure(ours) != jax.tree.structure(theirs):
-        return False
-    pairs = [*zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)]
-    if any(a.shape != b.shape for a, b in pairs):
+    alike = jax.tree.structure(ours) == jax.tree.structure(theirs)
+    pairs = [*zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=alike)]
+    if not alike or any(a.shape != b.shape for a, b in pairs):
         return False
     with transfers():
         return all(a is b for a, b in pairs) or bool(_equal(pairs))

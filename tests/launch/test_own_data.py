@@ -622,6 +622,20 @@ def test_a_full_disk_of_one_run_ends_the_process_once_the_others_are_saved(run, 
     assert "seed=1: exit status 75" in output.out
 
 
+def test_a_base_of_other_structure_shapes_or_values_is_not_shared():
+    frozen = placement.sharing().frozen
+    first = {"a": jax.numpy.ones((2, 3)), "b": jax.numpy.zeros(2)}
+    assert frozen(first) is frozen(jax.tree.map(jax.numpy.copy, first)) is first
+    for other in (
+        {"a": first["a"]},
+        {**first, "c": first["b"]},
+        {**first, "a": jax.numpy.ones(3)},
+        {**first, "b": jax.numpy.ones(2)},
+    ):
+        with pytest.raises(ValueError, match=r"this run's base differs .*leave --together out"):
+            frozen(other)
+
+
 SEEDS_AND_RATES = ["--seed", "0,1", "--lr", "3e-2,1e-3"]
 LAST = "seed=1,lr=1e-3"
 REGULARISED = ["--kl-coef", "0.05", "--optimizer.weight-decay", "0.1"]
