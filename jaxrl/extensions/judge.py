@@ -397,12 +397,7 @@ def _beside_policy(
     if not adapters.rank:
         return None
     small, base = lora.detach(params)
-    frozen = lora.detach(state.params)[1]
-    pairs = (*map(jax.tree.leaves, (frozen, base)),)
-    alike = jax.tree.structure(frozen) == jax.tree.structure(base) and all(
-        a.shape == b.shape and bool((a == b.astype(a.dtype)).all())
-        for a, b in zip(*pairs, strict=True)
-    )
+    alike = placement.equal_params(lora.detach(state.params)[1], base)
     return (adapters, small) if alike else None
 
 

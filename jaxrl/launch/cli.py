@@ -257,14 +257,14 @@ _LONGEST = 8000
 """Characters of a refusal."""
 
 
-def refused(error: Exception) -> int:
-    """Say why a request cannot be served; the exit status for it.
+def refused(error: Exception, who: str = "jaxrl") -> int:
+    """Say why a request cannot be served, after the name of who refuses; the exit status for it.
 
     A value that the reason quotes may be of any length.
     """
     text = str(error)
     cut = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ... ({len(text)} characters)"
-    streams.say(f"jaxrl: {cut}", error=True)
+    streams.say(f"{who}: {cut}", error=True)
     return 2
 
 

@@ -74,13 +74,25 @@ def train_run(config: Config, options: short.Options) -> int:
 def _train_together(arms: Sequence[sweep.Arm]) -> int:
     """Train runs of adapters in turn over one base; the exit status."""
     sweep.check_together(arms)
-    sharing = placement.sharing()
+    sharing, full_arms = placement.sharing(), list[str]()
 
-    def train_arm(arm: sweep.Arm, console: Console, wrap: Callable[[Callbacks], Callbacks]) -> int:
-        return _one(arm.config, arm.options, console, wrap, sharing)
+    def train_arm(arm: sweep.Arm, console: Console, turn: sweep.Turn) -> int:
+        def leave() -> int:
+            full_arms.append(arm.name)
+            turn.end_all(f"the disk is full, as {arm.name} has found")
+            return 1
+
+        who = f"jaxrl: {arm.name}"
+        return _one(arm.config, arm.options, console, turn.wrap, sharing, leave, who)
 
     with streams.lasting():
-        return sweep.run(arms, sweep.together(train_arm, arms[0].config.checkpoint.grace_seconds))
+        status = sweep.run(arms, sweep.together(train_arm, arms[0].config.checkpoint.grace_seconds))
+    return _leave() if full_arms else status
+
+
+def _leave() -> int:
+    """End the process at once, as threads may still wait for a disk that is full."""
+    os._exit(1)
 
 
 def _one(
@@ -89,8 +101,13 @@ def _one(
     console: Console | None = None,
     wrap: Callable[[Callbacks], Callbacks] = lambda watch: watch,
     sharing: placement.Sharing | None = None,
+    leave: Callable[[], int] = _leave,
+    who: str = "jaxrl",
 ) -> int:
-    """See `train_run`; the callbacks are wrapped, and the base is shared with other runs."""
+    """See `train_run`; the callbacks are wrapped, and the base is shared with other runs.
+
+    A full disk ends it by `leave`, and lines to the standard streams begin with `who`.
+    """
     try:
         # first, as the others wait for one that is refused before; alone, no device is opened yet
         several = distributed.start() > 1
@@ -102,9 +119,9 @@ def _one(
                 config, line = memory.fit_run(config, options.memory, directory)
                 options = options._replace(notes=(*options.notes, line))
     except ValueError as error:
-        return refused(error)
+        return refused(error, who)
     for line in lines:
-        say(f"jaxrl: {line}", error=True)
+        say(f"{who}: {line}", error=True)
     console = console or PlainConsole()
     if distributed.first():
         for note in options.notes:
@@ -123,14 +140,14 @@ def _one(
         with progress.on_console(console, begin, **display_options) as watch:
             if options.profile:
                 watch = profile.profiled(watch, directory / "profile")
-            watch = wrap(_stopping_when_full(_shielding(watch)))
+            watch = wrap(_stopping_when_full(_shielding(watch, who)))
             summary = loop.train(config, watch, trust=options.trust, sharing=sharing)
     except REFUSALS as error:
         if started:  # a fault of ours, not of the request: show where
             raise
-        return refused(error)
+        return refused(error, who)
     except Stopped as error:
-        say(f"jaxrl: {error}", error=True)
+        say(f"{who}: {error}", error=True)
         return 1
     except Stop:
         _tell_kept(console, directory)
@@ -139,14 +156,14 @@ def _one(
         _tell_kept(console, directory)
         return INTERRUPTED
     except storage.errors() as error:
-        return _storage_failed(error, directory)
+        return _storage_failed(error, directory, leave, who)
     if distributed.first():
         with contextlib.suppress(KeyboardInterrupt):
             progress.close(console, directory, summary)
     return 0
 
 
-def _shielding(watch: Callbacks) -> Callbacks:
+def _shielding(watch: Callbacks, who: str = "jaxrl") -> Callbacks:
     """`watch`, whose faults end no run: what cannot be shown is said once, and then left out."""
     faulty: set[str] = set()
 
@@ -157,7 +174,7 @@ def _shielding(watch: Callbacks) -> Callbacks:
             except Exception as error:  # whatever it is, it is no fault of the training
                 if name not in faulty:
                     faulty.add(name)
-                    say(f"jaxrl: {name} cannot be shown: {error}; the run continues", error=True)
+                    say(f"{who}: {name} cannot be shown: {error}; the run continues", error=True)
 
         return attempted
 
@@ -208,10 +225,10 @@ def _tell_kept(console: Console, directory: Path) -> None:
     console.print("stopped before the first checkpoint; nothing is kept")
 
 
-def _storage_failed(error: BaseException, directory: Path) -> int:
-    """One line about a failure of storage, and the end: threads may still wait for the disk."""
+def _storage_failed(
+    error: BaseException, directory: Path, leave: Callable[[], int], who: str
+) -> int:
+    """One line about a failure of storage, and the end, by `leave` where the disk is full."""
     full = getattr(error, "errno", None) in _FULL or "No space left" in str(error)
-    say(f"jaxrl: {_failure(error, directory, full)}", error=True)
-    if full:
-        os._exit(1)
-    return 1
+    say(f"{who}: {_failure(error, directory, full)}", error=True)
+    return leave() if full else 1

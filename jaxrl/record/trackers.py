@@ -62,6 +62,7 @@ def wandb(directory: Path, project: str, settings: TrackConfig) -> Tracker:
         dir=directory,
         config=_config(directory),
         resume="allow",
+        reinit="create_new",  # beside those of other runs that this process trains
     )
     run.define_metric("*", step_metric="step")  # its own count cannot go back, as ours can
 

@@ -196,8 +196,8 @@ class Drive:
             ended.append((node, _log(node, completion)))
         self._want(ended)
         seconds = perf_counter() - start
-        counts, further = done[1:-5], done[-5:]
-        return Chunk(sequences, self.context, *counts, seconds, *further)
+        counts = {name: count for name, count in done._asdict().items() if name != "ended"}
+        return Chunk(sequences=sequences, context=self.context, seconds=seconds, **counts)
 
     @property
     def sequences(self) -> int:

@@ -115,17 +115,16 @@ class Local:
             return self._played(version)
         sampler.release_for_queue(self._setup, work)
         before, waiting = _lengths(work), {r.id: start_of(r) for r in work.queue}
-        counts = _counts(work)
+        counts, blocks = _counts(work), work.blocks
         ended = sampler.advance(self._setup, self._params, work, version=version)
         after = {c.request.id: len(c.request.prompt) + len(c.tokens) for c in ended}
         after |= _lengths(work)
         new = {name: start for name, start in waiting.items() if name in after.keys() - before}
         sampled = [n - before.get(name, len(new.get(name, ()))) for name, n in after.items()]
         read = list(map(len, dict.fromkeys(new.values())))  # the prompt of a group is read once
-        *done, blocks = (new - old for new, old in zip(_counts(work), counts, strict=True))
-        took = admission.work_with_blocks(self._setup, read, blocks)
-        steps = max(sampled, default=0)
-        return Decoded(ended, steps, sum(sampled), *took, *done)
+        took = admission.work_with_blocks(self._setup, read, work.blocks - blocks)
+        done = {name: count - counts[name] for name, count in _counts(work).items()}
+        return Decoded(ended, max(sampled, default=0), sum(sampled), *took, **done)
 
     def _played(self, version: int) -> Decoded:
         """Whole episodes, as many as there are slots."""
@@ -143,10 +142,15 @@ class Local:
         return sampler.unfinished(self._setup, self.work)
 
 
-def _counts(work: Work) -> tuple[int, ...]:
-    """Counts of drafts and of the prefix cache so far, in the order of `Decoded`, and blocks."""
-    drafted = work.verified, work.accepted, work.cached, work.verified_beside, work.accepted_beside
-    return *drafted, work.blocks
+def _counts(work: Work) -> dict[str, int]:
+    """Counts of drafts and of the prefix cache so far, by their names in `Decoded`."""
+    return {
+        "verified": work.verified,
+        "accepted": work.accepted,
+        "cached": work.cached,
+        "verified_beside": work.verified_beside,
+        "accepted_beside": work.accepted_beside,
+    }
 
 
 def _lengths(work: Work) -> dict[int, int]:

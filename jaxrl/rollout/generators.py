@@ -287,7 +287,7 @@ class Remote:
             for name, requests in self._placed().items()
             for handle in [self._fleet.ready[name]]
         }
-        ended, counts = list[Completion](), []
+        ended, decoded = list[Completion](), list[Decoded]()
         for name, future in calls.items():
             reply: ChunkReply | None = self._fleet.result(name, future)
             if reply is None:
@@ -299,11 +299,15 @@ class Remote:
             for completion in reply.decoded.ended:
                 del self._going[completion.request.id]
             ended += reply.decoded.ended
-            counts.append(reply.decoded[1:])
+            decoded.append(reply.decoded)
             self._contexts[name] = reply.context
         ended.sort(key=lambda completion: completion.request.id)
-        steps, *other_counts = zip(*counts, strict=True) if counts else [(0,)] * 10
-        return Decoded(ended, max(steps), *map(sum, other_counts))
+        sums = {
+            name: sum(getattr(chunk, name) for chunk in decoded)
+            for name in Decoded._fields
+            if name not in ("ended", "steps")
+        }
+        return Decoded(ended, max((chunk.steps for chunk in decoded), default=0), **sums)
 
     def unfinished(self) -> list[Completion]:
         """Sequences in progress as far as they have come; none of those that have not begun."""

@@ -184,6 +184,10 @@ def machine(run: RunContext) -> Machine:
     def first_state() -> Saved:
         nonlocal recorder
         saved = begin.begin(run, optimize, like, assess, part, complete)
+        if run.sharing is not None:  # the base that it has loaded is let go
+            trained, base = part.split(saved.state.params)
+            params = part.join(trained, run.sharing.frozen(base))
+            saved = saved._replace(state=saved.state.replace(params=params))
         the_reference.load(like, saved.host["step"])
         forked = bool(saved.host["lineage"])
         recorder = HistoryLog(run.directory, run.callbacks.note, forked=forked)

@@ -234,12 +234,7 @@ def sharing() -> Sharing:
     def frozen(params: Params) -> Params:
         if not bases:
             bases.append(params)
-        ours, theirs = jax.tree.leaves(bases[0]), jax.tree.leaves(params)
-        if all(a is b for a, b in zip(ours, theirs, strict=True)):
-            return bases[0]
-        with transfers():
-            same = bool(_equal(ours, theirs))
-        if not same:
+        if not equal_params(bases[0], params):
             raise ValueError(
                 "together: this run's base differs from that of the first one, so they cannot hold "
                 "it together; leave --together out, which trains them one after another"
@@ -249,9 +244,22 @@ def sharing() -> Sharing:
     return Sharing(frozen, {})
 
 
+def equal_params(ours: Params, theirs: Params) -> bool:
+    """Whether trees on the mesh have the same structure, shapes and values, in the types of `ours`.
+
+    The same arrays are not read.
+    """
+    alike = jax.tree.structure(ours) == jax.tree.structure(theirs)
+    pairs = [*zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=alike)]
+    if not alike or any(a.shape != b.shape for a, b in pairs):
+        return False
+    with transfers():
+        return all(a is b for a, b in pairs) or bool(_equal(pairs))
+
+
 @jax.jit
-def _equal(ours: list[jax.Array], theirs: list[jax.Array]) -> jax.Array:
-    return jnp.stack([jnp.all(a == b) for a, b in zip(ours, theirs, strict=True)]).all()
+def _equal(pairs: list[tuple[jax.Array, jax.Array]]) -> jax.Array:
+    return jnp.stack([jnp.all(a == b.astype(a.dtype)) for a, b in pairs]).all()
 
 
 def numbers_of(config: Config) -> Numbers:

@@ -32,7 +32,9 @@ _RIDGE = {"cpu": 16}
 """Rows of a pass whose arithmetic takes as long as reading the weights, by platform."""
 _RIDGE_OF_OTHERS = 256
 _PROMPTS = 4096
-"""Prompts whose completions are kept."""
+"""Most prompts whose completions are kept."""
+_TOKENS = 2**24
+"""Most tokens that are kept of completions."""
 SOURCES = 2
 """Where drafts are found: in the sequence, and in completions of the same prompt."""
 
@@ -41,11 +43,15 @@ SOURCES = 2
 class Texts:
     """Completions that have ended, by adapter and prompt; changed in place."""
 
-    by_prompt: OrderedDict[tuple[int, tuple[int, ...]], list[tuple[int, ...]]] = dataclasses.field(
+    by_prompt: OrderedDict[tuple[int, bytes], list[np.ndarray]] = dataclasses.field(
         default_factory=OrderedDict
     )
-    """Least recently used first; of each prompt, its last tokens and a completion, the oldest
-    first."""
+    """By adapter and int32 tokens; least recently written first. Of each prompt, its last tokens
+    and a completion, int32 that nothing changes, the oldest first."""
+
+
+def _name(request: Request) -> tuple[int, bytes]:
+    return request.adapter, np.array(request.prompt, np.int32).tobytes()
 
 
 def remember(texts: Texts, completion: Completion, room: int) -> None:
@@ -59,32 +65,38 @@ def remember(texts: Texts, completion: Completion, room: int) -> None:
       room: tokens that are kept of a prompt's completions, the newest.
     """
     request = completion.request
-    name = request.adapter, request.prompt
-    new = (*request.prompt[-_LONGEST_BESIDE:], *completion.tokens.tolist())[: room - 1]
-    prompt_texts = [t for t in texts.by_prompt.pop(name, ()) if new[: len(t)] != t]
+    name = _name(request)
+    end = np.array(request.prompt[-_LONGEST_BESIDE:], np.int32)
+    new = np.concatenate([end, completion.tokens], dtype=np.int32)[: room - 1]
+    prompt_texts = [
+        text for text in texts.by_prompt.pop(name, ()) if not np.array_equal(new[: len(text)], text)
+    ]
     prompt_texts.append(new)
     while sum(len(t) + 1 for t in prompt_texts) > room:
         del prompt_texts[0]
     texts.by_prompt[name] = prompt_texts
-    if len(texts.by_prompt) > _PROMPTS:
+    while len(texts.by_prompt) > max(1, min(_PROMPTS, _TOKENS // room)):
         texts.by_prompt.popitem(last=False)
 
 
 def lay_out(texts: Texts, requests: Sequence[Request | None], room: int) -> np.ndarray:
-    """What is kept of the prompts of requests, [S, room] int32, with -1 behind each completion."""
+    """What is kept of the prompts of requests, [S, room] int32, with -1 behind each completion.
+
+    Where the room was greater as they were kept, the newest tokens are taken.
+    """
     rows = np.full((len(requests), room), -1, np.int32)
     for row, request in zip(rows, requests, strict=True):
-        at = 0
-        for text in texts.by_prompt.get((request.adapter, request.prompt), ()) if request else ():
-            row[at : at + len(text)] = text
-            at += len(text) + 1
+        prompt_texts = texts.by_prompt.get(_name(request), ()) if request else ()
+        if prompt_texts:
+            joined = np.concatenate([np.append(text, np.int32(-1)) for text in prompt_texts])
+            row[: len(joined)] = joined[-room:]
     return rows
 
 
 def get_state(texts: Texts) -> list[list[Any]]:
     """The completions as JSON values and arrays, for a checkpoint."""
     return [
-        [adapter, np.array(prompt, np.int32), [np.array(text, np.int32) for text in prompt_texts]]
+        [adapter, np.frombuffer(prompt, np.int32), list(prompt_texts)]
         for (adapter, prompt), prompt_texts in texts.by_prompt.items()
     ]
 
@@ -93,8 +105,8 @@ def set_state(texts: Texts, saved: Sequence[Sequence[Any]]) -> None:
     """Continue from what `get_state` gave."""
     texts.by_prompt.clear()
     for adapter, prompt, prompt_texts in saved:
-        name = int(adapter), tuple(prompt.tolist())
-        texts.by_prompt[name] = [tuple(text.tolist()) for text in prompt_texts]
+        name = int(adapter), np.asarray(prompt, np.int32).tobytes()
+        texts.by_prompt[name] = [np.asarray(text, np.int32) for text in prompt_texts]
 
 
 class Draft(NamedTuple):

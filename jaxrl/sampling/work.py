@@ -44,8 +44,8 @@ class SamplerConfig:
     drafts: Literal["none", "lookup", "group", "epochs"] = "none"
     """How the next tokens of a sequence are guessed, so that one pass can verify several: `none`,
     not at all; `lookup`, as what followed its last tokens where they stood before; `group`, there
-    or in completions of the same prompt that ended under these weights; `epochs`, in those that
-    ended under earlier ones too. Passes verify drafts where that is expected to pay."""
+    or in completions of the same prompt that ended in this round of sampling; `epochs`, in those
+    of earlier rounds and steps too. Passes verify drafts where that is expected to pay."""
     draft_tokens: int = 4
     """Most tokens of a draft."""
     prefix_cache: int = 0

@@ -16,6 +16,7 @@ import types
 from pathlib import Path
 
 import gguf
+import jax
 import pytest
 from rich.console import Console
 
@@ -37,7 +38,7 @@ from jaxrl.rollout import files as rows_of
 from jaxrl.rollout import policy
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.policy import Policy
-from jaxrl.run import assemble, offline
+from jaxrl.run import assemble, offline, placement
 from jaxrl.run.context import Callbacks
 from jaxrl.run.guards import Stopped
 from jaxrl.training.objective import ObjectiveConfig
@@ -510,9 +511,14 @@ def adapters(*more, run_dir, model="run", rank="2"):
         (["--warm-start.steps", "2"], "warm_start.steps=2 with seeds [0, 1] trains a base for"),
         (["--asynchronous.staleness", "1"], "asynchronous.staleness is set, and a run would sa"),
         (["--parallel", "2"], "--together with --parallel 2: leave one of them out"),
+        (["--profile"], "--profile traces one run at a time"),
+        (["--memory", "1GiB"], "--memory 1GiB would fit a program for each run"),
+        ([], "this is one of 2 processes"),
     ],
 )
-def test_runs_that_cannot_hold_one_base_are_refused(run, more, why, capsys):
+def test_runs_that_cannot_hold_one_base_are_refused(run, more, why, monkeypatch, capsys):
+    if not more:
+        monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "one,two")
     settings, flags_ = (more, []) if isinstance(more, dict) else ({}, more)
     argv = adapters("--seed", "0,1", "--together", *flags_, run_dir="refused", **settings)
     assert cli.main(argv) == 2
@@ -523,41 +529,181 @@ def test_runs_that_cannot_hold_one_base_are_refused(run, more, why, capsys):
     assert "--together is for several runs" in capsys.readouterr().err
 
 
+def turns_of_three(act, ending_s=0.0):
+    """The statuses and the turns of runs of two steps; `act(number, step, turn)` at each step."""
+    arms, turns = sweep.arms(["quickstart", "--seed", "0,1,2", "--run-dir", "turns"]), []
+
+    def train_run(arm, console, turn):
+        watch = turn.wrap(Callbacks())
+        for step in (1, 2):
+            turns.append((arm.config.seed, step))
+            if (status := act(arm.config.seed, step, turn)) is not None:
+                return status
+            try:
+                watch.step(step, {})
+            except SystemExit:
+                time.sleep(ending_s)
+                raise
+        return 0
+
+    return sweep.together(train_run, 30.0)(arms), turns
+
+
+def test_runs_take_turns_and_one_can_end_the_others(folder, capfd):
+    steps = [(n, step) for step in (1, 2) for n in range(3)]
+    assert turns_of_three(lambda *_: None) == ([0] * 3, steps)
+
+    def full(number, step, turn):
+        if (number, step) == (1, 1):
+            turn.end_all("the disk is full")
+            return 1
+        return None
+
+    assert turns_of_three(full) == ([75, 1, 75], steps[:2])
+    capfd.readouterr()
+    last_of_two = [*steps[:4], steps[5]]
+    assert turns_of_three(lambda n, step, _: 1 / (n - 1) and None) == ([0, 1, 0], last_of_two)
+    shown = capfd.readouterr().err
+    assert shown.startswith("jaxrl: seed=1: Traceback") and "ZeroDivisionError" in shown
+
+
+def count_arms():
+    """Threads that train runs of a sweep."""
+    return sum("train_arm" in thread.name for thread in threading.enumerate())
+
+
+def test_a_thread_that_cannot_be_started_leaves_none_waiting(folder, monkeypatch):
+    start = threading.Thread.start
+
+    def start_two(thread):
+        if count_arms() == 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_two)
+    turns = []
+    with pytest.raises(RuntimeError, match="can't start"):
+        turns_of_three(lambda *turn: turns.append(turn))
+    assert not turns and not count_arms()
+
+
+@pytest.mark.parametrize("when", ["starting", "training"])
+def test_a_signal_waits_for_the_steps_of_all(folder, when, monkeypatch):
+    """While threads start, or while they train: the step that it comes in is ended."""
+    start, steps = threading.Thread.start, []
+
+    def start_and_signal(thread):
+        start(thread)
+        if when == "starting" and count_arms() == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def act(number, step, turn):
+        if when == "training" and (number, step) == (0, 2):  # it is then the last to end
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+        steps.append((number, step))
+
+    monkeypatch.setattr(threading.Thread, "start", start_and_signal)
+    with pytest.raises(SystemExit) as left:
+        turns_of_three(act, ending_s=0.2)
+    assert left.value.code == 75 and not count_arms()
+    expected = [[(0, 1), (1, 1), (2, 1), (0, 2)]] if when == "training" else [[], [(0, 1)]]
+    assert steps in expected
+
+
+def test_a_full_disk_of_one_run_ends_the_process_once_the_others_are_saved(run, monkeypatch, capfd):
+    def train_one(config, watch, *, trust, sharing):
+        watch.step(1, row())
+        if config.seed == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        watch.step(2, row())
+
+    monkeypatch.setattr(train.loop, "train", train_one)
+    left = []
+    monkeypatch.setattr(train.os, "_exit", left.append)
+    cli.main(adapters("--seed", "0,1", "--together", run_dir="full"))
+    output = capfd.readouterr()
+    assert left == [1] and "jaxrl: seed=0: " in output.err and "the disk is full" in output.err
+    assert "seed=1: exit status 75" in output.out
+
+
+def test_a_base_of_other_structure_shapes_or_values_is_not_shared():
+    frozen = placement.sharing().frozen
+    first = {"a": jax.numpy.ones((2, 3)), "b": jax.numpy.zeros(2)}
+    assert frozen(first) is frozen(jax.tree.map(jax.numpy.copy, first)) is first
+    for other in (
+        {"a": first["a"]},
+        {**first, "c": first["b"]},
+        {**first, "a": jax.numpy.ones(3)},
+        {**first, "b": jax.numpy.ones(2)},
+    ):
+        with pytest.raises(ValueError, match=r"this run's base differs .*leave --together out"):
+            frozen(other)
+
+
 SEEDS_AND_RATES = ["--seed", "0,1", "--lr", "3e-2,1e-3"]
 LAST = "seed=1,lr=1e-3"
 REGULARISED = ["--kl-coef", "0.05", "--optimizer.weight-decay", "0.1"]
+DECAYS = ["--kl-coef", "0.05", "--optimizer.weight-decay", "0,0.1"]
+LAST_DECAY, OTHER_DECAY = f"{LAST},weight_decay=0.1", f"{LAST},weight_decay=0"
 """The divergence is to the base, which is the reference of all of them."""
 
 
 @pytest.mark.broad
 def test_adapters_trained_together_and_stopped_equal_those_trained_alone(run, monkeypatch, capfd):
-    """Of two seeds and two rates; SIGTERM while the last takes its first step, then continued."""
-    argv = adapters(*SEEDS_AND_RATES, *REGULARISED, "--together", run_dir="together")
-    write, stopped = metrics.MetricsLog.write, []
+    """Of other seeds, rates and decays; SIGTERM in the first step of the last, then continued.
+
+    After every update all of a process have the same arrays of the base.
+    """
+    argv = adapters(*SEEDS_AND_RATES, *DECAYS, "--together", run_dir="together")
+    arms = sweep.arms(argv[1:-1])
+    some = [arm for arm in arms if arm in (arms[0], arms[-1]) or arm.name == OTHER_DECAY]
+    monkeypatch.setattr(sweep, "arms", lambda words: some if "0,1" in words else [])
+    write, stopped, shared_update = metrics.MetricsLog.write, [], placement.shared_update
+    bases, sharings = [], []
+
+    def watched(shared, first, make, numbers, part, like):
+        update = shared_update(shared, first, make, numbers, part, like)
+        sharings.append(shared)
+
+        def of_run(state, *batch):
+            result = update(state, *batch)
+            bases[-1] += [jax.tree.leaves(part.split(s.params)[1]) for s in (state, result[0])]
+            return result
+
+        return of_run
 
     def ending(log, step, row):
         write(log, step, row)
-        if not stopped and Path("together", LAST, "metrics.jsonl").exists():
+        if not stopped and Path("together", LAST_DECAY, "metrics.jsonl").exists():
             stopped.append(step)
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(metrics.MetricsLog, "write", ending)
+    monkeypatch.setattr(placement, "shared_update", watched)
+    bases.append([])
     with pytest.raises(SystemExit) as left:
         cli.main(argv)
     assert left.value.code == 75 and stopped == [1]
+    bases.append([])
     assert cli.main(argv) == 0
-    assert "continuing" in Path(f"together/{LAST}.log").read_text()
-    assert f"{LAST}: done" in capfd.readouterr().out
+    for of_process in bases:
+        assert of_process[0]
+        assert {tuple(map(id, leaves)) for leaves in of_process} == {(*map(id, of_process[0]),)}
+    assert sum(map(len, bases)) == 12  # before and after two updates of three runs
+    for shared in sharings:
+        assert [program._cache_size() for program in shared.programs.values()] == [1]
+    assert "continuing" in Path(f"together/{LAST_DECAY}.log").read_text()
+    assert f"{LAST_DECAY}: done" in capfd.readouterr().out
     alone = adapters("--seed", "1", "--lr", "1e-3", *REGULARISED, run_dir="single")
     assert cli.main(alone) == 0
-    assert tiny.close(Path("together", LAST), Path("single"), 1e-5)
-    rows = [
-        metrics.read(Path(d)) for d in (f"together/{LAST}", "single", "together/seed=1,lr=3e-2")
-    ]
+    assert tiny.close(Path("together", LAST_DECAY), Path("single"), 1e-5)
+    places = (f"together/{name}" for name in (LAST_DECAY, OTHER_DECAY))
+    rows = [metrics.read(Path(place)) for place in (*places, "single")]
     for field in ("reward/mean", "loss", "kl", "learning_rate", "grad_norm"):
         values = [[row[field] for row in of_run] for of_run in rows]
-        assert values[0] == pytest.approx(values[1], abs=1e-5), field
-    assert rows[0][1]["loss"] != rows[2][1]["loss"] and rows[0][0]["grad_norm"] > 0
+        assert values[0] == pytest.approx(values[2], abs=1e-5), field
+    assert rows[0][1]["loss"] != rows[1][1]["loss"] and rows[0][0]["grad_norm"] > 0
 
 
 @pytest.mark.slow

@@ -59,8 +59,9 @@ class EvaluateConfig:
     """Longest completion, in tokens; None: the run's."""
     drafts: Literal["none", "lookup", "group"] | None = None
     """Guess the next tokens of a completion and verify several in a pass: `none`, not at all;
-    `lookup`, what followed its last tokens where they stood before. No token depends on it. None:
-    the run's, or `none` for a model."""
+    `lookup`, what followed its last tokens where they stood before; `group`, there or in
+    completions of the same problem that have ended. No token depends on it. None: the run's, or
+    `none` for a model."""
     draft_tokens: int | None = None
     """Most tokens of a draft; None: the run's, or 4 for a model."""
     chat: bool | None = None

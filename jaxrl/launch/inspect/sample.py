@@ -66,7 +66,8 @@ class SampleConfig:
     empty: none."""
     drafts: Literal["none", "lookup", "group"] = "none"
     """Guess the next tokens of a completion and verify several in a pass: `none`, not at all;
-    `lookup`, what followed its last tokens where they stood before. No token depends on it."""
+    `lookup`, what followed its last tokens where they stood before; `group`, there or in
+    completions of the same prompt that have ended. No token depends on it."""
     draft_tokens: int = 4
     """Most tokens of a draft."""
     max_new_tokens: int | None = None

@@ -225,7 +225,8 @@ class ServeConfig:
     """Decoding steps between two checks for new requests, and tokens per streamed piece."""
     drafts: Literal["none", "lookup", "group"] = "none"
     """Guess the next tokens of a sequence and verify several in a pass: `none`, not at all;
-    `lookup`, what followed its last tokens where they stood before. No token depends on it."""
+    `lookup`, what followed its last tokens where they stood before; `group`, there or in answers to
+    the same prompt and adapter since the start. No token depends on it."""
     draft_tokens: int = 4
     """Most tokens of a draft."""
     prefix_cache: int = 0

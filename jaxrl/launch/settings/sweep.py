@@ -7,6 +7,7 @@ of adapters take steps in turn in this process, over one base and with one progr
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -14,6 +15,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -29,7 +31,7 @@ from jaxrl.config import Config, fields
 from jaxrl.launch import devices, report
 from jaxrl.launch.console import PlainConsole, as_text
 from jaxrl.launch.settings import configs, flags, short
-from jaxrl.launch.streams import attempt
+from jaxrl.launch.streams import attempt, say
 from jaxrl.mesh import distributed
 from jaxrl.record import process, rundir
 from jaxrl.run.context import Callbacks
@@ -39,7 +41,7 @@ _SHOWN = {True: ("pass@1", "reward"), False: ("loss", "accuracy", "margin", "lik
 """Figures of the table, by whether problems were answered or rows of a file learned."""
 
 _TOGETHER = "--together"
-_WAKE_S = 0.5
+_WAKE_S = 0.1
 _VARIES = ("run_dir", "seed", "optimizer.learning_rate", "optimizer.weight_decay")
 """Fields in which runs may differ that share a program, see `placement.Numbers`."""
 
@@ -53,6 +55,15 @@ class Arm(NamedTuple):
     options: short.Options
     argv: tuple[str, ...] = ()
     """The command `jaxrl train` of this run alone."""
+
+
+class Turn(NamedTuple):
+    """How a run takes turns with others in this process."""
+
+    wrap: Callable[[Callbacks], Callbacks]
+    """Callbacks after whose steps the next run has its turn."""
+    end_all: Callable[[str], None]
+    """Has the others end after the steps that they are in, given the reason, as a signal does."""
 
 
 def arms(argv: Sequence[str]) -> list[Arm]:
@@ -123,6 +134,7 @@ def check_together(members: Sequence[Arm]) -> None:
       ValueError: naming the field, its values and the remedy.
     """
     first, *rest = (arm.config for arm in members)
+    options, hosts = members[0].options, distributed.announced(os.environ)
     seeds = sorted({arm.config.seed for arm in members})
     why = {
         f"lora.rank={first.lora.rank} trains the base itself": not first.lora.rank,
@@ -140,7 +152,10 @@ def check_together(members: Sequence[Arm]) -> None:
         f"warm_start.steps={first.warm_start.steps} with seeds {seeds} trains a base for each": (
             first.warm_start.steps and len(seeds) > 1
         ),
-        "several processes train": distributed.announced(os.environ) > 1,
+        f"this is one of {hosts} processes, whose runs would have to take the same turns": hosts
+        > 1,
+        "--profile traces one run at a time": options.profile,
+        f"--memory {options.memory} would fit a program for each run": options.memory,
     }
     for config in rest:
         for name, (value, other) in fields.changed(first, config).items():
@@ -154,34 +169,35 @@ def check_together(members: Sequence[Arm]) -> None:
 
 
 def together(
-    train_run: Callable[[Arm, Console, Callable[[Callbacks], Callbacks]], int],
-    grace_s: float,
+    train_run: Callable[[Arm, Console, Turn], int], grace_s: float
 ) -> Callable[[Sequence[Arm]], list[int]]:
     """What trains runs step by step in turn, in threads of this process; gives exit statuses.
 
     One thread works at a time, so that no more is in memory than one run and the small state of the
-    others. What each prints is in `RUN.log` beside its directory. A signal ends each after the step
-    that it is in, which is saved.
+    others. While a run loads and evaluates before its first step, its own base lies beside the
+    shared one. What each prints is in `RUN.log` beside its directory. A signal ends each after the
+    step that it is in, which is saved.
 
     Args:
-      train_run: trains one run, prints on the console, and wraps its callbacks by the function.
+      train_run: trains one run, prints on the console, and takes turns.
       grace_s: see `process.stoppable`.
     """
 
     def train(members: Sequence[Arm]) -> list[int]:
         turns = [threading.Semaphore(0) for _ in members]
-        waiting, statuses, signals = deque(turns), [process.SAVED] * len(members), list[str]()
+        waiting, statuses, reasons = deque(turns), [process.SAVED] * len(members), list[str]()
 
         def train_arm(place: int) -> None:
             turns[place].acquire()
             try:
-                if not signals:
-                    statuses[place] = _logged(train_run, members[place], taking_turns(turns[place]))
+                if not reasons:
+                    turn = Turn(taking_turns(turns[place]), reasons.append)
+                    statuses[place] = _logged(train_run, members[place], turn)
             except process.Stop as stop:
                 statuses[place] = int(stop.code or 0)
             except BaseException:
                 statuses[place] = 1
-                traceback.print_exc()
+                say(f"jaxrl: {members[place].name}: {traceback.format_exc()}", error=True)
             finally:
                 if waiting:
                     waiting.popleft().release()
@@ -193,26 +209,22 @@ def together(
                     waiting.append(turn)
                     waiting.popleft().release()
                     turn.acquire()
-                    if signals:
-                        raise process.Stop(signals[0])
+                    if reasons:
+                        raise process.Stop(reasons[0])
 
                 return watch._replace(step=step)
 
             return wrap
 
         threads = [threading.Thread(target=train_arm, args=(i,)) for i in range(len(members))]
-        with process.stoppable(grace_s, lambda text: print(text, flush=True)):
+        with process.stoppable(grace_s, lambda text: print(text, flush=True)) as gate:
             try:
-                for thread in threads:
-                    thread.start()
-                waiting.popleft().release()
-                for thread in threads:
-                    while thread.is_alive():
-                        thread.join(_WAKE_S)  # a signal may wake another thread than this one
+                with gate.closed():  # else a signal could leave threads that wait for good
+                    _begin(threads, waiting, reasons)
+                _wait(threads, gate.closed)
             except process.Stop as stop:
-                signals.append(stop.name)
-                for thread in threads:
-                    thread.join()
+                reasons.append(stop.name)
+                _wait(threads)
                 stop.code = max(statuses, default=process.SAVED)
                 raise
         _tell(members, statuses)
@@ -221,15 +233,43 @@ def together(
     return train
 
 
-def _logged(
-    train_run: Callable[[Arm, Console, Callable[[Callbacks], Callbacks]], int],
-    arm: Arm,
-    wrap: Callable[[Callbacks], Callbacks],
-) -> int:
+def _begin(
+    threads: Sequence[threading.Thread], waiting: deque[threading.Semaphore], reasons: list[str]
+) -> None:
+    """Start the threads and give the first its turn; all end if one of them cannot be started."""
+    try:
+        for thread in threads:
+            thread.start()
+    except BaseException as error:
+        reasons.append(str(error))
+        waiting.popleft().release()  # each that has started ends, and passes the turn on
+        _wait(threads)
+        raise
+    waiting.popleft().release()
+
+
+def _wait(
+    threads: Sequence[threading.Thread],
+    hold: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> None:
+    """Wait for the end of threads; signals are held back within `hold`.
+
+    A thread in whose `join` or `is_alive` a signal raises counts as ended from then on, although
+    it runs (Python 3.12 and before). So the raising is left to the sleep.
+    """
+    while True:
+        with hold():
+            alive = any(thread.is_alive() for thread in threads)
+        if not alive:
+            return
+        time.sleep(_WAKE_S)
+
+
+def _logged(train_run: Callable[[Arm, Console, Turn], int], arm: Arm, turn: Turn) -> int:
     log = Path(f"{arm.config.run_dir}.log")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as out:
-        return train_run(arm, PlainConsole(file=out), wrap)
+        return train_run(arm, PlainConsole(file=out), turn)
 
 
 def _tell(members: Sequence[Arm], statuses: Sequence[int]) -> None:

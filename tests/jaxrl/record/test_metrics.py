@@ -59,12 +59,18 @@ def test_wandb_has_every_step_of_a_run_and_of_its_continuation(tmp_path, monkeyp
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     directory, notes = run_directory(tmp_path), []
+    (tmp_path / "beside").mkdir()
+    other_directory = run_directory(tmp_path / "beside")
+    beside = MetricsLog(other_directory, 0, notes.append, trackers.openers(config))
+    beside.write(1, {"reward/mean": 9.0})  # of another run of this process, which goes on
     for first in (0, 2):
         log = MetricsLog(directory, first, notes.append, trackers.openers(config))
         for step in (1, 2):
             log.write(first + step, {"reward/mean": 0.25 * step, "kl": float("nan")})
         log.table(first + 1, ROWS)
         log.close()
+    beside.write(2, {"reward/mean": 9.0})
+    beside.close()
     wandb.teardown()  # as at the exit of a process: `finish` may return before all is in the file
     assert not notes and len(read(directory)) == 4
     records, tables, ids = [], [], set()

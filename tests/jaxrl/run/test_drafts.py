@@ -90,8 +90,9 @@ def printed(capsys, *arguments):
 
 
 @pytest.mark.broad
-def test_sample_and_eval_have_drafts(plain, capsys):
-    flags = ("--drafts", "lookup", "--draft-tokens", "3")
+@pytest.mark.parametrize("drafts", ["lookup", "group"])
+def test_sample_and_eval_have_drafts(plain, drafts, capsys):
+    flags = ("--drafts", drafts, "--draft-tokens", "3")
     for command in (
         ("eval", plain, "--problems", "2"),
         ("sample", plain, "--prompt", "1+1+1+1+", "--n", "2", "--temperature", "0.2"),
@@ -105,7 +106,7 @@ def test_sample_and_eval_have_drafts(plain, capsys):
         assert cli.main([*map(str, command), "--draft-tokens", "3"]) == 2
         assert "draft_tokens=3 with" in capsys.readouterr().err
     assert cli.main(["sample", str(plain), "--regex", "a", "--prompt", "1", *flags]) == 2
-    assert "drafts='lookup' with a constraint" in capsys.readouterr().err
+    assert f"drafts={drafts!r} with a constraint" in capsys.readouterr().err
 
 
 FLIGHT = {"rollout.in_flight": 1.5, "steps": 3, "checkpoint.every": 1, "sampler.chunk": 3}

@@ -65,6 +65,15 @@ def looked_up_beside(parts: list[list[int]], tokens: list[int], count: int) -> l
     return None
 
 
+def texts_by_prompt(texts: drafts.Texts) -> dict[tuple[int, ...], list[tuple[int, ...]]]:
+    """What is kept for the base, as lists of ids."""
+    return {
+        tuple(prompt.tolist()): [tuple(text.tolist()) for text in prompt_texts]
+        for adapter, prompt, prompt_texts in drafts.get_state(texts)
+        if adapter == 0
+    }
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), max_size=4),
@@ -77,11 +86,11 @@ def test_lookup_beside_is_the_last_longest_match_in_one_text(parts, tokens):
         drafts.remember(texts, completion, 48)
     rows = drafts.lay_out(texts, [None, Request(1, prompt, 9)], 48)
     assert (rows[0] == -1).all()
-    kept = list(texts.by_prompt.get((0, prompt), ()))
+    kept = texts_by_prompt(texts).get(prompt, [])
     assert {(*prompt, *part) for part in parts} >= {*kept} and len({*kept}) == len(kept)
     again = drafts.Texts()
     drafts.set_state(again, drafts.get_state(texts))
-    assert again == texts
+    assert texts_by_prompt(again) == texts_by_prompt(texts)
     padded = np.full(24, 1, np.int32)
     padded[: len(tokens)] = tokens
     draft, size, run = drafts.lookup_beside(
@@ -92,15 +101,22 @@ def test_lookup_beside_is_the_last_longest_match_in_one_text(parts, tokens):
     assert expected is None or draft[: int(size)].tolist() == expected
 
 
-def test_the_newest_texts_are_kept():
-    """Of a prompt as many as there is room for, and those of the prompts used last."""
+def test_the_newest_texts_are_kept(monkeypatch):
+    """Of a prompt as many as there is room for, and those of the prompts written last."""
     texts = drafts.Texts()
     for n, size in enumerate((3, 3, 2, 30)):
         completion = Completion(Request(n, (9,), 40), np.full(size, n), None, None, None, True)
         drafts.remember(texts, completion, 10)
         if n == 2:
-            assert texts.by_prompt[0, (9,)] == [(9, 1, 1, 1), (9, 2, 2)]
-    assert texts.by_prompt == {(0, (9,)): [(9, *[3] * 8)]}
+            assert texts_by_prompt(texts) == {(9,): [(9, 1, 1, 1), (9, 2, 2)]}
+            shorter = drafts.lay_out(texts, [None, completion.request], 5)  # than as it was kept
+            assert shorter.tolist() == [[-1] * 5, [-1, 9, 2, 2, -1]]
+    assert texts_by_prompt(texts) == {(9,): [(9, *[3] * 8)]}
+    monkeypatch.setattr(drafts, "_TOKENS", 20)
+    for prompt in ((1,), (2,)):
+        completion = Completion(Request(1, prompt, 9), np.array([7]), None, None, None, True)
+        drafts.remember(texts, completion, 10)
+    assert texts_by_prompt(texts) == {(1,): [(1, 7)], (2,): [(2, 7)]}
 
 
 @pytest.mark.sample(2, broad=2)
