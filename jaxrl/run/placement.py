@@ -244,17 +244,17 @@ def sharing() -> Sharing:
     return Sharing(frozen, {})
 
 
-def equal_params(ours: Params, theirs: Params) -> bool:
-    """Whether trees on the mesh have the same structure, shapes and values, in the types of `ours`.
+def equal_params(params: Params, reference: Params) -> bool:
+    """Whether trees on the mesh have the same names, shapes and values, in the types of `params`.
 
     The same arrays are not read.
     """
-    alike = jax.tree.structure(ours) == jax.tree.structure(theirs)
-    pairs = [*zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=alike)]
-    if not alike or any(a.shape != b.shape for a, b in pairs):
+    leaves, others = (jax.tree_util.tree_leaves_with_path(tree) for tree in (params, reference))
+    if [(path, x.shape) for path, x in leaves] != [(path, x.shape) for path, x in others]:
         return False
+    pairs = [(x, y) for (_, x), (_, y) in zip(leaves, others, strict=True)]
     with transfers():
-        return all(a is b for a, b in pairs) or bool(_equal(pairs))
+        return all(x is y for x, y in pairs) or bool(_equal(pairs))
 
 
 @jax.jit
