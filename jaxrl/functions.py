@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import functools
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import typing
@@ -81,6 +82,14 @@ def resolve(
                 "function's arguments, or choose another function"
             )
     return function
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module, named by its packages and dots, can be imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package that it is in
+        return False
 
 
 def lookup(reference: str) -> Callable[..., Any]:

@@ -25,7 +25,7 @@ WEAK = "allow_weak=True"
 
 REFUSED = frozenset({
     "cache", "command", "corpus", "data_file", "database", "dictionary", "entity", "environment",
-    "eval_path", "history", "key_variable", "mcp", "mlflow", "models", "ood_path", "path",
+    "eval_path", "history", "key_variable", "mcp", "mlflow", "models", "ood_path", "otlp", "path",
     "test_path", "trackio", "url", "wandb",
 })  # fmt: skip
 """Fields of addresses, keys, files, programs and accounts: never from a config of others."""

@@ -357,6 +357,9 @@ class Config:
     """Trackio project that metrics are also sent to (extra `trackio`); empty: none."""
     mlflow: str = ""
     """MLflow experiment that metrics are also sent to (extra `mlflow`); empty: none."""
+    otlp: str = ""
+    """Address of an OpenTelemetry collector, such as http://localhost:4318, that metrics are also
+    sent to (extra `otlp`); empty: none."""
     track: TrackConfig = TrackConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     guard: GuardConfig = GuardConfig()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import operator
 
@@ -19,6 +18,10 @@ _FUNCTIONS = (
 """Fields that name functions."""
 
 
+_MODULES = {"otlp": "opentelemetry.exporter.otlp.proto.http"}
+"""Trackers whose module has another name."""
+
+
 def check(config: Config) -> None:
     """Refuse what could only fail later, naming the field, the value and the remedy."""
     ranges.check(config)
@@ -33,9 +36,9 @@ def check(config: Config) -> None:
             f"labels={config.labels}: a reward model has 1 and learns from a file, as with "
             "`jaxrl train reward`; a language model has 0"
         )
-    for tracker in ("wandb", "trackio", "mlflow"):
+    for tracker in ("wandb", "trackio", "mlflow", "otlp"):
         project = getattr(config, tracker)
-        if project and importlib.util.find_spec(tracker) is None:
+        if project and not functions.is_installed(_MODULES.get(tracker, tracker)):
             raise ValueError(
                 f"{tracker}={project!r}: {tracker} is not installed; pip install "
                 f"'jaxrl[{tracker}]', or leave the field empty"

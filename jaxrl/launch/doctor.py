@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from jaxrl import functions
 from jaxrl.data.sandbox import cgroups, runner
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.settings import flags
@@ -48,6 +49,7 @@ EXTRAS = {
     "wandb": ("wandb",),
     "trackio": ("trackio",),
     "mlflow": ("mlflow",),
+    "otlp": ("opentelemetry.exporter.otlp.proto.http",),
     "tinker": ("tinker",),
     "docs": ("material", "mkdocstrings", "nbclient", "ipykernel"),
     "tpu": ("libtpu",),
@@ -122,7 +124,7 @@ def main(argv: list[str]) -> int:
     for name in PACKAGES:
         table.add_row(name, *_version(name))
     for extra, modules in EXTRAS.items():
-        absent = [m for m in modules if importlib.util.find_spec(m) is None]
+        absent = [m for m in modules if not functions.is_installed(m)]
         remedy = f"pip install -e '.[{extra}]'" if absent else ""
         state = f"missing {', '.join(absent)}" if absent else "there"
         table.add_row(f"extra {extra}", state, escape(remedy))

@@ -28,13 +28,13 @@ from jaxrl.record import account, storage
 
 MAY_CHANGE = (
     "steps", "run_dir", "score_workers", "score_seconds", "score_memory_mb", "sandbox.",
-    "eval.every", "wandb", "trackio", "mlflow", "track.", "compute_dtype", "attention", "remat",
-    "rollout_log.", "checkpoint.", "guard.", "mesh.", "sampler.",
+    "eval.every", "wandb", "trackio", "mlflow", "otlp", "track.", "compute_dtype", "attention",
+    "remat", "rollout_log.", "checkpoint.", "guard.", "mesh.", "sampler.",
 )  # fmt: skip
 """Fields, or groups of fields, that a continued run may be given new values of."""
 
 _OF_PROCESS = (
-    "wandb", "trackio", "mlflow", "track.", "score_workers", "score_memory_mb", "sandbox.",
+    "wandb", "trackio", "mlflow", "otlp", "track.", "score_workers", "score_memory_mb", "sandbox.",
     "rollout_log.groups",
 )  # fmt: skip
 """Fields, or groups of fields, that may differ between the processes of a run."""

@@ -1,4 +1,4 @@
-"""Trackers beside a run's own metrics: Weights & Biases, trackio and MLflow, one function each.
+"""Trackers beside a run's own metrics: Weights & Biases, trackio, MLflow and OpenTelemetry.
 
 A tracker is imported only where it is asked for. A continued run is recorded in the tracker's
 run, whose id is kept in `RUN/TRACKER/id`.
@@ -12,6 +12,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,8 +23,21 @@ from jaxrl.printable import printable
 _LONGEST_ID = 4096
 """Bytes of the id of a run in a tracker."""
 
-_LONGEST_METRIC = 250
-"""Characters of a metric's name in MLflow."""
+_LONGEST_METRIC = 249
+"""Characters of a metric's name in MLflow, and after a prefix in OpenTelemetry."""
+
+_DURATIONS = {
+    "time/step": "rl.loop.duration",
+    "time/sample": "rl.sample.duration",
+    "time/score": "rl.reward.duration",
+    "time/train": "rl.train.duration",
+    "time/sync": "rl.sync.duration",
+}
+_GAUGES = {
+    "loss": "rl.train.loss",
+    "reward/mean": "rl.environment.reward.mean",
+    "completion_length": "rl.environment.episode.length.mean",
+}
 
 Row = Mapping[str, str | float | None]
 """A line of a table, by column."""
@@ -41,7 +55,7 @@ class Tracker(NamedTuple):
 
 def openers(config: Config) -> dict[str, Callable[[Path], Tracker]]:
     """What opens each tracker that a config asks for, given the run directory."""
-    makers = {"wandb": wandb, "trackio": trackio, "mlflow": mlflow}
+    makers = {"wandb": wandb, "trackio": trackio, "mlflow": mlflow, "otlp": otlp}
     return {
         name: functools.partial(make, project=project, settings=config.track)
         for name, make in makers.items()
@@ -131,14 +145,61 @@ def mlflow(directory: Path, project: str, settings: TrackConfig) -> Tracker:
     return Tracker(log, table, lambda: client.set_terminated(run))
 
 
-def _spelled(metric: str) -> str:
-    """A metric's name as MLflow takes it, names that differ staying distinct.
+def otlp(directory: Path, project: str, settings: TrackConfig) -> Tracker:
+    """A collector of OpenTelemetry at the address `project`, which gets metrics every 10 seconds.
+
+    Names are those of the proposed conventions for reinforcement learning (`rl.*`): histograms of
+    seconds, counters, and gauges of a step. Other metrics are gauges `jaxrl.NAME`. It takes no
+    tables.
+    """
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.resources import Resource
+
+    config = _config(directory)
+    of_run = {
+        "service.name": "jaxrl",
+        "rl.system": "jaxrl",
+        "rl.system.version": version("jaxrl"),
+        "rl.run.id": _kept_id(directory / "otlp", lambda: uuid.uuid4().hex),
+        "jaxrl.run.name": _name(directory, settings),
+        "jaxrl.run.tags": _tags(settings),
+        "rl.algorithm": printable(config["recipe"]),
+        "rl.model.name": printable(config["model"]),
+        "rl.environment.name": printable(config["task"]),
+    }
+    exporter = OTLPMetricExporter(endpoint=f"{project.rstrip('/')}/v1/metrics")
+    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=10_000)
+    provider = MeterProvider([reader], Resource.create(of_run), shutdown_on_exit=False)
+    meter = provider.get_meter("jaxrl")
+    durations = {k: meter.create_histogram(name, "s") for k, name in _DURATIONS.items()}
+    gauge = functools.cache(meter.create_gauge)
+    steps = meter.create_counter("rl.train.steps", "{step}")
+    tokens = meter.create_counter("rl.train.tokens", "{token}")
+
+    def log(step: int, values: Mapping[str, float]) -> None:
+        steps.add(1)
+        tokens.add(values.get("tokens", 0.0))
+        for metric, value in {**values, "step": step}.items():
+            if metric in durations:
+                durations[metric].record(value)
+            elif metric != "tokens":
+                gauge(_GAUGES.get(metric) or f"jaxrl.{_spelled(metric, ' ')}").set(value)
+
+    return Tracker(log, lambda step, rows: None, provider.shutdown)
+
+
+def _spelled(metric: str, refused: str = "") -> str:
+    """A metric's name as MLflow takes it, names that differ staying distinct; without the
+    characters `refused` and those beyond ASCII where there are any.
 
     Characters that it lacks are spelled out. A name that is too long, or that has a part which a
     path skips, such as `..`, begins with a digest and has no slashes.
     """
-    name = metric.replace("@", "_at_")
-    name = re.sub(r"[^/\w.\- ]", lambda match: f"_{ord(match[0]):x}_", name)
+    name, flags = metric.replace("@", "_at_"), re.ASCII if refused else re.NOFLAG
+    odd = rf"[^/\w.\- ]|[{refused}]" if refused else r"[^/\w.\- ]"
+    name = re.sub(odd, lambda match: f"_{ord(match[0]):x}_", name, flags=flags)
     is_path = all(part.strip(".") for part in name.split("/"))
     if is_path and len(name) <= _LONGEST_METRIC:
         return name

@@ -155,6 +155,7 @@ def _continuation(
         asynchronous=asynchronous,
         trackio="",
         mlflow="",
+        otlp="",
         fork=f"{run}@{start}",
         checkpoint=dataclasses.replace(config.checkpoint, every=config.steps + 1),
         # the fork is measured; of a file, the number of rows decides which are trained on

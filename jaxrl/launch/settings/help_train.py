@@ -38,7 +38,8 @@ run
   --fsdp N, --tensor N    devices to shard over
   --memory SIZE           choose --remat and micro-batches so that an update fits a device: auto,
                           or a size such as 14GiB
-  --wandb PROJECT         also log to Weights & Biases (or --trackio PROJECT, --mlflow EXPERIMENT);
+  --wandb PROJECT         also log to Weights & Biases (or --trackio PROJECT, --mlflow EXPERIMENT,
+                          --otlp ADDRESS);
                           --run-name NAME, --tags TAG ..., --wandb-entity NAME
 
 jaxrl train --help-all lists every flag; jaxrl help GROUP those of objective, rollout, ...

@@ -1,6 +1,9 @@
 """Metrics beside the run's own file: trackers, offline and when they fail."""
 
+import gzip
+import http.server
 import json
+import math
 import os
 import re
 import sqlite3
@@ -298,7 +301,50 @@ def test_completions_of_a_step_as_a_table():
     assert not experience.table(made, 0) and len(experience.table(made, 9)) == 4
 
 
-@pytest.mark.parametrize("tracker", ["wandb", "trackio", "mlflow"])
+@pytest.mark.extra
+def test_a_collector_of_opentelemetry_has_a_run_by_the_proposed_names(tmp_path):
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+
+    bodies = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            compressed = self.headers.get("Content-Encoding") == "gzip"
+            bodies.append((self.path, gzip.decompress(body) if compressed else body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    notes = []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        wanted = trackers.openers(Config(otlp=f"http://127.0.0.1:{server.server_port}/"))
+        log = MetricsLog(run_directory(tmp_path), 0, notes.append, wanted)
+        for step in (1, 2):
+            values = {"loss": 0.5 * step, "time/sample": 2.0, "time/step": 3.0, "tokens": 10.0}
+            log.write(step, values | dict.fromkeys(AWKWARD, 1.0) | {"reward/mean": math.nan})
+        log.table(1, ROWS)
+        log.close()
+        server.shutdown()
+    assert not notes and {path for path, _ in bodies} == {"/v1/metrics"}
+    request = metrics_service_pb2.ExportMetricsServiceRequest.FromString(bodies[-1][1])
+    (resource,) = request.resource_metrics
+    attributes = {a.key: a.value.string_value for a in resource.resource.attributes}
+    assert attributes["rl.system"] == "jaxrl" and attributes["rl.algorithm"] == "quickstart"
+    sent = {metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics}
+    assert sent["rl.train.loss"].gauge.data_points[0].as_double == 1.0
+    assert sent["rl.train.steps"].sum.data_points[0].as_int == 2
+    assert sent["rl.train.tokens"].sum.data_points[0].as_double == 20.0
+    point = sent["rl.sample.duration"].histogram.data_points[0]
+    assert (point.count, point.sum) == (2, 4.0) and "rl.environment.reward.mean" not in sent
+    assert len([name for name in sent if name.startswith("jaxrl.")]) == len({*AWKWARD, "step"})
+
+
+@pytest.mark.parametrize("tracker", ["wandb", "trackio", "mlflow", "otlp"])
 def test_asking_for_a_tracker_that_is_not_there_is_refused(tracker, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=rf"pip install 'jaxrl\[{tracker}\]'"):
