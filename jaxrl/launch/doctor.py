@@ -36,6 +36,7 @@ EXTRAS = {
         "anthropic",
         "lm_eval",
         "miniwob",
+        "atif",
     ),
     "control": ("gymnasium", "gymnax", "brax", "h5py", "minari"),
     "tools": ("bm25s", "mcp"),

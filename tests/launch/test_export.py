@@ -15,11 +15,12 @@ from tokenizers import Tokenizer as HfTokenizer
 from jaxrl.config import Config
 from jaxrl.data.text import tokenizers
 from jaxrl.launch import cli
-from jaxrl.launch.publish import export
+from jaxrl.launch.publish import export, trajectories
 from jaxrl.launch.server import named_adapters
 from jaxrl.mesh import mesh
 from jaxrl.models import catalog, decoder, head, load, lora, lora_stack, reward
 from jaxrl.models.lora import LoraConfig
+from jaxrl.record import runs
 from jaxrl.rollout import policy
 from jaxrl.run import loop
 from tests.jaxrl import tiny as tiny_run
@@ -104,12 +105,61 @@ def test_a_fresh_run_in_transformers(run, tmp_path):
         (["--to", "peft"], "has no adapters"),
         (["--to", "gguf"], "tokenizer of single characters"),
         (["--step", "7"], "no checkpoint of step 7; it has"),
+        (["--to", "atif", "--step", "7"], "kept no rollouts of step 7; rollout_log.every"),
+        (["--to", "atif", "--push", "a/b"], "push='a/b': to='atif' writes rollouts"),
     ],
 )
 def test_refusals(run, tmp_path, capsys, given, message):
     assert cli.main(["export", str(run), *given, "--out", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_rollouts_of_a_run_as_trajectories(run, tmp_path):
+    out = tmp_path / "out"
+    assert cli.main(["export", str(run), "--to", "atif", "--out", str(out)]) == 0
+    rows = [*runs.completions(run, "rollouts")]
+    written = [json.loads(line) for line in (out / trajectories.FILE).open(encoding="utf-8")]
+    assert len(written) == len(rows) > 0
+    for row, document in zip(rows, written, strict=True):
+        question, answer = document["steps"]
+        assert question["source"] == "user" and question["message"] == row["prompt"]
+        assert answer["message"] == "".join(row["tokens"])
+        assert answer["metrics"]["logprobs"] == row["logp"]
+        assert document["extra"]["reward"] == row["reward"]
+
+
+EPISODE = {
+    "step": 3, "group": 1, "problem": "p", "prompt": "Find it.", "answer": "42", "reward": 0.5,
+    "parts": {"right": 0.5}, "error": None, "stopped": True,
+    "tokens": ["look", "(1)", "<tool>", "41", "</tool>", "Answer", ": 42", "!"],
+    "source": ["policy", "policy", "tool", "tool", "tool", "forced", "policy", "policy"],
+    "logp": [-1.0, -2.0, 0.0, 0.0, 0.0, 0.0, -0.5, -0.25],
+}  # fmt: skip
+
+
+def test_an_episode_as_a_trajectory():
+    document = trajectories.trajectory(EPISODE, {"name": "a", "version": "1"}, "run/3/0")
+    _, call, reply = document["steps"]
+    assert call["message"] == "look(1)" and call["metrics"]["logprobs"] == [-1.0, -2.0]
+    assert call["observation"] == {"results": [{"content": "<tool>41</tool>"}]}
+    assert "extra" not in call and reply["message"] == "Answer: 42!"
+    assert reply["extra"] == {"token_sources": ["forced", "policy", "policy"]}
+    assert document["final_metrics"] == {"total_completion_tokens": 5, "total_steps": 3}
+    assert document["extra"]["parts"] == {"right": 0.5} and "error" not in document["extra"]
+    first = trajectories.trajectory(EPISODE | {"source": ["tool"] * 8}, {}, "x")["steps"]
+    assert [step["source"] for step in first] == ["user", "user"]
+    for damaged in ({"logp": [0.0]}, {"tokens": None}, {"source": "policy"}):
+        with pytest.raises(ValueError, match="rollout x is damaged: tokens, source and logp"):
+            trajectories.trajectory(EPISODE | damaged, {}, "x")
+
+
+@pytest.mark.parity
+def test_trajectories_are_those_of_the_formats_own_models():
+    atif = pytest.importorskip("atif")
+    document = trajectories.trajectory(EPISODE, {"name": "a", "version": "1"}, "run/3/0")
+    parsed = atif.Trajectory.model_validate(document)
+    assert parsed.steps[1].observation.results[0].content == "<tool>41</tool>"
 
 
 class _Hub:

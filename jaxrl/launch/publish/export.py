@@ -1,14 +1,15 @@
-"""`jaxrl export RUN_OR_MODEL --to hf|peft|gguf --out DIR [--step N] [--push NAME]`."""
+"""`jaxrl export RUN_OR_MODEL --to hf|peft|gguf|atif --out DIR [--step N] [--push NAME]`."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import json
 import re
 import shutil
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +20,7 @@ from jaxrl.config import Config
 from jaxrl.data.gguf import gguf_fields
 from jaxrl.data.text import tokenizer_files, tokenizers
 from jaxrl.launch.cli import REFUSALS, refused
-from jaxrl.launch.publish import model_card
+from jaxrl.launch.publish import model_card, trajectories
 from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
 from jaxrl.models import catalog, load, lora
@@ -36,13 +37,14 @@ from jaxrl.types import Params
 class ExportConfig:
     """What is written, and where."""
 
-    to: Literal["hf", "peft", "gguf"] = "hf"
+    to: Literal["hf", "peft", "gguf", "atif"] = "hf"
     """Format: `hf` is a Hugging Face directory, adapters merged; `peft` is the adapters of a LoRA
-    run; `gguf` is one file for llama.cpp."""
+    run; `gguf` is one file for llama.cpp; `atif` is the rollouts that a run has kept, as
+    trajectories of agents."""
     out: str = ""
     """Directory to write; it must not exist, or be empty."""
     step: int | None = None
-    """Checkpoint of the run; None: the newest."""
+    """Checkpoint of the run; None: the newest. Of `atif`, the step of the rollouts; None: all."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Of the matrices in the files of `hf` and `gguf`."""
     shard_gb: float = 5.0
@@ -138,9 +140,19 @@ def export(name: str, settings: ExportConfig) -> Path:
 
     Raises:
       FileNotFoundError: no such run, model or checkpoint.
-      ValueError: the directory is not empty, or the format cannot hold the model.
+      ValueError: the directory is not empty, or the format cannot hold the model; or a run has
+        kept no rollouts.
     """
-    check_target(settings.out)
+    out = check_target(settings.out)
+    if settings.to == "atif":
+        if settings.push:
+            raise ValueError(
+                f"push={settings.push!r}: to='atif' writes rollouts, which are no model; leave one "
+                "of them out"
+            )
+        with _partial(out) as partial:
+            trajectories.write(name, partial, settings.step)
+        return out
     return write(open_source(name, settings.step, trust=settings.trust), settings)
 
 
@@ -156,10 +168,7 @@ def write(source: Source, settings: ExportConfig) -> Path:
             f"to={settings.to!r}: {source.name!r} is a reward model, whose score this format does "
             "not hold; export it with --to hf"
         )
-    partial = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    with _partial(out) as partial:
         {"hf": _write_hf, "peft": _write_peft, "gguf": _write_gguf}[settings.to](
             partial, out, source, settings
         )
@@ -173,11 +182,21 @@ def write(source: Source, settings: ExportConfig) -> Path:
             scores=bool(source.model.labels),
         )
         (partial / "README.md").write_text(card, encoding="utf-8")
+    return out
+
+
+@contextlib.contextmanager
+def _partial(out: Path) -> Iterator[Path]:
+    """A directory that becomes `out` at the end of the body, and is removed where that fails."""
+    partial = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
         partial.rename(out)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return out
 
 
 def check_target(out: str) -> Path:
