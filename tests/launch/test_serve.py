@@ -154,6 +154,87 @@ def test_ids_of_the_prompt_stand_where_vllm_puts_them(server):
     assert not any("prompt_token_ids" in c for c in chunks[1:])
 
 
+GENERATE = "/inference/v1/generate"
+
+
+def test_token_ids_alone(server):
+    """vLLM's endpoint draws the tokens of a completion with the same prompt and seed."""
+    prompt = tokenizers.characters(LETTERS).encode("hello")
+    params = {"max_tokens": 12, "seed": 4, "n": 2, "logprobs": 1, "temperature": 0.8}
+    whole = post(server, "/v1/completions", prompt=prompt, **params, return_token_ids=True)
+    params |= {"top_k": -1, "stop_token_ids": [0], "skip_special_tokens": False, "top_p": None}
+    reply = post(server, GENERATE, model="tiny", token_ids=prompt, sampling_params=params)
+    assert reply["usage"] == whole["usage"] and reply["request_id"]
+    for choice, expected in zip(reply["choices"], whole["choices"], strict=True):
+        assert choice["token_ids"] == expected["token_ids"]
+        assert choice["finish_reason"] == expected["finish_reason"]
+        content = choice["logprobs"]["content"]
+        assert [x["token"] for x in content] == [f"token_id:{i}" for i in choice["token_ids"]]
+        assert [x["logprob"] for x in content] == expected["logprobs"]["token_logprobs"]
+        assert "text" not in choice and "sampling_mask" not in choice
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({}, "'token_ids' is a required property"),
+        ({"token_ids": []}, "token_ids: []"),
+        ({"token_ids": "hello"}, "token_ids: 'hello'"),
+        ({"token_ids": [1.5]}, "1.5 is no token id"),
+        ({"token_ids": [99]}, "99"),
+        ({"token_ids": [1], "stream": True}, "stream"),
+        ({"token_ids": [1], "features": {}}, "features"),
+        ({"token_ids": [1], "sampling_params": {"stop_token_ids": [0, 7]}}, "[7] do not end"),
+        ({"token_ids": [1], "sampling_params": {"min_tokens": 2}}, "min_tokens"),
+        ({"token_ids": [1], "sampling_params": {"max_tokens": 65}}, "max_tokens=65"),
+        ({"token_ids": [1], "sampling_params": [1]}, "sampling_params"),
+        ([1], "body"),
+    ],
+)
+def test_bodies_of_token_ids_that_are_refused(server, body, message):
+    status, answer = send(server, "POST", GENERATE, body)
+    assert status == 400 and message in json.loads(answer)["error"]["message"], answer
+
+
+_CLIENT = """
+import asyncio, json, sys, types
+from openai import AsyncOpenAI
+from renderers.client import generate
+from verifiers.v1.clients.train import response_from_generate
+
+parsed = types.SimpleNamespace(
+    tool_calls=[], content="", reasoning_content=None, reasoning_complete=True)
+renderer = types.SimpleNamespace(
+    supports_tools=True, get_stop_token_ids=lambda: [0], parse_response=lambda *_, **__: parsed)
+result = asyncio.run(generate(
+    client=AsyncOpenAI(base_url=sys.argv[1], api_key="none"), renderer=renderer, messages=[],
+    model="tiny", prompt_ids=[5, 9, 5], sampling_params={"max_tokens": 6, "top_p": 0.5, "seed": 1}))
+tokens = response_from_generate(result, "tiny").tokens
+print(json.dumps([tokens.completion_ids, tokens.completion_logprobs,
+                  tokens.sampling_mask.counts.tolist(), tokens.sampling_mask.ids.tolist()]))
+"""
+
+
+def test_the_tokens_that_each_was_drawn_among():
+    with serving(actor(), sampling_masks=True) as server:
+        params = {"max_tokens": 8, "seed": 2, "logprobs": 1, "top_k": 3}
+        (choice,) = post(server, GENERATE, token_ids=[5, 9], sampling_params=params)["choices"]
+        pairs = zip(choice["token_ids"], choice["sampling_mask"], strict=True)
+        assert all(len(mask) == 3 and token in mask for token, mask in pairs)
+        params |= {"top_k": 0}
+        (choice,) = post(server, GENERATE, token_ids=[5, 9], sampling_params=params)["choices"]
+        assert "sampling_mask" not in choice  # among all
+        if python := os.environ.get("VERIFIERS_PYTHON"):
+            address = f"http://127.0.0.1:{server.server_address[1]}/v1"
+            command = [python, "-c", _CLIENT, address]
+            printed = subprocess.run(command, capture_output=True, check=True, timeout=300).stdout
+            ids, logprobs, counts, masks = json.loads(printed.splitlines()[-1])
+            assert len(ids) == len(logprobs) == len(counts) and sum(counts) == len(masks)
+            starts = np.cumsum([0, *counts])
+            for token, start, end in zip(ids, starts, starts[1:], strict=False):
+                assert token in masks[start:end]
+
+
 def test_chats_with_one_system_prompt(server):
     """They get the answers of a server without a cache, and usage has what was not read."""
     system = {"role": "system", "content": "you answer in few words"}

@@ -110,6 +110,7 @@ def make_server(actor: Policy, config: ServeConfig, name: str) -> Server:
             penalize=True,
             biases=openai.BIASES,
             top=min(openai.TOP_LOGPROBS, model.vocab_size),
+            support=config.sampling_masks,
         ),
         text=actor.tokenizer.decode,
         matchers=constraints.matchers(actor.tokenizer),

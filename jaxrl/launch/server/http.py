@@ -10,7 +10,6 @@ import ipaddress
 import json
 import queue
 import re
-import secrets
 import select
 import socket
 import sys
@@ -250,6 +249,9 @@ class ServeConfig:
     """Dtype of weights and activations."""
     trust: bool = False
     """Accept functions of other packages that the run's config names; they are executed."""
+    sampling_masks: bool = False
+    """Keep the token ids that top-k, top-p and min-p left of each draw, for replies of
+    `/inference/v1/generate`."""
     adapters: tuple[str, ...] = ()
     """LoRA adapters of the model, NAME=DIRECTORY each: PEFT's, or a run. NAME is a model of the
     API."""
@@ -312,7 +314,7 @@ class Handler(Connection):
 
     def _no_such_path(self) -> NoReturn:
         endpoints = (
-            "POST /v1/completions, POST /v1/chat/completions, GET /v1/models, "
+            f"POST {', POST '.join(openai.PATHS)}, GET /v1/models, "
             f"GET /v1/models/{self.service.model}, GET /metrics, GET /health"
         )
         if self.service.adapters is not None:
@@ -340,14 +342,13 @@ class Handler(Connection):
                 line = named_adapters.unload(book, body)
             self._send(200, {"message": line})
             return
-        if path not in ("/v1/completions", "/v1/chat/completions"):
+        if path not in openai.PATHS:
             self._no_such_path()
         self._check_key()
         try:
-            call = openai.parse(
+            call = openai.PATHS[path](
                 self._body(),
                 self.service.tokenizer,
-                chat="chat" in path,
                 max_prompt_tokens=self.service.config.max_prompt_tokens,
                 max_new_tokens=self.service.config.max_new_tokens,
             )
@@ -401,14 +402,14 @@ class Handler(Connection):
             openai_replies.choice(call, self.service.tokenizer, c, job.scored.get(c.request.prompt))
             for c in done
         ]
-        name, created = _name(call), int(time.time())
+        name, created = openai_replies.new_id(call), int(time.time())
         body = openai_replies.envelope(call, name, call.model, created, choices)
         self._send(200, {**body, "usage": openai_replies.usage(call, done, job.cached)})
 
     def _stream(self, call: openai.Call, job: engines.Job) -> None:
         """Server-sent events, one for each piece of text."""
         envelope = functools.partial(
-            openai_replies.envelope, call, _name(call), call.model, int(time.time())
+            openai_replies.envelope, call, openai_replies.new_id(call), call.model, int(time.time())
         )
         self._count(200)
         self.send_response(200)
@@ -434,7 +435,3 @@ class Handler(Connection):
     def _event(self, data: str) -> None:
         self.wfile.write(f"data: {data}\n\n".encode())
         self.wfile.flush()
-
-
-def _name(call: openai.Call) -> str:
-    return ("chatcmpl-" if call.chat else "cmpl-") + secrets.token_hex(12)

@@ -4,13 +4,14 @@ https://platform.openai.com/docs/api-reference/completions and .../chat. Beyond 
 `top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs` and vLLM's fields of constrained
 output (`jaxrl.launch.server.formats`), and `return_token_ids` adds the
 ids that the policy chose to each choice, and those of the prompt, so that no text need be encoded
-again. Fields that say nothing about the text (`user`, `metadata`, `store` and their like) are read
-and have no effect.
+again. `/inference/v1/generate` is vLLM's, of token ids alone. Fields that say nothing about the
+text (`user`, `metadata`, `store` and their like) are read and have no effect.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import secrets
 from collections.abc import Sequence
@@ -165,6 +166,35 @@ CHAT_SCHEMA: Json = {
         },
     },
 }
+_SAMPLING = (
+    "max_tokens", "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty", "n", "seed", "stop", "logit_bias", "structured_outputs", "logprobs",
+)  # fmt: skip
+"""Parameters of `/inference/v1/generate` that are fields of a completion."""
+GENERATE_SCHEMA: Json = {
+    "type": "object",
+    "required": ["token_ids"],
+    "additionalProperties": False,
+    "properties": {
+        "model": _TEXT,
+        "token_ids": {"type": "array", "minItems": 1},
+        "sampling_params": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                **{name: COMPLETION_SCHEMA["properties"][name] for name in _SAMPLING},
+                "top_k": {"type": "integer", "minimum": -1, "maximum": 2**31 - 1},
+                "stop_token_ids": {"type": "array", "maxItems": BIASES},
+                "min_tokens": {"const": 0}, "ignore_eos": {"const": False},
+                # These say nothing about the tokens.
+                "skip_special_tokens": _FLAG, "detokenize": _FLAG,
+                "routed_experts_prompt_start": {"type": "integer"},
+            },
+        },
+        "stream": {"const": False}, "return_token_ids": _FLAG, "request_id": _TEXT,
+        "cache_salt": _TEXT, "priority": {"type": "integer"},
+    },
+}  # fmt: skip
 
 
 class Call(NamedTuple):
@@ -189,6 +219,8 @@ class Call(NamedTuple):
     """Whether at most one of them is wanted."""
     model: str = ""
     """That is asked for; empty: none is named."""
+    of_tokens: bool = False
+    """Whether it came to `/inference/v1/generate`, and the reply has token ids and no text."""
 
 
 def parse(
@@ -249,6 +281,41 @@ def parse(
         one_call=not body.get("parallel_tool_calls", True),
         model=body.get("model", ""),
     )
+
+
+def parse_generate(
+    body: Any, tokenizer: Tokenizer, *, max_prompt_tokens: int, max_new_tokens: int
+) -> Call:
+    """Understand a body of `/inference/v1/generate`.
+
+    Raises:
+      ValueError: see `parse`; or it ends at tokens that do not end the model's texts.
+    """
+    body = {k: v for k, v in body.items() if v is not None} if isinstance(body, dict) else body
+    if isinstance(body, dict) and isinstance(body.get("sampling_params"), dict):
+        params = body["sampling_params"]
+        body["sampling_params"] = {k: v for k, v in params.items() if v is not None}
+    _check(body, GENERATE_SCHEMA)
+    params = body.get("sampling_params", {})
+    if unknown := [i for i in params.get("stop_token_ids", []) if i not in tokenizer.eos_ids]:
+        raise ValueError(
+            f"sampling_params.stop_token_ids: {unknown!r:.200} do not end this model's texts; send "
+            f"{list(tokenizer.eos_ids)!r:.200}, or the text as stop"
+        )
+    completion = {name: params[name] for name in _SAMPLING if name in params}
+    completion |= {"prompt": body["token_ids"], "top_k": max(0, params.get("top_k", 0))}
+    completion |= {"model": body["model"]} if "model" in body else {}
+    sizes = {"max_prompt_tokens": max_prompt_tokens, "max_new_tokens": max_new_tokens}
+    call = parse(completion, tokenizer, chat=False, **sizes)
+    return call._replace(of_tokens=True, token_ids=True)
+
+
+PATHS = {
+    "/v1/completions": functools.partial(parse, chat=False),
+    "/v1/chat/completions": functools.partial(parse, chat=True),
+    "/inference/v1/generate": parse_generate,
+}
+"""Where completions are asked for, and what understands the body."""
 
 
 def _shared(body: Json, chat: bool, max_new_tokens: int) -> Request:

@@ -93,6 +93,8 @@ def choice(call: Call, tokenizer: Tokenizer, completion: Completion, scored: Sco
       completion: of one of its requests.
       scored: log-probabilities of the prompt, where they are asked for.
     """
+    if call.of_tokens:
+        return _generated(call, completion)
     text, calls = text_and_calls(call, tokenizer, completion)
     out: Json = {
         "index": _index(call, completion),
@@ -108,6 +110,35 @@ def choice(call: Call, tokenizer: Tokenizer, completion: Completion, scored: Sco
         return {**out, "message": message}
     out |= _prompt_ids(call, completion)
     return {**out, "text": _echoed(call, completion) + text}
+
+
+def _generated(call: Call, completion: Completion) -> Json:
+    """A choice of `/inference/v1/generate`: token ids, their log-probabilities, and where the
+    server keeps them the ids that each token was drawn among."""
+    ids = completion.tokens.tolist()
+    out: Json = {
+        "index": _index(call, completion),
+        "finish_reason": reason(completion),
+        "token_ids": ids,
+        "logprobs": None,
+    }
+    if call.top is not None:
+        pairs = zip(ids, completion.logp.tolist(), strict=True)
+        content = [{"token": f"token_id:{i}", "logprob": _finite(p)} for i, p in pairs]
+        out["logprobs"] = {"content": content}
+    request = completion.request
+    is_cut = request.top_k or request.top_p < 1 or request.min_p or request.constraint is not None
+    if completion.support is not None and is_cut:
+        bits = np.ascontiguousarray(completion.support).view(np.uint8)
+        rows = np.unpackbits(bits, axis=-1, bitorder="little")
+        out["sampling_mask"] = [np.flatnonzero(row).tolist() for row in rows]
+    return out
+
+
+def new_id(call: Call) -> str:
+    """A name for a response."""
+    kind = "gen" if call.of_tokens else "chatcmpl" if call.chat else "cmpl"
+    return f"{kind}-{secrets.token_hex(12)}"
 
 
 class Pieces:
@@ -151,6 +182,8 @@ def envelope(call: Call, name: str, model: str, created: int, choices: Sequence[
     Where token ids are asked for, those of the prompt stand where vLLM puts them: here for a chat,
     and beside the choice for a completion.
     """
+    if call.of_tokens:
+        return {"request_id": name, "model": model, "choices": list(choices)}
     kind = "chat.completion" if call.chat else "text_completion"
     if call.chat and call.stream:
         kind += ".chunk"
