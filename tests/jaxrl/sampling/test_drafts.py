@@ -243,7 +243,8 @@ def test_tokens_are_those_of_one_pass_a_token(monkeypatch, plain, paying):
         assert work.accepted > 50 and work.verified > 20
     if beside:
         assert work.accepted > work.accepted_beside > 50
-        assert texts.by_prompt.keys() == {(0, r.prompt) for r in ITEMS}
+        prompts = {np.array(r.prompt, np.int32).tobytes() for r in ITEMS}
+        assert texts.by_prompt.keys() == {(0, prompt) for prompt in prompts}
     else:
         assert work.verified_beside == 0 and not texts.by_prompt
 
