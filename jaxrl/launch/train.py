@@ -76,7 +76,7 @@ def _train_together(arms: Sequence[sweep.Arm]) -> int:
     sweep.check_together(arms)
     sharing, full_arms = placement.sharing(), list[str]()
 
-    def train_arm(arm: sweep.Arm, console: Console, turn: sweep.Turn) -> int:
+    def train_arm(arm: sweep.Arm, console: Console, turn: sweep.TurnTaking) -> int:
         def leave() -> int:
             full_arms.append(arm.name)
             turn.end_all(f"the disk is full, as {arm.name} has found")

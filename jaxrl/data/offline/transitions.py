@@ -218,3 +218,25 @@ def mix(
         if share:
             subsets.append(choose(part, order[:count]))
     return concatenate(subsets)
+
+
+def success_labels(data: Transitions, source: str) -> np.ndarray:
+    """Which steps of labelled data come to success, [N] bool.
+
+    Raises:
+      ValueError: only one kind of them, or a file that does not hold what follows success.
+    """
+    success = np.asarray(data.rewards) > 0
+    if success.all() or not success.any():
+        raise ValueError(
+            f"{source}: {int(success.sum())} of {len(success)} steps have a reward above 0, and a "
+            "classifier of success needs both kinds; give --algorithm.labels a file with both, or "
+            "--algorithm.classifier-steps 0"
+        )
+    before, after = np.asarray(data.observations), np.asarray(data.next_observations)
+    if (before[success] == after[success]).all():
+        raise ValueError(
+            f"{source}: what follows a step with a reward above 0 is its own observation, so no "
+            "picture shows success; give the file next_observations"
+        )
+    return success

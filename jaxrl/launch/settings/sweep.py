@@ -57,7 +57,7 @@ class Arm(NamedTuple):
     """The command `jaxrl train` of this run alone."""
 
 
-class Turn(NamedTuple):
+class TurnTaking(NamedTuple):
     """How a run takes turns with others in this process."""
 
     wrap: Callable[[Callbacks], Callbacks]
@@ -169,7 +169,7 @@ def check_together(members: Sequence[Arm]) -> None:
 
 
 def together(
-    train_run: Callable[[Arm, Console, Turn], int], grace_s: float
+    train_run: Callable[[Arm, Console, TurnTaking], int], grace_s: float
 ) -> Callable[[Sequence[Arm]], list[int]]:
     """What trains runs step by step in turn, in threads of this process; gives exit statuses.
 
@@ -191,7 +191,7 @@ def together(
             turns[place].acquire()
             try:
                 if not reasons:
-                    turn = Turn(taking_turns(turns[place]), reasons.append)
+                    turn = TurnTaking(taking_turns(turns[place]), reasons.append)
                     statuses[place] = _logged(train_run, members[place], turn)
             except process.Stop as stop:
                 statuses[place] = int(stop.code or 0)
@@ -265,7 +265,9 @@ def _wait(
         time.sleep(_WAKE_S)
 
 
-def _logged(train_run: Callable[[Arm, Console, Turn], int], arm: Arm, turn: Turn) -> int:
+def _logged(
+    train_run: Callable[[Arm, Console, TurnTaking], int], arm: Arm, turn: TurnTaking
+) -> int:
     log = Path(f"{arm.config.run_dir}.log")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as out:

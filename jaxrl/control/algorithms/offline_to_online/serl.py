@@ -25,7 +25,7 @@ from jaxrl.control.algorithms.online.sac import PICTURES
 from jaxrl.control.batches import Batch
 from jaxrl.control.environment import Environment
 from jaxrl.control.program import Program, online
-from jaxrl.data.offline.transitions import Transitions
+from jaxrl.data.offline import transitions
 from jaxrl.models.control import encoders
 from jaxrl.types import TrainState
 
@@ -110,7 +110,7 @@ def make(env: Environment, config: Config) -> Algorithm:
                 spaces.check_sizes(labelled, env.space, env.name)
             except ValueError as error:
                 raise ValueError(f"{source}: {error}") from error
-        success = _labels(labelled, source)
+        success = transitions.success_labels(labelled, source)
         reached = np.asarray(data.rewards) > 0
         if not reached.any():
             raise ValueError(
@@ -159,28 +159,6 @@ def make(env: Environment, config: Config) -> Algorithm:
         return logits(params["classifier"], observation) >= 0.0
 
     return base._replace(init=init, prepare=prepare, begin=begin, sample=sample, success=success)
-
-
-def _labels(data: Transitions, source: str) -> np.ndarray:
-    """Which steps of labelled data come to success, [N] bool.
-
-    Raises:
-      ValueError: only one kind of them, or a file that does not hold what follows success.
-    """
-    success = np.asarray(data.rewards) > 0
-    if success.all() or not success.any():
-        raise ValueError(
-            f"{source}: {int(success.sum())} of {len(success)} steps have a reward above 0, and a "
-            "classifier of success needs both kinds; give --algorithm.labels a file with both, or "
-            "--algorithm.classifier-steps 0"
-        )
-    before, after = np.asarray(data.observations), np.asarray(data.next_observations)
-    if (before[success] == after[success]).all():
-        raise ValueError(
-            f"{source}: what follows a step with a reward above 0 is its own observation, so no "
-            "picture shows success; give the file next_observations"
-        )
-    return success
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:

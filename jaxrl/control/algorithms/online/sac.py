@@ -164,9 +164,7 @@ def make(
         metrics = jax.tree.map(jnp.mean, metrics | actor_metrics | temperature_metrics)
         return state.replace(step=state.step + 1), metrics
 
-    act, best = (
-        of_actor(policy, shape) for policy in (policies.squashed_act, policies.squashed_mode)
-    )
+    act, best = of_actor(policies.squashed_act, shape), of_actor(policies.squashed_mode, shape)
     return Algorithm(init, update, act, best, config.batch_size, config.critic_updates)
 
 
