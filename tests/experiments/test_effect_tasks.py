@@ -93,6 +93,7 @@ def test_the_first_choice_of_a_lock_is_right_as_often_as_asked():
     assert not (sure.gold == locks.NO).any() and (usual.gold == locks.NO).any()
 
 
+@pytest.mark.sample(12, broad=12)
 @pytest.mark.parametrize("name", EFFECTS)
 def test_each_method_has_two_tasks_that_differ(name):
     made = variants(EFFECTS[name])

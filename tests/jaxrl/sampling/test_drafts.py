@@ -225,6 +225,7 @@ def plain():
 @pytest.mark.exact(
     "drafts change no token, over any mix of settings, slots and chunks, wherever they are found"
 )
+@pytest.mark.sample(1, broad=2)
 @pytest.mark.parametrize("paying", PRICES)
 def test_tokens_are_those_of_one_pass_a_token(monkeypatch, plain, paying):
     """Where drafts always pay, half of the completions stand in the texts at the start."""
