@@ -62,10 +62,11 @@ class Policy:
     @functools.cached_property
     def compiled(self) -> Any:
         """key, observations [N, O] -> actions [N, ...]."""
+        best = self.best  # made here, as constants that are made within a trace end with it
 
         def every(key: jax.Array, params: Any, observations: jax.Array) -> jax.Array:
             keys = jax.random.split(key, len(observations))
-            return jax.vmap(self.best, (0, None, 0))(keys, params, observations)
+            return jax.vmap(best, (0, None, 0))(keys, params, observations)
 
         return jax.jit(every)
 

@@ -245,4 +245,4 @@ def test_inspect_evaluates(server, client, tmp_path):
         [python, "-c", code, answer, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True,
         env=os.environ | {"JAXRL_BASE_URL": address(server), "JAXRL_API_KEY": "none"}, timeout=300,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -82,7 +82,7 @@ def make(env: Environment, config: Config) -> Algorithm:
         return base
     size, shape = env.space.observation, env.space.shape
     adam = optax.adam(config.classifier_rate)
-    none = jnp.zeros((0,))
+    none = np.zeros((0,), np.float32)
 
     def logits(params: Any, observations: jax.Array, **kwargs: Any) -> jax.Array:
         actions = jnp.broadcast_to(none, (*observations.shape[:-1], 0))

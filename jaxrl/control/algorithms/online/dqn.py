@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import rlax
 
@@ -76,7 +77,8 @@ def make(space: Space, config: Config, network: encoders.Network | None = None) 
     """
     adam = optax.adam(config.learning_rate)
     atoms = 1 if config.critic == "scalar" else config.atoms
-    centers = jnp.linspace(config.low, config.high, config.atoms)
+    with jax.ensure_compile_time_eval():  # a constant, also where this is called within a trace
+        centers = np.asarray(jnp.linspace(config.low, config.high, config.atoms))
 
     net = network or encoders.network(
         space.observation, space.shape, config.hidden, space.action * atoms
