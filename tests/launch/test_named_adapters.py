@@ -261,9 +261,9 @@ def test_the_service_samples_for_several_models_in_one_batch(tmp_path, monkeypat
     ranks, answers, batches = (3, 4, 4), {}, []
     sample = work.sample
 
-    def record(setup, params, jobs, places):
+    def record(setup, params, jobs, places, *rest):
         batches.append(len({*places}))
-        return sample(setup, params, jobs, places)
+        return sample(setup, params, jobs, places, *rest)
 
     monkeypatch.setattr(work, "sample", record)
     for at_once in (1, 2):
