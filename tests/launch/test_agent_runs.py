@@ -60,7 +60,7 @@ def test_the_tables_are_those_of_the_results(experiment):
     assert (FOLDER / "tables.md").read_text() == experiment.tables()
 
 
-@pytest.mark.broad
+@pytest.mark.slow
 def test_every_arm_can_begin(experiment, tmp_path):
     for name, each in experiment.EXPERIMENTS.items():
         for arm, argv in each.arms.items():

@@ -71,6 +71,7 @@ def _logits(config, params, hidden):
     return scores.reshape(*hidden.shape[:2], -1)
 
 
+@pytest.mark.sample(24)
 @pytest.mark.exact("logits of every family equal those of transformers to 1e-4")
 @pytest.mark.parametrize("variant", tiny.VARIANTS)
 def test_logits(tiny_model, variant):

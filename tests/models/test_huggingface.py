@@ -43,6 +43,7 @@ def _bytes(directory, stacks=(), joined=(), spellings=()):
     return {name: (value.dtype, value.shape, value.tobytes()) for name, value in tensors.items()}
 
 
+@pytest.mark.sample(24)
 @pytest.mark.exact("a Hugging Face directory is read and written to the last bit")
 @pytest.mark.parity
 @pytest.mark.parametrize("variant", tiny.VARIANTS)

@@ -98,7 +98,7 @@ def test_adapters_over_any_base(model, dora, kind):
     np.testing.assert_allclose(cached, on, atol=1e-5)
 
 
-@pytest.mark.broad
+@pytest.mark.sample(0, broad=4)
 @pytest.mark.exact("layers of every kind compute with quantised weights as with their numbers")
 @pytest.mark.parametrize(
     ("family", "kind"),

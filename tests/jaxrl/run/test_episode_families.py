@@ -186,6 +186,7 @@ def test_episodes_of_every_family_are_trained_as_sampled(variant, tmp_path):
     assert max(row["logp_gap_max"] for row in rows) < 1e-4
 
 
+@pytest.mark.sample(1)
 @pytest.mark.exact("every family: each action has the log-prob of the version that sampled it")
 @pytest.mark.parity
 @pytest.mark.parametrize("variant", by_cost(("qwen3",), (*ALIKE, *FORMS, "llama", "gemma3")))

@@ -105,7 +105,7 @@ def changes(directory: Path, model: DecoderConfig = HYBRID, **further) -> dict:
     } | further
 
 
-@pytest.mark.sample(0, broad=3)
+@pytest.mark.sample(0, broad=2)
 @pytest.mark.exact("a run of recurrent layers that is killed equals an uninterrupted one")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.family)
 @pytest.mark.parametrize(
