@@ -157,7 +157,7 @@ def _probed(directory: Path) -> bool:
             probe = directory / f".probe-{uuid.uuid4().hex}"  # another process may try it as well
             probe.write_text("can be written")
             probe.unlink()
-        except FileNotFoundError:  # another process was refused, and has removed its directory
+        except (FileNotFoundError, FileExistsError):  # another, refused, has removed its directory
             if attempt == _ATTEMPTS - 1:
                 raise
         else:

@@ -61,6 +61,21 @@ def test_processes_at_one_directory_never_hold_it_together(tmp_path):
     assert "held" in kinds
 
 
+def test_a_directory_that_another_removes_while_it_is_made_is_made_again(tmp_path, monkeypatch):
+    make, errors = rundir._make, [FileExistsError("there"), FileNotFoundError("gone")]
+
+    def interrupted(directory):
+        if errors:
+            raise errors.pop()
+        return make(directory)
+
+    monkeypatch.setattr(rundir, "_make", interrupted)
+    assert rundir.prepare(tiny.config(tmp_path / "run"), print).made
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot be written"):
+        rundir.prepare(tiny.config(tmp_path / "file"), print)
+
+
 def test_what_another_process_removes_meanwhile_is_not_odd(tmp_path, monkeypatch):
     file = tmp_path / "file"
     stat = os.stat
