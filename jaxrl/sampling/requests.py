@@ -77,11 +77,16 @@ def limit_of(request: Request) -> int:
     return min(max_length, turn_start(request) + request.turn_tokens)
 
 
+def truncates(request: Request) -> bool:
+    """Whether top-k, top-p or min-p may leave some tokens out of a draw."""
+    return bool(request.top_k or request.top_p < 1 or request.min_p)
+
+
 def features_of(requests: Sequence[Request], least: Features = Features()) -> Features:
     """The features that these requests need, and at least those of `least`."""
     biases = max((len(r.logit_bias) for r in requests), default=0)
     return Features(
-        truncate=least.truncate or any(r.top_k or r.top_p < 1 or r.min_p for r in requests),
+        truncate=least.truncate or any(map(truncates, requests)),
         penalize=least.penalize or any(r.repetition_penalty != 1 for r in requests),
         biases=max(least.biases, round_up(biases, 4) if biases else 0),
         top=max([least.top, *(r.top_logprobs for r in requests)]),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 _BITS = 32
 
@@ -39,6 +40,13 @@ def of_words(support: jax.Array, vocab_size: int) -> jax.Array:
     room = [(0, 0)] * (mask.ndim - 1) + [(0, vocab_size - mask.shape[-1])]
     unrestricted = jnp.all(support == 0, axis=-1, keepdims=True)
     return jnp.pad(mask, room) | unrestricted
+
+
+def token_ids(support: np.ndarray) -> list[list[int]]:
+    """The tokens of each of the supports [T, W] uint32, on the host; none for a row of zeros."""
+    bits = np.ascontiguousarray(support).view(np.uint8)
+    rows = np.unpackbits(bits, axis=-1, bitorder="little")
+    return [np.flatnonzero(row).tolist() for row in rows]
 
 
 def restrict(logits: jax.Array, support: jax.Array) -> jax.Array:

@@ -206,7 +206,8 @@ def fit(
             raise ValueError(
                 f"--memory: sampling takes {sampling / 1024:.2f} GiB of "
                 f"{limit / 1024:.2f} GiB a device; lower sampler.slots={config.sampler.slots}, "
-                "train adapters with --lora-rank, or split parameters with --mesh.fsdp"
+                "train adapters with --lora-rank, split parameters with --mesh.fsdp, or keep moments "
+                "on the host meanwhile with --optimizer.offload"
             )
         training, how = needs.training, "by estimate"
         if compiling and training <= 1.5 * limit:  # so far an estimate may be off
@@ -221,8 +222,8 @@ def fit(
         least = min(least, training)
     raise ValueError(
         f"--memory: an update takes {least / 1024:.2f} GiB at least, of {limit / 1024:.2f} GiB a "
-        "device; train adapters with --lora-rank, split parameters with --mesh.fsdp, move the "
-        "optimizer with --optimizer.offload, or shorten sequences"
+        "device; train adapters with --lora-rank, split parameters with --mesh.fsdp, or shorten "
+        "sequences"
     )
 
 

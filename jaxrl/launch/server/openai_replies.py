@@ -13,6 +13,8 @@ import numpy as np
 from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.launch.server.engine import Scored
 from jaxrl.launch.server.openai import Call, Json
+from jaxrl.sampling import support
+from jaxrl.sampling.requests import truncates
 from jaxrl.types import Completion
 
 _OPEN = "<tool_call>"
@@ -127,11 +129,9 @@ def _generated(call: Call, completion: Completion) -> Json:
         content = [{"token": f"token_id:{i}", "logprob": _finite(p)} for i, p in pairs]
         out["logprobs"] = {"content": content}
     request = completion.request
-    is_cut = request.top_k or request.top_p < 1 or request.min_p or request.constraint is not None
-    if completion.support is not None and is_cut:
-        bits = np.ascontiguousarray(completion.support).view(np.uint8)
-        rows = np.unpackbits(bits, axis=-1, bitorder="little")
-        out["sampling_mask"] = [np.flatnonzero(row).tolist() for row in rows]
+    is_restricted = truncates(request) or request.constraint is not None
+    if completion.support is not None and is_restricted:
+        out["sampling_mask"] = support.token_ids(completion.support)
     return out
 
 
