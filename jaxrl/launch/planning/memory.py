@@ -206,8 +206,8 @@ def fit(
             raise ValueError(
                 f"--memory: sampling takes {sampling / 1024:.2f} GiB of "
                 f"{limit / 1024:.2f} GiB a device; lower sampler.slots={config.sampler.slots}, "
-                "train adapters with --lora-rank, split parameters with --mesh.fsdp, or keep moments "
-                "on the host meanwhile with --optimizer.offload"
+                "train adapters with --lora-rank, split parameters with --mesh.fsdp, or keep "
+                "moments on the host meanwhile with --optimizer.offload"
             )
         training, how = needs.training, "by estimate"
         if compiling and training <= 1.5 * limit:  # so far an estimate may be off
