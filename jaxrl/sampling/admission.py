@@ -359,8 +359,8 @@ def prefill_cached(
             for row in rows
         ]  # fmt: skip
         paths = [
-            prefixes.find(shelf, int(adapter[row]), opening)
-            for shelf, row, opening in zip(cache.shelves, rows, openings, strict=True)
+            prefixes.find(shard, int(adapter[row]), opening)
+            for shard, row, opening in zip(cache.shards, rows, openings, strict=True)
         ]
         read_counts[rows] = [size * len(opening) for opening in openings]
         cached[rows] = [size * len(path) for path in paths]

@@ -101,16 +101,16 @@ def read_block(
       adapter: [N] int32, `Request.adapter`.
       window: static, blocks that attention reads: more than `count`, and 1 only where it is 0.
     """
-    shelves, size = tokens.shape
+    shards, size = tokens.shape
     start = count * size
     before = jnp.pad(before, ((0, 0), (0, 1)))
     last = jnp.where(count > 0, before[:, count - 1], 0)
 
     def line(pages: jax.Array) -> jax.Array:
-        return jax.vmap(in_line)(cut(pages, shelves), before)
+        return jax.vmap(in_line)(cut(pages, shards), before)
 
     def state(states: jax.Array) -> jax.Array:
-        return jax.vmap(lambda pages, page: pages[page])(cut(states, shelves), last)
+        return jax.vmap(lambda pages, page: pages[page])(cut(states, shards), last)
 
     caches = memory.by_kind(line, state, pool)
     positions = jnp.broadcast_to(start + jnp.arange(size), tokens.shape)
@@ -119,7 +119,7 @@ def read_block(
 
     def put_state(states: jax.Array, new: jax.Array) -> jax.Array:
         put_page = jax.vmap(lambda pages, page, value: pages.at[page].set(value, mode="drop"))
-        return put_page(cut(states, shelves), target, new).reshape(states.shape)
+        return put_page(cut(states, shards), target, new).reshape(states.shape)
 
     def put(pages: jax.Array, new: jax.Array) -> jax.Array:
         return put_state(pages, jax.lax.dynamic_slice_in_dim(new, start, size, axis=2))

@@ -51,7 +51,7 @@ class PrefixBlock(NamedTuple):
 
 
 @dataclasses.dataclass
-class Shelf:
+class ShardBlocks:
     """The blocks of one part of the slots; changed in place."""
 
     blocks: OrderedDict[Name, PrefixBlock] = dataclasses.field(default_factory=OrderedDict)
@@ -68,12 +68,12 @@ class Prefixes:
     """The blocks that were read under one set of weights; changed in place."""
 
     pool: Caches | None = None
-    """[shelves * (1 + pages), ...] of `prefix_block` positions; page 0 of each shelf is empty and
+    """[shards * (1 + pages), ...] of `prefix_block` positions; page 0 of each shard is empty and
     never written."""
     shape: tuple[Models, int, int, int] | None = None
-    """Models, pages of a shelf, tokens of a page and shelves that the pool is for; None: it must be
+    """Models, pages of a shard, tokens of a page and shards that the pool is for; None: it must be
     built anew."""
-    shelves: list[Shelf] = dataclasses.field(default_factory=list)
+    shards: list[ShardBlocks] = dataclasses.field(default_factory=list)
     """One of each part of the slots."""
     weights: list[weakref.ref[Any]] = dataclasses.field(default_factory=list)
     """Arrays of the parameters that read the blocks."""
@@ -119,21 +119,21 @@ def whole_blocks(mib: int, size: int, models: Models, length: int) -> int:
     return min(max(0, length - 1) // size, pages(mib, size, models)) if mib else 0
 
 
-def follow(prefixes: Prefixes, params: Any, count: int, shelves: int) -> None:
+def follow(prefixes: Prefixes, params: Any, count: int, shards: int) -> None:
     """Forget the blocks of other weights than `params`; the same arrays are the same weights.
 
     Args:
       prefixes: changed in place.
       params: a pytree of arrays.
-      count: of pages of a shelf, beside page 0.
-      shelves: parts of the slots.
+      count: of pages of a shard, beside page 0.
+      shards: parts of the slots.
     """
     leaves = jax.tree.leaves(params)
     if len(leaves) != len(prefixes.weights) or any(
         ref() is not leaf for ref, leaf in zip(prefixes.weights, leaves, strict=True)
     ):
         prefixes.weights = [weakref.ref(leaf) for leaf in leaves]
-        prefixes.shelves = [Shelf(free=list(range(count, 0, -1))) for _ in range(shelves)]
+        prefixes.shards = [ShardBlocks(free=list(range(count, 0, -1))) for _ in range(shards)]
 
 
 def split(tokens: Sequence[int], size: int, count: int) -> list[tuple[int, ...]]:
@@ -141,7 +141,7 @@ def split(tokens: Sequence[int], size: int, count: int) -> list[tuple[int, ...]]
     return [tuple(tokens[i * size : (i + 1) * size]) for i in range(count)]
 
 
-def find(shelf: Shelf, adapter: int, parts: Sequence[tuple[int, ...]]) -> list[PrefixBlock]:
+def find(shard: ShardBlocks, adapter: int, parts: Sequence[tuple[int, ...]]) -> list[PrefixBlock]:
     """The blocks that a prompt of `parts` begins with, as far as they have been read.
 
     They become the most recently used.
@@ -149,36 +149,36 @@ def find(shelf: Shelf, adapter: int, parts: Sequence[tuple[int, ...]]) -> list[P
     path = list[tuple[Name, PrefixBlock]]()
     parent = -adapter
     for part in parts:
-        block = shelf.blocks.get((parent, part))
+        block = shard.blocks.get((parent, part))
         if block is None:
             break
         path.append(((parent, part), block))
         parent = block.number
     for name, _ in reversed(path):
-        shelf.blocks.move_to_end(name)
+        shard.blocks.move_to_end(name)
     return [block for _, block in path]
 
 
 def add(
-    shelf: Shelf, adapter: int, path: Sequence[PrefixBlock], parts: Sequence[tuple[int, ...]]
+    shard: ShardBlocks, adapter: int, path: Sequence[PrefixBlock], parts: Sequence[tuple[int, ...]]
 ) -> PrefixBlock:
     """The block after those of `path`, in a page that it takes from the least recently used block.
 
     Args:
-      shelf: changed in place.
+      shard: changed in place.
       adapter: of the prompt.
       path: blocks of the prompt; there must be more pages.
       parts: tokens of the blocks of `path` and of this one, and more.
     """
-    if not shelf.free:
-        _, evicted = shelf.blocks.popitem(last=False)
-        shelf.free.append(evicted.page)
-    shelf.count += 1
-    block = PrefixBlock(shelf.count, shelf.free.pop())
+    if not shard.free:
+        _, evicted = shard.blocks.popitem(last=False)
+        shard.free.append(evicted.page)
+    shard.count += 1
+    block = PrefixBlock(shard.count, shard.free.pop())
     numbers = [-adapter, *(block.number for block in path)]
-    shelf.blocks[numbers[-1], parts[len(path)]] = block
+    shard.blocks[numbers[-1], parts[len(path)]] = block
     for name in reversed(list(zip(numbers, parts, strict=False))[: len(path)]):
-        shelf.blocks.move_to_end(name)
+        shard.blocks.move_to_end(name)
     return block
 
 
@@ -212,10 +212,10 @@ def read_blocks(
         target = np.full(len(paths), _NO_PAGE, np.int32)
         window = round_up(place + 1, 1)
         before = pages_of([path[:place] for path in paths], window - 1)
-        parts = zip(prefixes.shelves, openings, paths, strict=True)
-        for p, (shelf, opening, path) in enumerate(parts):
+        parts = zip(prefixes.shards, openings, paths, strict=True)
+        for p, (shard, opening, path) in enumerate(parts):
             if len(path) == place < len(opening):
-                block = add(shelf, int(adapter[p]), path, opening)
+                block = add(shard, int(adapter[p]), path, opening)
                 tokens[p], target[p] = opening[place], block.page
                 path.append(block)
                 count += 1

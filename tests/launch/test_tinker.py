@@ -585,9 +585,9 @@ def test_beginnings_of_prompts_are_kept_from_sample_to_sample(server, tmp_path):
     with serving(tmp_path, prefix_cache=1, prefix_block=4) as other:
         tokens = sampling(other, prompt)
         assert tokens(0, stop=[]) == expected
-        shelf = other.RequestHandlerClass.args[0].prefixes.shelves[0]
-        assert shelf.count == 2
-        assert tokens(1, stop=[]) == expected and shelf.count == 2
+        shard = other.RequestHandlerClass.args[0].prefixes.shards[0]
+        assert shard.count == 2
+        assert tokens(1, stop=[]) == expected and shard.count == 2
     with pytest.raises(ValueError, match="prefix_block=4 with prefix_cache=0"):
         make(tmp_path / "refused", prefix_block=4)
 

@@ -147,7 +147,7 @@ def test_what_the_cache_holds_changes_nothing(monkeypatch, before, items, pages,
     again, second = sampled(items, first.prefixes, prefill_rows=rows)
     check_equal(cold, after_others)
     check_equal(cold, again)
-    assert len(second.prefixes.shelves[0].blocks) <= pages
+    assert len(second.prefixes.shards[0].blocks) <= pages
     if pages == 1000:
         starts = {r.prompt for r in items}
         whole = sum((len(prompt) - 1) // BLOCK * BLOCK for prompt in starts)
@@ -172,7 +172,7 @@ def test_other_weights_are_other_prefixes():
     back, work = sampled(items, known, old, prefix_cache=2)
     assert work.blocks == 5  # those of the old weights are gone
     check_equal(first, back)
-    free = len(known.shelves[0].free)
+    free = len(known.shards[0].free)
     assert free == prefixes.pages(2, BLOCK, (oracle.CONFIG,)) - 5
     assert jax.tree.leaves(known.pool)[0].shape[0] == free + 5 + 1
 
@@ -258,7 +258,7 @@ def test_families(family):
 )
 def test_least_recently_used_blocks_are_evicted(prompts, count):
     """Against a list of beginnings, most recently used last, and a beginning behind its endings."""
-    cache, recent = prefixes.Shelf(free=list(range(count, 0, -1))), []
+    cache, recent = prefixes.ShardBlocks(free=list(range(count, 0, -1))), []
     for adapter, tokens in prompts:
         parts = prefixes.split(tokens, 1, len(tokens))
         path = prefixes.find(cache, adapter, parts)
