@@ -21,7 +21,7 @@ from jaxrl.data.sandbox import runner
 from jaxrl.data.sources import extract
 from jaxrl.data.types import Problem, Reward, Score
 
-_LANGUAGES = Path(__file__).parents[2] / "languages"
+_LANGUAGES = Path(__file__).parents[2] / "languages.yaml"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Language:
 
 def languages() -> list[str]:
     """Names of the languages that come along."""
-    return sorted(path.stem for path in _LANGUAGES.glob("*.yaml"))
+    return sorted(yaml.safe_load(_LANGUAGES.read_text()))
 
 
 @functools.cache
@@ -49,14 +49,15 @@ def language(name: str) -> Language:
     Raises:
       ValueError: no such language, a field it must not have, or a program missing here.
     """
-    path = Path(name) if name.endswith(".yaml") else _LANGUAGES / f"{name}.yaml"
+    path = Path(name) if name.endswith(".yaml") else _LANGUAGES
     exists = path.exists() if name.endswith(".yaml") else name in languages()
     if not exists:
         raise ValueError(
             f"language={name!r}: choose one of {', '.join(languages())}, or name a YAML file"
         )
+    fields = yaml.safe_load(path.read_text())
     try:
-        language = Language(**yaml.safe_load(path.read_text()))
+        language = Language(**(fields[name] if path == _LANGUAGES else fields))
     except TypeError as error:
         raise ValueError(f"language={name!r}, in {path}: {error}") from error
     filled = {"run": _resolve(language.run, name)}

@@ -1,1 +1,0 @@
-"""Programming languages, a YAML file each."""
