@@ -57,6 +57,7 @@ GRANITE = {
     "attention_scale": 0.2,
     "logit_divisor": 1.5,
 }
+SIGMOID = {"scoring": "sigmoid", "correction_bias": True, "group_top": 2}
 MAMBA = Mamba2(8, 8, groups=2, state=8, taps=4)
 NEMOTRON = {
     "num_layers": 5,
@@ -65,6 +66,16 @@ NEMOTRON = {
     "rope_layers": (False,) * 5,
     "mamba": MAMBA,
     "norm_eps": 1e-2,
+}
+OLMO3 = {
+    "family": "olmo3",
+    "num_layers": 5,
+    "pre_norm": False,
+    "post_norm": True,
+    "qk_norm": "flat",
+    "sliding_window": 5,
+    "local_layers": (True, False, True, True, False),
+    "local_rope_theta": 10_000.0,
 }
 LFM2 = {
     "num_layers": 5,
@@ -102,7 +113,53 @@ CASES = {
         local_layers=(True,) * 5 + (False,),
         **GEMMA,
     ),
+    "mixtral": _with(
+        family="mixtral", rope_theta=1e6, intermediate_size=24, experts=Experts(8, 3, 24)
+    ),
+    "ministral3": _with(
+        family="ministral3",
+        head_dim=12,
+        rope_scaling=RopeScaling(
+            *("yarn", 4.0, 16), mscale=1.0, mscale_all_dim=1.0, beta_fast=8.0, query_beta=0.3
+        ),
+    ),
+    "phi3": _with(family="phi3", sliding_window=40, local_layers=(True, True)),
+    "phi3-long": _with(
+        family="phi3",
+        tie_embeddings=True,
+        rope_fraction=0.5,
+        rope_scaling=RopeScaling(
+            *("longrope", 4.0, 16),
+            attention_factor=1.25,
+            short_factors=(1.0, 1.5),
+            long_factors=(2.0, 4.5),
+        ),
+    ),
+    "phi3-short": _with(
+        family="phi3",
+        rope_scaling=RopeScaling(
+            *("longrope", 1.0, 64),
+            attention_factor=1.0,
+            short_factors=(1.0, 1.25, 1.5, 3.5),
+            long_factors=(2.0, 4.0, 6.0, 8.0),
+        ),
+    ),
     "olmo2": _with(family="olmo2", pre_norm=False, post_norm=True, qk_norm="flat"),
+    "olmo3": _with(rope_scaling=RopeScaling("yarn", 4.0, 16), **OLMO3),
+    "glm4_moe": _with(
+        family="glm4_moe",
+        num_layers=3,
+        head_dim=12,
+        rope_fraction=0.5,
+        qk_norm="head",
+        qkv_bias=True,
+        experts=Experts(8, 3, 24, shared_size=48, dense_layers=1, scale=1.5, **SIGMOID),
+    ),
+    "glm4_moe-plain": _with(
+        family="glm4_moe",
+        rope_fraction=0.5,
+        experts=Experts(8, 3, 24, shared_size=24, normalize=False, **SIGMOID),
+    ),
     "gpt_oss": _with(
         family="gpt_oss",
         intermediate_size=24,
@@ -296,7 +353,7 @@ def test_narrow_matrices(tmp_path, written, dtype, bits):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"family": "phi3"}, "family 'phi3' is not written as GGUF"),
+        ({"family": "falcon_h1"}, "family 'falcon_h1' is not written as GGUF"),
         (
             {"family": "deepseek_v2", "latent": Latent(8, None, 4, 4, 8)},
             "family 'deepseek_v2' is not written",
@@ -307,6 +364,45 @@ def test_narrow_matrices(tmp_path, written, dtype, bits):
         ),
         ({"family": "qwen3", "qk_norm": "head", "qkv_bias": True}, "cannot express qkv_bias=True"),
         ({"norm_offset": 1.0}, "cannot express norm_offset=1.0"),
+        (
+            {"family": "phi3", "head_dim": 12},
+            r"'phi3' cannot express head_dim=12 \(would be 8\)",
+        ),
+        (
+            {
+                "family": "mixtral",
+                "intermediate_size": 24,
+                "experts": Experts(8, 3, 24),
+                "sliding_window": 5,
+                "local_layers": (True, True),
+            },
+            r"'llama' cannot express sliding_window=5",
+        ),
+        (
+            {
+                "family": "ministral3",
+                "rope_scaling": RopeScaling(
+                    "yarn", 4.0, 16, mscale=0.7, mscale_all_dim=1.0, query_beta=0.3
+                ),
+            },
+            "'mistral3' cannot express rope_scaling=",
+        ),
+        ({**OLMO3, "local_rope_theta": 2e4}, "'olmo2' cannot express local_rope_theta=20000.0"),
+        ({**OLMO3, "tie_embeddings": True}, "'olmo2' cannot express tie_embeddings=True"),
+        (
+            {**OLMO3, "rope_scaling": RopeScaling("yarn", 4.0, 16, attention_factor=1.2)},
+            "'olmo2' cannot express rope_scaling=.*attention_factor=1.2",
+        ),
+        (
+            {
+                "family": "glm4_moe",
+                "qkv_bias": True,
+                "experts": Experts(
+                    8, 2, 24, shared_size=24, groups=4, groups_per_token=2, **SIGMOID
+                ),
+            },
+            "'glm4moe' cannot express experts=.*groups=4",
+        ),
         ({"rope_scaling": RopeScaling("yarn", 2.0, 32, beta_fast=16.0)}, "beta_fast=16.0"),
         (
             {
