@@ -137,6 +137,11 @@ def describe(
         common["rope_fraction"] = rotated / common["head_dim"]
     fields = READ[family](meta) if family in READ else {}
     config = DecoderConfig(**(common | fields))
+    keys = common["head_dim"]
+    if (values := meta.get("attention.value_length", keys)) != keys:
+        raise ValueError(
+            f"attention.value_length={values}: values are read with the size of keys, {keys}"
+        )
     meta.check()
     return config
 

@@ -30,7 +30,7 @@ _KINDS = {
     "bfloat16": (gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16),
 }
 
-_NOT_OURS = {"family": "", "dtype": "", "attention": "auto", "rules": ()}
+_NOT_OURS: Mapping[str, Any] = {"family": "", "dtype": "", "attention": "auto", "rules": ()}
 """Fields of a config that a file does not hold, or that `family` decides."""
 
 

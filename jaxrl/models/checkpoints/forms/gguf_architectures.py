@@ -168,7 +168,8 @@ def scaling(meta: Meta, tables: Mapping[str, np.ndarray]) -> RopeScaling | None:
     Raises:
       ValueError: a scaling that we do not read.
     """
-    kind, factor = meta.get("rope.scaling.type", "none"), meta.get("rope.scaling.factor")
+    kind: str = meta.get("rope.scaling.type", "none")
+    factor: Any = meta.get("rope.scaling.factor")
     context = meta["context_length"]
     trained = meta.get("rope.scaling.original_context_length", context)
     divisors = {name: tuple(number(f) for f in table) for name, table in tables.items()}
@@ -188,7 +189,7 @@ def scaling(meta: Meta, tables: Mapping[str, np.ndarray]) -> RopeScaling | None:
     if not divisors and kind == "linear":
         return RopeScaling("linear", number(factor))
     if not divisors and kind == "yarn":
-        attention = meta.get("rope.scaling.yarn_attn_factor")
+        attention: Any = meta.get("rope.scaling.yarn_attn_factor")
         return RopeScaling(
             "yarn", number(factor), trained,
             beta_fast=number(meta.get("rope.scaling.yarn_beta_fast", 32.0)),

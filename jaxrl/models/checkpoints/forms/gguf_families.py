@@ -116,7 +116,7 @@ def _phi3(meta: Meta) -> dict[str, Any]:
 
 def _describe_phi3(c: DecoderConfig) -> dict[str, Any]:
     s = c.rope_scaling
-    meta = {
+    meta: dict[str, Any] = {
         WINDOW: c.sliding_window if any(c.local_layers) else 0,
         "rope.scaling.original_context_length": s.original_max_positions if s else c.max_positions,
     }
