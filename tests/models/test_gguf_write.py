@@ -366,8 +366,8 @@ CONVERTED = {
          "use_qk_norm": True, "attention_bias": True},
     ),
 }  # fmt: skip
-"""Architecture and metadata as llama.cpp's convert_hf_to_gguf.py wrote them of tiny models (its
-version in llama-cpp-python 0.3.36; 97 tokens in place of its 320), and the class in transformers and
+"""Architecture and metadata as llama.cpp's convert_hf_to_gguf.py wrote them of tiny models (the
+version in llama-cpp-python 0.3.36; 97 tokens in place of 320), and the class in transformers and
 settings of those beside `tiny.BASE`."""
 
 

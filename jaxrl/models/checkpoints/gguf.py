@@ -57,11 +57,11 @@ class _Metadata(dict[str, Any]):
         Raises:
           ValueError: of a value that is not one of `NEUTRAL`.
         """
-        for key in NEUTRAL.keys() & self.keys() - self.read:
-            if self[key] not in NEUTRAL[key]:
+        for key, values in NEUTRAL.items():
+            if key in self.keys() - self.read and self[key] not in values:
                 raise ValueError(
                     f"{key}={self[key]!r} is not read of this architecture; it is supported with "
-                    f"{' or '.join(map(str, NEUTRAL[key]))}"
+                    f"{' or '.join(map(str, values))}"
                 )
 
 
@@ -131,8 +131,8 @@ def describe(
         "tie_embeddings": OUTSIDE["head"] not in names,
     }
     for field in record.optional:
-        tensor, there, absent = OPTIONAL[field]
-        common[field] = there if tensor in names else absent
+        tensor, *values = OPTIONAL[field]
+        common[field] = values[tensor not in names]
     if rotated := meta.get("rope.dimension_count"):
         common["rope_fraction"] = rotated / common["head_dim"]
     fields = READ[family](meta) if family in READ else {}

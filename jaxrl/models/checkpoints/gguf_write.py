@@ -222,16 +222,16 @@ def _comparable(config: DecoderConfig) -> DecoderConfig:
     return dataclasses.replace(config, rope_scaling=scaling)
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(ours: Any, theirs: Any) -> bool:
     """Whether two fields are alike, numbers to the precision of files."""
-    match one, other:
+    match ours, theirs:
         case float(), float():
-            return bool(np.isclose(one, other, rtol=1e-6, atol=0))
+            return bool(np.isclose(ours, theirs, rtol=1e-6, atol=0))
         case tuple(), tuple():
-            return len(one) == len(other) and all(map(_equal, one, other))
+            return len(ours) == len(theirs) and all(map(_equal, ours, theirs))
         case RopeScaling(), RopeScaling():
-            return _equal(dataclasses.astuple(one), dataclasses.astuple(other))
-    return bool(one == other)
+            return _equal(dataclasses.astuple(ours), dataclasses.astuple(theirs))
+    return bool(ours == theirs)
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:

@@ -243,13 +243,13 @@ def find(name: str, meta: Meta) -> Architecture:
     Raises:
       ValueError: a name that is not read, or experts or windows that its families do not have.
     """
-    named = [record for record in ARCHITECTURES if record.name == name]
-    if not named:
+    candidates = [record for record in ARCHITECTURES if record.name == name]
+    if not candidates:
         names = dict.fromkeys(record.name for record in ARCHITECTURES)
         raise ValueError(
             f"general.architecture={name!r} is not read; supported: {', '.join(names)}"
         )
-    for record in named:
+    for record in candidates:
         if record.describes(meta):
             return record
     raise ValueError(
