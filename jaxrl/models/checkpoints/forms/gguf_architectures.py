@@ -171,7 +171,7 @@ def scaling(meta: Meta, tables: Mapping[str, np.ndarray]) -> RopeScaling | None:
     kind: str = meta.get("rope.scaling.type", "none")
     factor: Any = meta.get("rope.scaling.factor")
     context = meta["context_length"]
-    trained = meta.get("rope.scaling.original_context_length", context)
+    trained = meta.get("rope.scaling.original_context_length", 0) or context
     divisors = {name: tuple(number(f) for f in table) for name, table in tables.items()}
     if divisors.keys() == {LONG, SHORT} and factor is None and kind in ("none", "longrope"):
         return RopeScaling(
