@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import transformers
 
 from jaxrl.data.gguf import gguf_fields
 from jaxrl.models import decoder, head, load, rope
@@ -371,9 +370,11 @@ version in llama-cpp-python 0.3.36; 97 tokens in place of 320), and the class in
 settings of those beside `tiny.BASE`."""
 
 
+@pytest.mark.parity
 @pytest.mark.exact("what llama.cpp's converter writes is read as the model that it was written of")
 @pytest.mark.parametrize("case", CONVERTED)
 def test_metadata_of_the_converter(case):
+    transformers = pytest.importorskip("transformers")
     arch, meta, name, arguments = CONVERTED[case]
     want = hf_config.read(getattr(transformers, name)(**{**tiny.BASE, **arguments}).to_dict())
     names = {name for group in gguf.tensors(want).values() for name in group}
