@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from jaxrl.data.gguf import gguf_fields
-from jaxrl.models import decoder, head, load
-from jaxrl.models.checkpoints import gguf, gguf_write
+from jaxrl.models import decoder, head, load, rope
+from jaxrl.models.checkpoints import gguf, gguf_write, hf_config
 from jaxrl.models.config import (
     ChunkedLayers,
     DecoderConfig,
@@ -23,7 +23,7 @@ from jaxrl.models.config import (
     Mamba2,
     RopeScaling,
 )
-from tests.models import byte_tokenizer
+from tests.models import byte_tokenizer, tiny
 
 LLAMA = DecoderConfig(
     vocab_size=byte_tokenizer.SIZE,
@@ -57,6 +57,7 @@ GRANITE = {
     "attention_scale": 0.2,
     "logit_divisor": 1.5,
 }
+SIGMOID = {"scoring": "sigmoid", "correction_bias": True, "group_top": 2}
 MAMBA = Mamba2(8, 8, groups=2, state=8, taps=4)
 NEMOTRON = {
     "num_layers": 5,
@@ -65,6 +66,16 @@ NEMOTRON = {
     "rope_layers": (False,) * 5,
     "mamba": MAMBA,
     "norm_eps": 1e-2,
+}
+OLMO3 = {
+    "family": "olmo3",
+    "num_layers": 5,
+    "pre_norm": False,
+    "post_norm": True,
+    "qk_norm": "flat",
+    "sliding_window": 5,
+    "local_layers": (True, False, True, True, False),
+    "local_rope_theta": 10_000.0,
 }
 LFM2 = {
     "num_layers": 5,
@@ -102,7 +113,53 @@ CASES = {
         local_layers=(True,) * 5 + (False,),
         **GEMMA,
     ),
+    "mixtral": _with(
+        family="mixtral", rope_theta=1e6, intermediate_size=24, experts=Experts(8, 3, 24)
+    ),
+    "ministral3": _with(
+        family="ministral3",
+        head_dim=12,
+        rope_scaling=RopeScaling(
+            *("yarn", 4.0, 16), mscale=1.0, mscale_all_dim=1.0, beta_fast=8.0, query_beta=0.3
+        ),
+    ),
+    "phi3": _with(family="phi3", sliding_window=40, local_layers=(True, True)),
+    "phi3-long": _with(
+        family="phi3",
+        tie_embeddings=True,
+        rope_fraction=0.5,
+        rope_scaling=RopeScaling(
+            *("longrope", 4.0, 16),
+            attention_factor=1.25,
+            short_factors=(1.0, 1.5),
+            long_factors=(2.0, 4.5),
+        ),
+    ),
+    "phi3-short": _with(
+        family="phi3",
+        rope_scaling=RopeScaling(
+            *("longrope", 0.25, 256),
+            attention_factor=1.0,
+            short_factors=(1.0, 1.25, 1.5, 3.5),
+            long_factors=(2.0, 4.0, 6.0, 8.0),
+        ),
+    ),
     "olmo2": _with(family="olmo2", pre_norm=False, post_norm=True, qk_norm="flat"),
+    "olmo3": _with(rope_scaling=RopeScaling("yarn", 4.0, 16), **OLMO3),
+    "glm4_moe": _with(
+        family="glm4_moe",
+        num_layers=3,
+        head_dim=12,
+        rope_fraction=0.5,
+        qk_norm="head",
+        qkv_bias=True,
+        experts=Experts(8, 3, 24, shared_size=48, dense_layers=1, scale=1.5, **SIGMOID),
+    ),
+    "glm4_moe-plain": _with(
+        family="glm4_moe",
+        rope_fraction=0.5,
+        experts=Experts(8, 3, 24, shared_size=24, normalize=False, **SIGMOID),
+    ),
     "gpt_oss": _with(
         family="gpt_oss",
         intermediate_size=24,
@@ -205,7 +262,8 @@ def written(tmp_path_factory):
     def get(case):
         if case not in made:
             params, path = _random(CASES[case]), directory / f"{case}.gguf"
-            gguf_write.save(path, CASES[case], params, fields=fields, name=case)
+            # llama.cpp looks for tokens of its own in a vocabulary of the name phi3
+            gguf_write.save(path, CASES[case], params, fields=fields, name="tiny")
             made[case] = (path, params)
         return made[case]
 
@@ -229,6 +287,164 @@ def test_read_back(written, case):
     family = "llama" if case == "mistral" else CASES[case].family
     scaling = config.rope_scaling if case == "llama3" else CASES[case].rope_scaling
     assert config == dataclasses.replace(CASES[case], family=family, rope_scaling=scaling)
+
+
+_SIZES = {
+    "context_length": 64,
+    "embedding_length": 32,
+    "feed_forward_length": 48,
+    "block_count": 2,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "attention.layer_norm_rms_epsilon": 9.999999747378752e-06,
+    "rope.freq_base": 10000.0,
+}
+_YARN = {
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 16,
+    "rope.scaling.yarn_beta_fast": 32.0,
+    "rope.scaling.yarn_beta_slow": 1.0,
+}
+_TWELVE = {"attention.key_length": 12, "attention.value_length": 12}
+_HF_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
+            "original_max_position_embeddings": 16}  # fmt: skip
+CONVERTED = {
+    "mixtral": (
+        "llama",
+        {**_SIZES, **_TWELVE, "expert_count": 8, "expert_used_count": 2, "vocab_size": 97,
+         "rope.dimension_count": 12, "rope.freq_base": 1000000.0},
+        "MixtralConfig",
+        {"head_dim": 12, "num_local_experts": 8, "num_experts_per_tok": 2},
+    ),
+    "ministral3": (
+        "mistral3",
+        {**_SIZES, **_TWELVE, **_YARN, "rope.dimension_count": 12, "vocab_size": 97,
+         "rope.scaling.yarn_log_multiplier": 1.0,
+         "attention.temperature_scale": 0.30000001192092896},
+        "Ministral3Config",
+        {"head_dim": 12, "rope_parameters": {**_HF_YARN, "mscale": 1.0, "mscale_all_dim": 1.0,
+                                             "llama_4_scaling_beta": 0.3}},
+    ),
+    "phi3": (
+        "phi3",
+        {**_SIZES, "rope.scaling.original_context_length": 64, "rope.dimension_count": 8,
+         "attention.sliding_window": 40},
+        "Phi3Config",
+        {"sliding_window": 40, "original_max_position_embeddings": 64},
+    ),
+    "phi3-long": (
+        "phi3",
+        {**_SIZES, "rope.scaling.attn_factor": 1.2247449159622192, "rope.dimension_count": 4,
+         "rope.scaling.original_context_length": 16, "attention.sliding_window": 0},
+        "Phi3Config",
+        {"original_max_position_embeddings": 16, "rope_parameters": {
+            "rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.5,
+            "short_factor": [1.0, 1.5], "long_factor": [2.0, 4.0]}},
+    ),
+    "olmo3": (
+        "olmo2",
+        {**_SIZES, **_YARN, "block_count": 4, "rope.scaling.yarn_attn_factor": 1.13862943649292,
+         "rope.freq_base_swa": 20000.0, "attention.sliding_window": 5,
+         "attention.sliding_window_pattern": [True, True, True, False]},
+        "Olmo3Config",
+        {"num_hidden_layers": 4, "sliding_window": 5, "rope_parameters": {
+            "full_attention": _HF_YARN,
+            "sliding_attention": {"rope_type": "default", "rope_theta": 2e4}}},
+    ),
+    "glm4_moe": (
+        "glm4moe",
+        {**_SIZES, **_TWELVE, "block_count": 4, "rope.dimension_count": 6, "expert_count": 8,
+         "expert_used_count": 3, "expert_group_count": 1, "expert_group_used_count": 1,
+         "expert_feed_forward_length": 24, "expert_shared_count": 2,
+         "leading_dense_block_count": 1, "expert_gating_func": 2, "expert_weights_scale": 1.5,
+         "expert_weights_norm": True, "nextn_predict_layers": 1},
+        "Glm4MoeConfig",
+        {"num_hidden_layers": 3, "head_dim": 12, "n_routed_experts": 8, "n_shared_experts": 2,
+         "num_experts_per_tok": 3, "moe_intermediate_size": 24, "routed_scaling_factor": 1.5,
+         "use_qk_norm": True, "attention_bias": True},
+    ),
+}  # fmt: skip
+"""Architecture and metadata as llama.cpp's convert_hf_to_gguf.py wrote them of tiny models (the
+version in llama-cpp-python 0.3.36; 97 tokens in place of 320), and the class in transformers and
+settings of those beside `tiny.BASE`."""
+
+
+@pytest.mark.parity
+@pytest.mark.exact("what llama.cpp's converter writes is read as the model that it was written of")
+@pytest.mark.parametrize("case", CONVERTED)
+def test_metadata_of_the_converter(case):
+    transformers = pytest.importorskip("transformers")
+    arch, meta, name, arguments = CONVERTED[case]
+    want = hf_config.read(getattr(transformers, name)(**{**tiny.BASE, **arguments}).to_dict())
+    names = {name for group in gguf.tensors(want).values() for name in group}
+    factors = {"short": [1.0, 1.5], "long": [2.0, 4.0]} if case == "phi3-long" else {}
+    tables = {f"rope_factors_{k}.weight": np.array(v, np.float32) for k, v in factors.items()}
+    config = gguf.describe(arch, meta, 97, names, tables)
+    for read, wanted in zip(rope.frequencies(config), rope.frequencies(want), strict=True):
+        np.testing.assert_allclose(read, wanted, rtol=1e-6)
+    beta = want.rope_scaling.query_beta if want.rope_scaling else 0.0
+    assert (config.rope_scaling.query_beta if config.rope_scaling else 0.0) == beta
+    assert config == dataclasses.replace(want, rope_scaling=config.rope_scaling)
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "message"),
+    [
+        ("mixtral", {"attention.clamp_kqv": 8.0}, "attention.clamp_kqv=8.0 is not read"),
+        ("mixtral", {"expert_weights_scale": 2.5}, "expert_weights_scale=2.5 is not read"),
+        ("mixtral", {"rope.scale_linear": 4.0}, "rope.scale_linear=4.0 is not read"),
+        ("mixtral", {"attention.value_length": 8}, "attention.value_length=8: values are read"),
+        ("ministral3", {"rope.scaling.type": "linear"}, "temperature_scale=.* is not read"),
+        ("ministral3", {"rope.scaling.yarn_ext_factor": 0.5}, "yarn_ext_factor=0.5 is not read"),
+        ("phi3", {"rope.scaling.factor": 4.0}, "original_context_length', .*type 'none'"),
+        ("phi3", {"rope.scaling.attn_factor": 1.2}, "attn_factor=1.2 is not read"),
+        ("phi3-long", {"rope.scaling.type": "yarn"}, "describe a scaled RoPE of type 'yarn'"),
+        ("olmo3", {"attention.sliding_window_pattern": [True]}, "local_layers has 1 entries"),
+        ("glm4_moe", {"expert_group_count": 4}, "expert_group_count=4: experts in groups"),
+        ("glm4_moe", {"expert_gating_func": 1}, "expert_gating_func=1: routers of sigmoids"),
+        ("glm4_moe", {"rope.dimension_sections": [2, 2, 2, 0]}, "dimension_sections=.*not read"),
+    ],
+)  # fmt: skip
+def test_metadata_that_are_not_read(case, changes, message):
+    arch, meta, _, _ = CONVERTED[case]
+    tables = ("rope_factors_long.weight",) if case == "phi3-long" else ()
+    with pytest.raises(ValueError, match=message):
+        gguf.describe(arch, meta | changes, 97, (), dict.fromkeys(tables, np.ones(2, np.float32)))
+
+
+def _rewrite(path, changed, fields, tensors):
+    """A file with other metadata and further tensors."""
+    reader = library.GGUFReader(path)
+    arch = reader.fields["general.architecture"].contents()
+    writer = library.GGUFWriter(changed, arch)
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            inner = field.types[1] if len(field.types) > 1 else None
+            writer.add_key_value(key, field.contents(), field.types[0], sub_type=inner)
+    for key, value in fields.items():
+        writer.add_uint32(f"{arch}.{key}", value)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data)
+    for name in tensors:
+        writer.add_tensor(name, np.zeros(4, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_layers_that_predict_further_tokens_are_left_out(tmp_path, written):
+    path, params = written("glm4_moe-plain")
+    further, stray = (f"blk.{layer}.nextn.enorm.weight" for layer in (1, 0))
+    _rewrite(path, tmp_path / "a.gguf", {"nextn_predict_layers": 1}, [further])
+    config, got = load.load(str(tmp_path / "a.gguf"))
+    assert config == dataclasses.replace(CASES["glm4_moe-plain"], num_layers=1)
+    bottom = {**params, "layers": jax.tree.map(lambda leaf: leaf[:1], params["layers"])}
+    jax.tree.map(np.testing.assert_array_equal, got, bottom)
+    _rewrite(path, tmp_path / "b.gguf", {"nextn_predict_layers": 1}, [further, stray])
+    with pytest.raises(ValueError, match=rf"with no place \['{stray}'\]"):
+        load.load(str(tmp_path / "b.gguf"))
 
 
 @pytest.mark.sample(4, broad=8)
@@ -296,7 +512,7 @@ def test_narrow_matrices(tmp_path, written, dtype, bits):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"family": "phi3"}, "family 'phi3' is not written as GGUF"),
+        ({"family": "falcon_h1"}, "family 'falcon_h1' is not written as GGUF"),
         (
             {"family": "deepseek_v2", "latent": Latent(8, None, 4, 4, 8)},
             "family 'deepseek_v2' is not written",
@@ -307,6 +523,45 @@ def test_narrow_matrices(tmp_path, written, dtype, bits):
         ),
         ({"family": "qwen3", "qk_norm": "head", "qkv_bias": True}, "cannot express qkv_bias=True"),
         ({"norm_offset": 1.0}, "cannot express norm_offset=1.0"),
+        (
+            {"family": "phi3", "head_dim": 12},
+            r"'phi3' cannot express head_dim=12 \(would be 8\)",
+        ),
+        (
+            {
+                "family": "mixtral",
+                "intermediate_size": 24,
+                "experts": Experts(8, 3, 24),
+                "sliding_window": 5,
+                "local_layers": (True, True),
+            },
+            r"'llama' cannot express sliding_window=5",
+        ),
+        (
+            {
+                "family": "ministral3",
+                "rope_scaling": RopeScaling(
+                    "yarn", 4.0, 16, mscale=0.7, mscale_all_dim=1.0, query_beta=0.3
+                ),
+            },
+            "'mistral3' cannot express rope_scaling=",
+        ),
+        ({**OLMO3, "local_rope_theta": 2e4}, "'olmo2' cannot express local_rope_theta=20000.0"),
+        ({**OLMO3, "tie_embeddings": True}, "'olmo2' cannot express tie_embeddings=True"),
+        (
+            {**OLMO3, "rope_scaling": RopeScaling("yarn", 4.0, 16, attention_factor=1.2)},
+            "'olmo2' cannot express rope_scaling=.*attention_factor=1.2",
+        ),
+        (
+            {
+                "family": "glm4_moe",
+                "qkv_bias": True,
+                "experts": Experts(
+                    8, 2, 24, shared_size=24, groups=4, groups_per_token=2, **SIGMOID
+                ),
+            },
+            "'glm4moe' cannot express experts=.*groups=4",
+        ),
         ({"rope_scaling": RopeScaling("yarn", 2.0, 32, beta_fast=16.0)}, "beta_fast=16.0"),
         (
             {

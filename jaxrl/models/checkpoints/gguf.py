@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
@@ -13,19 +15,18 @@ import safetensors
 import safetensors.numpy
 from flax import nnx
 
-from jaxrl.gguf_file import cached, header, open_file
+from jaxrl.gguf_file import Header, cached, header, open_file
 from jaxrl.models.checkpoints.forms.gguf_architectures import (
-    ARCHITECTURES,
-    BIASES,
     LAYER,
+    NEUTRAL,
+    OPTIONAL,
     OUTSIDE,
     ROUTED,
-    Architecture,
-    Meta,
-    by_layer,
-    number,
+    find,
+    find_written,
     scaling,
 )
+from jaxrl.models.checkpoints.forms.gguf_families import READ, SCALE, by_layer, number
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import Leaf, Params, layout
 from jaxrl.models.linear import Kind
@@ -34,55 +35,86 @@ from jaxrl.models.stream import Shardings, assemble, places, put
 KEPT_BYTES = 2 << 30
 """Of the parameters of a model, as float32, up to which they are kept dequantised."""
 
-FREQUENCIES = "rope_freqs.weight"
-"""Divisors of the rotary frequencies, one for each: how Llama 3's scaling is kept."""
+
+class _Metadata(dict[str, Any]):
+    """Metadata of an architecture, and which of them were looked at."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+    def check(self) -> None:
+        """Refuse what changes the decoder and was not looked at.
+
+        Raises:
+          ValueError: of a value that is not one of `NEUTRAL`.
+        """
+        for key, values in NEUTRAL.items():
+            if key in self.keys() - self.read and self[key] not in values:
+                raise ValueError(
+                    f"{key}={self[key]!r} is not read of this architecture; it is supported with "
+                    f"{' or '.join(map(str, values))}"
+                )
 
 
 def read_config(path: str | Path) -> DecoderConfig:
     """The decoder that a file's metadata describes.
 
     Raises:
-      ValueError: an unsound file, an architecture or a scaling of RoPE that we do not read.
+      ValueError: an unsound file, or an architecture, a scaling of RoPE or other metadata that we
+        do not read.
     """
     head = header(path)
     arch = head.fields["general.architecture"]
-    if arch not in ARCHITECTURES:
-        raise ValueError(
-            f"general.architecture={arch!r} is not read; supported: {', '.join(ARCHITECTURES)}"
-        )
-    meta = {
-        key.removeprefix(f"{arch}."): value
-        for key, value in head.fields.items()
-        if key.startswith(f"{arch}.")
-    }
-    factors = None
-    if FREQUENCIES in head.tensors:
-        factors = next(t.data for t in open_file(path).tensors if t.name == FREQUENCIES)
+    meta = _architecture_metadata(head, arch)
+    names = [name for name in find(arch, meta).tables if name in head.tensors]
+    tables = {t.name: t.data for t in open_file(path).tensors if t.name in names} if names else {}
     vocab_size = len(head.fields["tokenizer.ggml.tokens"])
-    return describe(arch, meta, vocab_size, head.tensors, factors)
+    return describe(arch, meta, vocab_size, head.tensors, tables)
+
+
+def _architecture_metadata(head: Header, arch: str) -> dict[str, Any]:
+    prefix = f"{arch}."
+    return {
+        key.removeprefix(prefix): value
+        for key, value in head.fields.items()
+        if key.startswith(prefix)
+    }
 
 
 def describe(
     arch: str,
-    meta: Meta,
+    meta: Mapping[str, Any],
     vocab_size: int,
-    names: Mapping[str, Any],
-    factors: np.ndarray | None = None,
+    names: Container[str],
+    tables: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> DecoderConfig:
     """The decoder of an architecture.
 
     Args:
-      arch: key of `ARCHITECTURES`.
+      arch: `general.architecture`.
       meta: its metadata.
       vocab_size: number of tokens.
       names: of the file's tensors.
-      factors: float32 [rope_dim / 2], the tensor `FREQUENCIES`.
+      tables: float32 [rope_dim / 2] each, those of `Architecture.tables` that the file has.
 
     Raises:
-      ValueError: a scaling of RoPE that we do not read.
+      ValueError: an architecture, a scaling of RoPE or other metadata that we do not read.
     """
-    heads, record = meta["attention.head_count"], ARCHITECTURES[arch]
+    meta, record = _Metadata(meta), find(arch, meta)
+    heads = meta["attention.head_count"]
     total, kv_heads = meta["block_count"], meta.get("attention.head_count_kv", heads)
+    rope, family = scaling(meta, tables), record.family
+    if rope and family in SCALE:
+        rope = SCALE[family](meta, rope)
     common = {
         "vocab_size": vocab_size,
         "hidden_size": meta["embedding_length"],
@@ -91,23 +123,33 @@ def describe(
         "num_heads": heads,
         "num_kv_heads": max(by_layer(kv_heads, total)),
         "head_dim": meta.get("attention.key_length", meta["embedding_length"] // heads),
-        "family": record.family,
+        "family": family,
         "max_positions": meta["context_length"],
         "rope_theta": number(meta.get("rope.freq_base", 10_000.0)),
-        "rope_scaling": scaling(meta, factors),
+        "rope_scaling": rope,
         "norm_eps": number(meta["attention.layer_norm_rms_epsilon"]),
         "tie_embeddings": OUTSIDE["head"] not in names,
     }
-    common |= {name: BIASES[name] in names for name in record.biases}
+    for field in record.optional:
+        tensor, *values = OPTIONAL[field]
+        common[field] = values[tensor not in names]
     if rotated := meta.get("rope.dimension_count"):
         common["rope_fraction"] = rotated / common["head_dim"]
-    return DecoderConfig(**(common | record.fields(meta)))
+    fields = READ[family](meta) if family in READ else {}
+    config = DecoderConfig(**(common | fields))
+    keys = common["head_dim"]
+    if (values := meta.get("attention.value_length", keys)) != keys:
+        raise ValueError(
+            f"attention.value_length={values}: values are read with the size of keys, {keys}"
+        )
+    meta.check()
+    return config
 
 
 def tensors(config: DecoderConfig) -> dict[str, list[str]]:
     """Our parameters by path, and the tensor of each layer, or of the whole."""
     leaves = {"/".join(path): leaf for path, leaf in layout(config).items()}
-    record = _record(config.family)
+    record = find_written(config)
     outside = {**OUTSIDE, **record.outside}
     tensor_names: dict[str, list[str]] = {
         ours: [outside[ours]] for ours, leaf in leaves.items() if not leaf.batch and ours in outside
@@ -123,8 +165,18 @@ def tensors(config: DecoderConfig) -> dict[str, list[str]]:
     return tensor_names
 
 
-def _record(family: str) -> Architecture:
-    return next(record for record in ARCHITECTURES.values() if record.family == family)
+def rows(config: DecoderConfig) -> dict[str, slice]:
+    """Which outputs of its tensor each of our parameters is, for those that share one."""
+    leaves = {"/".join(path): leaf for path, leaf in layout(config).items()}
+    ends, slices = dict[str, int](), dict[str, slice]()
+    names = tensors(config)
+    shared = collections.Counter(group[0] for group in names.values())
+    for ours, (tensor, *_) in names.items():
+        if shared[tensor] > 1:
+            start = ends.get(tensor, 0)
+            ends[tensor] = start + file_shape(config, ours, leaves[ours])[0]
+            slices[ours] = slice(start, ends[tensor])
+    return slices
 
 
 def to_ours(config: DecoderConfig, path: str, leaf: Leaf, value: np.ndarray) -> np.ndarray:
@@ -193,7 +245,7 @@ def file_shape(config: DecoderConfig, path: str, leaf: Leaf) -> tuple[int, ...]:
 
 def _is_permuted(config: DecoderConfig, path: str) -> bool:
     rotated = path.partition("/")[2].startswith(("attention/q", "attention/k"))
-    return rotated and _record(config.family).permuted
+    return rotated and find_written(config).permuted
 
 
 def _heads(leaf: Leaf) -> tuple[int, int]:
@@ -255,7 +307,15 @@ def load(
 def _check_names(path: str | Path, config: DecoderConfig) -> None:
     """Refuse a file whose tensors are not those of the decoder."""
     expected = {name for group in tensors(config).values() for name in group}
-    present = header(path).tensors.keys() - {FREQUENCIES}
+    head = header(path)
+    arch = head.fields["general.architecture"]
+    later = range(config.num_layers, head.fields[f"{arch}.block_count"])
+    beyond = tuple(f"blk.{layer}." for layer in later)  # that predict further tokens
+    present = {
+        name
+        for name in head.tensors.keys() - set(find_written(config).tables)
+        if not name.startswith(beyond)
+    }
     missing, unmapped = sorted(expected - present), sorted(present - expected)
     if missing or unmapped:
         raise ValueError(f"{path}: missing tensors {missing}; tensors with no place {unmapped}")
@@ -265,11 +325,12 @@ def _layers(path: str | Path, config: DecoderConfig) -> Callable[[str], Iterator
     """What yields the layers of one of our parameters, dequantised, as float32."""
     present = {tensor.name: tensor for tensor in open_file(path).tensors}
     leaves = {"/".join(ours): leaf for ours, leaf in layout(config).items()}
-    names = tensors(config)
+    names, parts = tensors(config), rows(config)
 
     def read(ours: str) -> Iterator[np.ndarray]:
         for name in names[ours]:
-            value = gguf.quants.dequantize(present[name].data, present[name].tensor_type)
+            stored = present[name].data[parts.get(ours, slice(None))]
+            value = gguf.quants.dequantize(stored, present[name].tensor_type)
             yield to_ours(config, ours, leaves[ours], value)
 
     return read

@@ -13,9 +13,15 @@ from flax import nnx
 
 from jaxrl.gguf_file import Field
 from jaxrl.models import rope
-from jaxrl.models.checkpoints.forms.gguf_architectures import ARCHITECTURES
-from jaxrl.models.checkpoints.gguf import FREQUENCIES, describe, file_shape, tensors, to_file
-from jaxrl.models.config import DecoderConfig
+from jaxrl.models.checkpoints.forms.gguf_architectures import (
+    FREQUENCIES,
+    LONG,
+    SHORT,
+    find_written,
+)
+from jaxrl.models.checkpoints.forms.gguf_families import DESCRIBE, WINDOW
+from jaxrl.models.checkpoints.gguf import describe, file_shape, tensors, to_file
+from jaxrl.models.config import DecoderConfig, RopeScaling
 from jaxrl.models.decoder import Params, layout
 
 _KINDS = {
@@ -24,7 +30,7 @@ _KINDS = {
     "bfloat16": (gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16),
 }
 
-_NOT_OURS = {"family": "", "dtype": "", "attention": "auto", "rules": ()}
+_NOT_OURS: Mapping[str, Any] = {"family": "", "dtype": "", "attention": "auto", "rules": ()}
 """Fields of a config that a file does not hold, or that `family` decides."""
 
 
@@ -51,10 +57,10 @@ def save(
       ValueError: llama.cpp has no architecture for the decoder, or cannot express one of its
         fields; the message lists them.
     """
-    arch = architecture(config)
-    config = dataclasses.replace(config, family=ARCHITECTURES[arch].family)
-    meta, factors = metadata(config), _factors(config)
-    _check(arch, config, meta, factors)
+    record = find_written(config)
+    arch, config = record.name, dataclasses.replace(config, family=record.family)
+    meta, tables = metadata(config), _tables(config)
+    _check(arch, config, meta, tables)
     kind, file_type = _KINDS[dtype]
     writer = gguf.GGUFWriter(path, arch)
     if name:
@@ -66,46 +72,51 @@ def save(
         writer.add_key_value(field.key, field.value, field.kind, field.inner)
     leaves = {"/".join(path): leaf for path, leaf in layout(config).items()}
     plan = _plan(config, kind)
-    if factors is not None:
+    for name, table in tables.items():
         writer.add_tensor_info(
-            FREQUENCIES, factors.shape, factors.dtype, factors.nbytes, gguf.GGMLQuantizationType.F32
+            name, table.shape, table.dtype, table.nbytes, gguf.GGMLQuantizationType.F32
         )
     for entry in plan:
-        shape = file_shape(config, entry.ours, leaves[entry.ours])
+        outputs, *inputs = zip(
+            *(file_shape(config, ours, leaves[ours]) for ours in entry.parts), strict=True
+        )
+        shape = (sum(outputs), *(axis[0] for axis in inputs))
         size = int(np.prod(gguf.quant_shape_to_byte_shape(shape, entry.kind)))
         writer.add_tensor_info(entry.tensor, shape, np.dtype(np.float32), size, entry.kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    if factors is not None:
-        writer.write_tensor_data(factors)
+    for table in tables.values():
+        writer.write_tensor_data(table)
     arrays = nnx.traversals.flatten_mapping(params, sep="/")
     for entry in plan:
-        value = arrays[entry.ours] if entry.row is None else arrays[entry.ours][entry.row]
-        value = to_file(config, entry.ours, leaves[entry.ours], np.asarray(value, np.float32))
-        writer.write_tensor_data(gguf.quants.quantize(value, entry.kind))
+        values = [
+            to_file(config, ours, leaves[ours], arrays[ours][... if row is None else row])
+            for ours, row in entry.parts.items()
+        ]
+        writer.write_tensor_data(gguf.quants.quantize(np.concatenate(values), entry.kind))
     writer.close()
 
 
 class _Entry(NamedTuple):
-    ours: str
-    row: int | None
-    """Layer; None for what is not stacked."""
     tensor: str
+    parts: dict[str, int | None]
+    """Our parameters that lie in it one after the other, and the layer of each; None for what is
+    not stacked."""
     kind: gguf.GGMLQuantizationType
 
 
 def _plan(config: DecoderConfig, kind: gguf.GGMLQuantizationType) -> list[_Entry]:
     leaves = {"/".join(path): leaf for path, leaf in layout(config).items()}
-    plan = []
+    plan = dict[str, _Entry]()
     for ours, names in tensors(config).items():
         leaf = leaves[ours]
         matrix = bool(leaf.inputs or "vocab" in leaf.axes) and not ours.endswith("router")
+        tensor_kind = kind if matrix else gguf.GGMLQuantizationType.F32
         for row, tensor in enumerate(names):
-            place = row if leaf.batch else None
-            tensor_kind = kind if matrix else gguf.GGMLQuantizationType.F32
-            plan.append(_Entry(ours, place, tensor, tensor_kind))
-    return plan
+            entry = plan.setdefault(tensor, _Entry(tensor, {}, tensor_kind))
+            entry.parts[ours] = row if leaf.batch else None
+    return [*plan.values()]
 
 
 def architecture(config: DecoderConfig) -> str:
@@ -114,21 +125,12 @@ def architecture(config: DecoderConfig) -> str:
     Raises:
       ValueError: there is none, or none that is written here.
     """
-    family = "llama" if config.family == "mistral" else config.family
-    for arch, record in ARCHITECTURES.items():
-        if record.family == family and record.routed in (None, bool(config.experts)):
-            return arch
-    names = ", ".join(dict.fromkeys(record.family for record in ARCHITECTURES.values()))
-    raise ValueError(
-        f"family {config.family!r} is not written as GGUF (mistral, {names} are); export it with "
-        "--to hf and convert that with llama.cpp's convert_hf_to_gguf.py"
-    )
+    return find_written(config).name
 
 
 def metadata(config: DecoderConfig) -> dict[str, Any]:
     """What describes a decoder of a family of `ARCHITECTURES`, the prefix left out."""
     scaling, experts = config.rope_scaling, config.experts
-    record = next(r for r in ARCHITECTURES.values() if r.family == config.family)
     kv_heads: int | list[int] = config.num_kv_heads
     if config.recurrent:
         kv_heads = [0 if mixes else config.num_kv_heads for mixes in config.recurrent_layers]
@@ -146,8 +148,8 @@ def metadata(config: DecoderConfig) -> dict[str, Any]:
         "rope.freq_base": float(config.rope_theta),
         "rope.dimension_count": config.rope_dim,
     }
-    if config.sliding_window:
-        meta["attention.sliding_window"] = config.sliding_window
+    if config.sliding_window and any(config.local_layers):
+        meta[WINDOW] = config.sliding_window
     if config.attention_softcap:
         meta["attn_logit_softcapping"] = float(config.attention_softcap)
     if config.logit_softcap:
@@ -163,37 +165,36 @@ def metadata(config: DecoderConfig) -> dict[str, Any]:
         meta["rope.scaling.factor"] = float(scaling.factor)
         if scaling.kind == "yarn":
             meta["rope.scaling.original_context_length"] = scaling.original_max_positions
-    return meta | record.describe(config)
+    return meta | (DESCRIBE[config.family](config) if config.family in DESCRIBE else {})
 
 
-def _factors(config: DecoderConfig) -> np.ndarray | None:
-    """Divisors of the rotary frequencies, where they alone are the scaling."""
+def _tables(config: DecoderConfig) -> dict[str, np.ndarray]:
+    """Divisors of the rotary frequencies, float32 [rope_dim / 2] each, by their tensors."""
     scaling = config.rope_scaling
     if scaling is None or scaling.kind not in ("llama3", "longrope"):
-        return None
+        return {}
+    names = find_written(config).tables
+    if scaling.kind == "longrope" and LONG in names:
+        factors = {LONG: scaling.long_factors, SHORT: scaling.short_factors}
+        return {name: np.asarray(values, np.float32) for name, values in factors.items()}
     scaled, factor = rope.frequencies(config)
-    if factor != 1:
-        return None
+    if factor != 1 or FREQUENCIES not in names:
+        return {}
     plain, _ = rope.frequencies(dataclasses.replace(config, rope_scaling=None))
-    return (plain / scaled).astype(np.float32)
+    return {FREQUENCIES: (plain / scaled).astype(np.float32)}
 
 
 def _check(
-    arch: str, config: DecoderConfig, meta: Mapping[str, Any], factors: np.ndarray | None
+    arch: str, config: DecoderConfig, meta: Mapping[str, Any], tables: Mapping[str, np.ndarray]
 ) -> None:
     """Refuse a decoder that would be read back as another."""
     names = {name for group in tensors(config).values() for name in group}
-    read = describe(arch, meta, config.vocab_size, names, factors)
-    ours = dataclasses.replace(config, **_NOT_OURS)
-    ours = dataclasses.replace(
-        ours,
-        local_layers=config.local_layers if any(config.local_layers) else (),
-        sliding_window=config.sliding_window if any(config.local_layers) else None,
-        rope_scaling=read.rope_scaling if factors is not None else config.rope_scaling,
-    )
-    theirs = dataclasses.replace(read, **_NOT_OURS)
+    read = describe(arch, meta, config.vocab_size, names, tables)
+    ours, theirs = _comparable(config), _comparable(read)
+    if FREQUENCIES in tables:
+        ours = dataclasses.replace(ours, rope_scaling=theirs.rope_scaling)
     differing = [
-        f"{field.name}={getattr(ours, field.name)!r} (would be {getattr(theirs, field.name)!r})"
+        f"{field.name}={getattr(config, field.name)!r} (would be {getattr(read, field.name)!r})"
         for field in dataclasses.fields(ours)
         if not _equal(getattr(ours, field.name), getattr(theirs, field.name))
     ]
@@ -204,10 +205,33 @@ def _check(
         )
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return bool(np.isclose(one, other, rtol=1e-6, atol=0))
-    return one == other
+def _comparable(config: DecoderConfig) -> DecoderConfig:
+    """The decoder with one spelling of what it computes."""
+    config = dataclasses.replace(config, **_NOT_OURS)
+    if not any(config.local_layers):
+        config = dataclasses.replace(
+            config, local_layers=(), sliding_window=None, local_rope_theta=None
+        )
+    scaling = config.rope_scaling
+    if scaling and scaling.kind in ("yarn", "longrope"):
+        scaling = dataclasses.replace(
+            scaling, attention_factor=rope.frequencies(config)[1], mscale=0.0, mscale_all_dim=0.0
+        )
+        if scaling.kind == "longrope":  # whose factor has no other use
+            scaling = dataclasses.replace(scaling, factor=1.0)
+    return dataclasses.replace(config, rope_scaling=scaling)
+
+
+def _equal(ours: Any, theirs: Any) -> bool:
+    """Whether two fields are alike, numbers to the precision of files."""
+    match ours, theirs:
+        case float(), float():
+            return bool(np.isclose(ours, theirs, rtol=1e-6, atol=0))
+        case tuple(), tuple():
+            return len(ours) == len(theirs) and all(map(_equal, ours, theirs))
+        case RopeScaling(), RopeScaling():
+            return _equal(dataclasses.astuple(ours), dataclasses.astuple(theirs))
+    return bool(ours == theirs)
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:

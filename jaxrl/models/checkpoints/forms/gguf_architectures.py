@@ -1,17 +1,18 @@
-"""Architectures of llama.cpp: the metadata and the names of tensors of each in GGUF files."""
+"""Architectures of llama.cpp: the families that each is of, and its names of tensors in GGUF files.
+
+`gguf_families` has what the metadata say of each family.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from jaxrl.models.config import ChunkedLayers, DecoderConfig, Experts, Mamba2, RopeScaling
-
-Meta = Mapping[str, Any]
-"""Metadata of an architecture, its prefix removed."""
+from jaxrl.models.checkpoints.forms.gguf_families import WINDOW, Meta, number
+from jaxrl.models.config import DecoderConfig, RopeScaling
 
 OUTSIDE = {
     "embed": "token_embd.weight",
@@ -74,367 +75,201 @@ MAMBA = {
 """Those of a mixer."""
 
 _PARTS = {**MAMBA, "mlp_norm/weight": "attn_norm.weight"}
+_EMBEDDED_NORM = {"norm/weight": "token_embd_norm.weight"}
 _SECOND_NORM = {"mlp_norm/weight": "post_attention_norm.weight"}
-
-BIASES = {
-    "qkv_bias": "blk.0.attn_q.bias",
-    "o_bias": "blk.0.attn_output.bias",
-    "mlp_bias": "blk.0.ffn_gate.bias",
+_FUSED = {
+    **{f"attention/{part}": "attn_qkv.weight" for part in "qkv"},
+    **{f"mlp/{part}": "ffn_up.weight" for part in ("gate", "up")},
 }
-"""Fields of `DecoderConfig`, and a tensor that is there where they are set."""
+"""Those of Phi-3, whose outputs lie in one tensor after another, in the order given here."""
 
-_SIGMOID = 2
-"""How llama.cpp numbers a router of sigmoids."""
+OPTIONAL: Mapping[str, tuple[str, Any, Any]] = {
+    "qkv_bias": ("blk.0.attn_q.bias", True, False),
+    "o_bias": ("blk.0.attn_output.bias", True, False),
+    "mlp_bias": ("blk.0.ffn_gate.bias", True, False),
+    "qk_norm": ("blk.0.attn_q_norm.weight", "head", "none"),
+}
+"""Fields of `DecoderConfig` that a file tells by a tensor: that tensor, and the values of the field
+where it is there and where it is not."""
+
+_BIASES = ("qkv_bias", "o_bias", "mlp_bias")
+
+FREQUENCIES = "rope_freqs.weight"
+"""Divisors of the rotary frequencies, one for each: how Llama 3's scaling is kept."""
+
+LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
+"""The same beyond the trained context, and within it: how longrope is kept."""
+
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.scale": (0.0,),
+    "attention.temperature_length": (0,),
+    "attention.temperature_scale": (0.0,),
+    "attn_logit_softcapping": (0.0,),
+    "embedding_scale": (0.0, 1.0),
+    "expert_group_count": (0, 1),
+    "expert_weights_scale": (0.0, 1.0),
+    "final_logit_softcapping": (0.0,),
+    "logit_scale": (0.0, 1.0),
+    "nextn_predict_layers": (0,),
+    "residual_scale": (0.0, 1.0),
+    "rope.dimension_sections": ([0, 0, 0, 0],),
+    "rope.scale_linear": (0.0, 1.0),
+    "rope.scaling.alpha": (0.0,),
+    "rope.scaling.attn_factor": (1.0,),
+    "rope.scaling.yarn_attn_factor": (1.0,),
+    "rope.scaling.yarn_beta_fast": (32.0,),
+    "rope.scaling.yarn_beta_slow": (1.0,),
+    "rope.scaling.yarn_ext_factor": (-1.0, 1.0),
+    "rope.scaling.yarn_log_multiplier": (0.0,),
+}
+"""Metadata that change what a decoder computes, and the values at which they do not. An
+architecture that does not read one is refused with any other value."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
     """What llama.cpp knows by an architecture's name."""
 
+    name: str
+    """`general.architecture`."""
     family: str
     """Of `families.FAMILIES`."""
-    fields: Callable[[Meta], dict[str, Any]] = lambda meta: {}
-    """The fields of `DecoderConfig` that the name decides, some by way of the metadata."""
-    describe: Callable[[DecoderConfig], dict[str, Any]] = lambda config: {}
-    """The metadata beside what all architectures have."""
-    biases: tuple[str, ...] = ()
-    """Which of the fields `qkv_bias`, `o_bias` and `mlp_bias` a file may have the tensors of."""
+    optional: tuple[str, ...] = ()
+    """Which of the fields of `OPTIONAL` a file tells."""
     permuted: bool = False
     """Rows of queries and keys lie so that neighbouring features are rotated together."""
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Names of tensors in a layer that differ from `LAYER`."""
     outside: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Names of tensors outside the layers that differ from `OUTSIDE`."""
+    tables: tuple[str, ...] = (FREQUENCIES,)
+    """Which tensors of divisors of the rotary frequencies a file may have."""
     routed: bool | None = None
-    """Whether its decoders have experts, where its family has two architectures; None: one."""
+    """Whether its decoders have experts, where that tells it from another; None: it does not."""
+    windowed: bool | None = None
+    """The same of a sliding window."""
+
+    def describes(self, meta: Meta) -> bool:
+        """Whether metadata of architecture `name` are of this family."""
+        routed, windowed = bool(meta.get("expert_count")), bool(meta.get(WINDOW))
+        return self.routed in (None, routed) and self.windowed in (None, windowed)
 
 
-def by_layer(value: int | list[int], total: int) -> list[int]:
-    """A number of each of so many layers, which files write once where all are equal."""
-    return value if isinstance(value, list) else [value] * total
-
-
-def number(value: float) -> float:
-    """The shortest number that is kept as this float32: 1e-05, not 9.999999747378752e-06."""
-    return float(str(np.float32(value)))
-
-
-def scaling(meta: Meta, factors: np.ndarray | None) -> RopeScaling | None:
+def scaling(meta: Meta, tables: Mapping[str, np.ndarray]) -> RopeScaling | None:
     """How the metadata scale RoPE.
 
     Args:
       meta: of the architecture.
-      factors: float32 [rope_dim / 2], divisors of the frequencies; None: there are none.
+      tables: float32 [rope_dim / 2] each, those of `Architecture.tables` that the file has.
 
     Raises:
       ValueError: a scaling that we do not read.
     """
-    kind, factor = meta.get("rope.scaling.type", "none"), meta.get("rope.scaling.factor")
-    if factors is not None and kind == "none" and factor is None:
-        divisors = tuple(float(f) for f in factors)
+    kind: str = meta.get("rope.scaling.type", "none")
+    factor: Any = meta.get("rope.scaling.factor")
+    context = meta["context_length"]
+    trained = meta.get("rope.scaling.original_context_length", 0) or context
+    divisors = {name: tuple(number(f) for f in table) for name, table in tables.items()}
+    if divisors.keys() == {LONG, SHORT} and factor is None and kind in ("none", "longrope"):
         return RopeScaling(
-            "longrope", 1.0, meta["context_length"], attention_factor=1.0,
-            short_factors=divisors, long_factors=divisors,
+            "longrope", context / trained, trained,
+            attention_factor=number(meta.get("rope.scaling.attn_factor", 1.0)),
+            short_factors=divisors[SHORT], long_factors=divisors[LONG],
         )  # fmt: skip
-    prefix, flag = "rope.scaling.", "rope.scaling.finetuned"
-    scaled = [key for key in meta if key.startswith(prefix) and key != flag]
-    if not scaled or scaled == ["rope.scaling.type"]:
+    if divisors.keys() == {FREQUENCIES} and factor is None and kind == "none":
+        return RopeScaling(
+            "longrope", 1.0, context, attention_factor=1.0,
+            short_factors=divisors[FREQUENCIES], long_factors=divisors[FREQUENCIES],
+        )  # fmt: skip
+    if not divisors and factor is None and kind in ("none", "linear", "yarn", "longrope"):
         return None
-    if kind == "linear" and factors is None:
+    if not divisors and kind == "linear":
         return RopeScaling("linear", number(factor))
-    if kind == "yarn" and factors is None:
-        return RopeScaling("yarn", number(factor), meta["rope.scaling.original_context_length"])
-    raise ValueError(f"{scaled} describe a scaled RoPE of type {kind!r}; linear and yarn are read")
-
-
-def _gemma(meta: Meta, *, largest: int) -> dict[str, Any]:
-    layers, size, heads = (
-        meta[key] for key in ("block_count", "embedding_length", "attention.head_count")
-    )
-    head = size / heads if layers == largest else meta["attention.key_length"]
-    return {
-        "norm_offset": 1.0,
-        "post_norm": True,
-        "activation": "gelu_tanh",
-        "embed_scale": size**0.5,
-        "attention_scale": head**-0.5,  # the 27B alone scales by its width
-        "sliding_window": meta["attention.sliding_window"],
-    }
-
-
-def _gemma2(meta: Meta) -> dict[str, Any]:
-    return _gemma(meta, largest=46) | {
-        "local_layers": tuple(i % 2 == 0 for i in range(meta["block_count"])),
-        "attention_softcap": number(meta["attn_logit_softcapping"]),
-        "logit_softcap": number(meta["final_logit_softcapping"]),
-    }
-
-
-def _gemma3(meta: Meta) -> dict[str, Any]:
-    return _gemma(meta, largest=62) | {
-        "qk_norm": "head",
-        "local_layers": tuple(bool((i + 1) % 6) for i in range(meta["block_count"])),
-        "local_rope_theta": 10_000.0,
-    }
-
-
-def _every_fourth_without_positions(meta: Meta) -> tuple[bool, ...]:
-    return tuple(bool((i + 1) % 4) for i in range(meta["block_count"]))
-
-
-def _experts(meta: Meta, **further: Any) -> Experts:
-    return Experts(
-        num_experts=meta["expert_count"],
-        per_token=meta["expert_used_count"],
-        size=meta.get("expert_feed_forward_length", meta["feed_forward_length"]),
-        **further,
+    if not divisors and kind == "yarn":
+        attention: Any = meta.get("rope.scaling.yarn_attn_factor")
+        return RopeScaling(
+            "yarn", number(factor), trained,
+            beta_fast=number(meta.get("rope.scaling.yarn_beta_fast", 32.0)),
+            beta_slow=number(meta.get("rope.scaling.yarn_beta_slow", 1.0)),
+            attention_factor=None if attention is None else number(attention),
+        )  # fmt: skip
+    keys = [key for key in meta if key.startswith("rope.scaling.")]
+    raise ValueError(
+        f"{[*keys, *tables]} describe a scaled RoPE of type {kind!r}; linear, yarn, and tables of "
+        "divisors without a factor are read"
     )
 
 
-def _qwen3_moe(meta: Meta) -> dict[str, Any]:
-    return {"qk_norm": "head", "experts": _experts(meta)}
+ARCHITECTURES: tuple[Architecture, ...] = (
+    Architecture("llama", "llama", optional=_BIASES, permuted=True, routed=False),
+    Architecture("llama", "mixtral", permuted=True, routed=True),
+    Architecture("mistral3", "ministral3", permuted=True, tables=()),
+    Architecture("smollm3", "smollm3", permuted=True),
+    Architecture("qwen2", "qwen2", optional=("qkv_bias",)),
+    Architecture("qwen3", "qwen3"),
+    Architecture("qwen3moe", "qwen3_moe"),
+    Architecture("gemma2", "gemma2"),
+    Architecture("gemma3", "gemma3_text"),
+    Architecture("phi3", "phi3", names=_FUSED, tables=(LONG, SHORT)),
+    Architecture("olmo2", "olmo2", windowed=False),
+    Architecture("olmo2", "olmo3", windowed=True),
+    Architecture("gpt-oss", "gpt_oss", names=_SECOND_NORM),
+    Architecture("seed_oss", "seed_oss", optional=("qkv_bias",), names=_SECOND_NORM),
+    Architecture("ernie4_5", "ernie4_5"),
+    Architecture("minimax-m2", "minimax_m2"),
+    Architecture("glm4moe", "glm4_moe", optional=("qkv_bias", "qk_norm"), names=_SECOND_NORM),
+    Architecture("granite", "granite", optional=_BIASES, permuted=True),
+    Architecture("granitemoe", "granitemoe", permuted=True),
+    Architecture("granitehybrid", "granitemoehybrid", permuted=True, names=MAMBA),
+    Architecture("nemotron_h", "nemotron_h", names=_PARTS, routed=False),
+    Architecture("nemotron_h_moe", "nemotron_h", names=_PARTS, routed=True),
+    Architecture("lfm2", "lfm2", names=CONVOLUTION, outside=_EMBEDDED_NORM),
+    Architecture("lfm2moe", "lfm2_moe", names=CONVOLUTION, outside=_EMBEDDED_NORM),
+    Architecture("llama4", "llama4_text"),
+)
+"""One for each family that llama.cpp has by a name."""
 
 
-def _minimax(meta: Meta) -> dict[str, Any]:
-    experts = _experts(meta, scoring="sigmoid", correction_bias=True)
-    return {"qk_norm": "flat", "experts": experts, "tie_embeddings": False}
+def find(name: str, meta: Meta) -> Architecture:
+    """The family that a file's metadata are of.
 
+    Args:
+      name: `general.architecture`.
+      meta: of the architecture.
 
-def _gpt_oss(meta: Meta) -> dict[str, Any]:
-    rope = scaling(meta, None)
-    return {
-        "experts": _experts(meta, biases=True, clamp=7.0),
-        "sinks": True,
-        "qkv_bias": True,
-        "o_bias": True,
-        "tie_embeddings": False,
-        "sliding_window": meta["attention.sliding_window"],
-        "local_layers": tuple(i % 2 == 0 for i in range(meta["block_count"])),
-        # files do not say that the bounds of its ramp are not rounded
-        "rope_scaling": rope and dataclasses.replace(rope, truncate=False),
-    }
-
-
-_FACTORS = {
-    "embed_scale": "embedding_scale",
-    "residual_scale": "residual_scale",
-    "attention_scale": "attention.scale",
-    "logit_divisor": "logit_scale",
-}
-"""Factors of Granite, fields of `DecoderConfig`, and their metadata."""
-
-
-def _granite(meta: Meta) -> dict[str, Any]:
-    return {ours: number(meta[theirs]) for ours, theirs in _FACTORS.items() if theirs in meta}
-
-
-def _describe_granite(c: DecoderConfig) -> dict[str, Any]:
-    values = {theirs: getattr(c, ours) for ours, theirs in _FACTORS.items()}
-    return {key: float(value) for key, value in values.items() if value is not None}
-
-
-def _recurrent(meta: Meta) -> tuple[bool, ...]:
-    """Which layers have a mixer: those without heads of keys."""
-    heads = meta["attention.head_count_kv"]
-    return tuple(count == 0 for count in heads) if isinstance(heads, list) else ()
-
-
-def _mamba(meta: Meta) -> Mamba2:
-    heads, size = meta["ssm.time_step_rank"], meta["ssm.inner_size"]
-    return Mamba2(
-        heads, size // heads, meta["ssm.group_count"], meta["ssm.state_size"],
-        meta["ssm.conv_kernel"],
-    )  # fmt: skip
-
-
-def _describe_mamba(m: Mamba2) -> dict[str, Any]:
-    values = {
-        "conv_kernel": m.taps, "inner_size": m.size, "state_size": m.state,
-        "time_step_rank": m.heads, "group_count": m.groups,
-    }  # fmt: skip
-    return {f"ssm.{key}": value for key, value in values.items()}
-
-
-def _granite_hybrid(meta: Meta) -> dict[str, Any]:
-    positions = meta.get("rope.scaling.finetuned", True)
-    shared = meta.get("expert_shared_feed_forward_length", 0)
-    return {
-        **_granite(meta),
-        "rope_layers": () if positions else (False,) * meta["block_count"],
-        "recurrent_layers": _recurrent(meta),
-        "mamba": _mamba(meta),
-        "experts": _experts(meta, shared_size=shared) if meta.get("expert_count") else None,
-    }
-
-
-def _describe_granite_hybrid(c: DecoderConfig) -> dict[str, Any]:
-    return {
-        **_describe_granite(c),
-        **_describe_mamba(c.mamba),
-        "rope.scaling.finetuned": not c.rope_layers,
-    }
-
-
-def _nemotron(meta: Meta) -> dict[str, Any]:
-    """Layers without keys and without an MLP are mixers."""
-    if (groups := meta.get("expert_group_count", 1)) > 1:
-        raise ValueError(f"expert_group_count={groups}: experts in groups are not read; at most 1")
-    total, routed = meta["block_count"], bool(meta.get("expert_count"))
-    parts = tuple(
-        ("experts" if routed else "mlp") if width else "attention" if heads else "mixer"
-        for width, heads in zip(
-            by_layer(meta["feed_forward_length"], total),
-            by_layer(meta["attention.head_count_kv"], total),
-            strict=True,
-        )
-    )
-    experts = _experts(
-        meta,
-        shared_size=meta.get("expert_shared_feed_forward_length", 0),
-        scoring="sigmoid",
-        correction_bias=True,
-        normalize=meta.get("expert_weights_norm", False),
-        scale=number(meta.get("expert_weights_scale", 1.0)),
-        group_top=2,
-    ) if routed else None  # fmt: skip
-    return {
-        "activation": "relu",
-        "self_gated": True,
-        "rope_layers": (False,) * total,
-        "recurrent_layers": tuple(part == "mixer" for part in parts),
-        "parts": parts,
-        "mamba": _mamba(meta),
-        "experts": experts,
-    }
-
-
-def _describe_nemotron(c: DecoderConfig) -> dict[str, Any]:
-    if least := c.mamba.strides[0]:
+    Raises:
+      ValueError: a name that is not read, or experts or windows that its families do not have.
+    """
+    candidates = [record for record in ARCHITECTURES if record.name == name]
+    if not candidates:
+        names = dict.fromkeys(record.name for record in ARCHITECTURES)
         raise ValueError(
-            f"time_step_min={least}: llama.cpp does not bound strides, as transformers does; set "
-            "it to 0 in the model's config.json, which changes the model a little, or export it "
-            "with --to hf"
+            f"general.architecture={name!r} is not read; supported: {', '.join(names)}"
         )
-    e = c.experts
-    width = c.intermediate_size if e is None else e.size
-    meta = {
-        **_describe_mamba(c.mamba),
-        "attention.layer_norm_epsilon": float(c.norm_eps),  # asked for beside that of RMS norms
-        "feed_forward_length": [width if part in ("mlp", "experts") else 0 for part in c.parts],
-        "attention.head_count_kv": [
-            c.num_kv_heads if part == "attention" else 0 for part in c.parts
-        ],
-    }
-    if e is None:
-        return meta
-    return {
-        **meta,
-        "expert_gating_func": _SIGMOID,
-        "expert_shared_count": 1,
-        "expert_weights_norm": e.normalize,
-        "expert_weights_scale": float(e.scale),
-    }
-
-
-def _lfm2(meta: Meta) -> dict[str, Any]:
-    return {
-        "qk_norm": "head",
-        "recurrent_layers": _recurrent(meta),
-        "convolution": meta["shortconv.l_cache"],
-    }
-
-
-def _lfm2_moe(meta: Meta) -> dict[str, Any]:
-    experts = _experts(
-        meta,
-        dense_layers=meta["leading_dense_block_count"],
-        scoring="sigmoid",
-        correction_bias=True,
-        floor=1e-6,
+    for record in candidates:
+        if record.describes(meta):
+            return record
+    raise ValueError(
+        f"general.architecture={name!r} is not read with expert_count="
+        f"{meta.get('expert_count', 0)} and {WINDOW}={meta.get(WINDOW, 0)}"
     )
-    return {**_lfm2(meta), "experts": experts}
 
 
-def _describe_lfm2(c: DecoderConfig) -> dict[str, Any]:
-    return {"shortconv.l_cache": c.convolution}
+def find_written(config: DecoderConfig) -> Architecture:
+    """The architecture that llama.cpp reads such a decoder as.
 
-
-def _llama4(meta: Meta) -> dict[str, Any]:
-    step, total = meta["interleave_moe_layer_step"], meta["block_count"]
-    experts = _experts(meta, scoring="sigmoid", normalize=False)
-    return {
-        "rope_interleaved": True,
-        "rope_layers": _every_fourth_without_positions(meta),
-        "experts": dataclasses.replace(experts, shared_size=experts.size),
-        "chunks": ChunkedLayers(
-            8192,
-            routed=tuple(step > 0 and (i + 1) % step == 0 for i in range(total)),
-            normalize=experts.num_experts != 128,
-            temperature=0.1,
-        ),
-    }
-
-
-def _describe_llama4(c: DecoderConfig) -> dict[str, Any]:
-    routed = c.chunks.routed
-    return {"interleave_moe_layer_step": routed.index(True) + 1 if any(routed) else 0}
-
-
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "llama": Architecture("llama", biases=tuple(BIASES), permuted=True),
-    "smollm3": Architecture(
-        "smollm3",
-        lambda meta: {"rope_layers": _every_fourth_without_positions(meta)},
-        permuted=True,
-    ),
-    "qwen2": Architecture("qwen2", biases=("qkv_bias",)),
-    "qwen3": Architecture("qwen3", lambda meta: {"qk_norm": "head"}),
-    "qwen3moe": Architecture("qwen3_moe", _qwen3_moe),
-    "gemma2": Architecture("gemma2", _gemma2),
-    "gemma3": Architecture("gemma3_text", _gemma3),
-    "olmo2": Architecture(
-        "olmo2", lambda meta: {"pre_norm": False, "post_norm": True, "qk_norm": "flat"}
-    ),
-    "gpt-oss": Architecture("gpt_oss", _gpt_oss, names=_SECOND_NORM),
-    "seed_oss": Architecture("seed_oss", biases=("qkv_bias",), names=_SECOND_NORM),
-    "ernie4_5": Architecture("ernie4_5", lambda meta: {"rope_interleaved": True}),
-    "minimax-m2": Architecture(
-        "minimax_m2", _minimax, lambda config: {"expert_gating_func": _SIGMOID}
-    ),
-    "granite": Architecture(
-        "granite", _granite, _describe_granite, biases=tuple(BIASES), permuted=True
-    ),
-    "granitemoe": Architecture(
-        "granitemoe",
-        lambda meta: {**_granite(meta), "experts": _experts(meta)},
-        _describe_granite,
-        permuted=True,
-    ),
-    "granitehybrid": Architecture(
-        "granitemoehybrid", _granite_hybrid, _describe_granite_hybrid, permuted=True, names=MAMBA
-    ),
-    **{
-        name: Architecture("nemotron_h", _nemotron, _describe_nemotron, names=_PARTS, routed=routed)
-        for name, routed in (("nemotron_h", False), ("nemotron_h_moe", True))
-    },
-    "lfm2": Architecture(
-        "lfm2",
-        _lfm2,
-        _describe_lfm2,
-        names=CONVOLUTION,
-        outside={"norm/weight": "token_embd_norm.weight"},
-    ),
-    "lfm2moe": Architecture(
-        "lfm2_moe",
-        _lfm2_moe,
-        lambda config: {
-            **_describe_lfm2(config),
-            "leading_dense_block_count": config.dense_layers,
-            "expert_gating_func": _SIGMOID,
-        },
-        names=CONVOLUTION,
-        outside={"norm/weight": "token_embd_norm.weight"},
-    ),
-    "llama4": Architecture("llama4_text", _llama4, _describe_llama4),
-}
-"""By `general.architecture`."""
+    Raises:
+      ValueError: there is none, or none that is written here.
+    """
+    family = "llama" if config.family == "mistral" else config.family
+    for record in ARCHITECTURES:
+        if record.family == family and record.routed in (None, bool(config.experts)):
+            return record
+    names = ", ".join(dict.fromkeys(record.family for record in ARCHITECTURES))
+    raise ValueError(
+        f"family {config.family!r} is not written as GGUF (mistral, {names} are); export it with "
+        "--to hf and convert that with llama.cpp's convert_hf_to_gguf.py"
+    )

@@ -1,18 +1,40 @@
-"""Stacks that are filled a layer at a time."""
+"""Parameters: a part of them that is trained, and stacks that are filled a layer at a time."""
 
 from __future__ import annotations
 
 import itertools
 import time
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl.models import stream
+from jaxrl.models import decoder, stream, subset
+from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import Leaf
 
+CONFIG = DecoderConfig(11, 8, 12, 2, 2, 1, 4)
 ROW = (1024, 1024)
+
+
+@pytest.mark.exact("parameters that are split and joined are as they were")
+def test_split_and_join():
+    params = decoder.init(CONFIG, jax.random.key(0))
+    trained, frozen = subset.split(params, ["layers/mlp/*", "embed"])
+    assert set(trained) == {"embed", "layers"} and set(trained["layers"]) == {"mlp"}
+    assert "mlp" not in frozen["layers"] and "norm" in frozen
+    joined = subset.join(trained, frozen)
+    assert jax.tree.structure(joined) == jax.tree.structure(params)
+    assert all(
+        a is b for a, b in zip(jax.tree.leaves(joined), jax.tree.leaves(params), strict=True)
+    )
+
+
+def test_a_pattern_that_matches_nothing():
+    params = decoder.init(CONFIG, jax.random.key(0))
+    with pytest.raises(ValueError, match="'layers/mlp/gat' matches none of"):
+        subset.split(params, ["layers/mlp/gat"])
 
 
 def _leaf(depth: int) -> Leaf:
