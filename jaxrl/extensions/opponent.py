@@ -129,9 +129,7 @@ def opponent(settings: OpponentConfig) -> Extension:
             adapters = jax.tree.map(jnp.copy, ctx.part.split(state.params)[0])
         return state.with_extra(opponent=Player(adapters, jnp.int32(0)))
 
-    def params(
-        ctx: Context, state: TrainState, to_sampler: Callable[[Params], Params]
-    ) -> Params:
+    def params(ctx: Context, state: TrainState, to_sampler: Callable[[Params], Params]) -> Params:
         own, base = lora.detach(state.params)
         how = ctx.config.lora
         other = loaded(ctx)[0] if settings.path else how

@@ -311,7 +311,8 @@ def _reward_others(record: _Record, other_rewards: Mapping[int, float]) -> str |
     """Add the rewards of other agents to their last turns; says what is wrong, or None."""
     agents, rewards = record.agents, record.rewards
     if record.learner is not None:
-        other_rewards = {0: v for k, v in other_rewards.items() if k == record.learner}
+        share = other_rewards.get(record.learner)
+        other_rewards = {} if share is None else {0: share}
     for agent, value in other_rewards.items():
         if agent not in agents:
             return f"reward: agent {agent} is rewarded and has taken no turn"

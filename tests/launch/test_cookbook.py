@@ -26,7 +26,6 @@ pytestmark = [pytest.mark.extra, pytest.mark.broad]
 
 NAME = "meta-llama/Llama-3.2-1B"
 """The cookbook chooses how to write a conversation by the name of the model."""
-WORDS = "cat sun dog cup hat box red bus sea key".split()
 QUESTIONS = [f"What is {n} plus {n + 1}?" for n in range(128)]
 CHATS = [
     [{"role": "user", "content": q}, {"role": "assistant", "content": f"It is {2 * n + 1}."}]
@@ -42,7 +41,8 @@ PAIRS = [
 DATA = {
     "HuggingFaceH4/no_robots": [{"messages": chat} for chat in CHATS],
     "openai/gsm8k": [
-        {"question": f"How many letters are in {word}?", "answer": "So #### 3"} for word in WORDS
+        {"question": rf"The answer is \boxed{{{n}}}. What is the answer?", "answer": f"So #### {n}"}
+        for n in range(1, 9)
     ],
     "Anthropic/hh-rlhf": PAIRS,
     "zwhe99/DeepMath-103K": [{"question": q} for q in QUESTIONS],
@@ -194,8 +194,8 @@ def test_a_recipe_of_the_cookbook_runs_as_it_is(case, hub, address, monkeypatch)
 
 LEARNING = {
     "sl_loop": (),
-    "rl_loop importance_sampling": ("group_size=8", "max_tokens=32"),
-    "math_rl": (),
+    "rl_loop importance_sampling": ("group_size=8", "max_tokens=12"),
+    "math_rl": ("group_size=8",),
 }
 
 

@@ -261,7 +261,8 @@ def test_the_policy_plays_either_agent_and_its_own_turns_alone_are_actions():
             assert len(c.turn_rewards) == len(c.turn_reads) == len(lengths) == c.turn.max()
             assert [((c.turn == k + 1) & c.actions).sum() for k in range(len(lengths))] == lengths
             assert (c.logp[~c.actions] == 0).all() and (c.version[c.actions] == 7).all()
-            assert len(c.turn) == len(c.tokens) and c.parent is None or len(c.parent) == len(c.turn)
+            assert len(c.turn) == len(c.tokens)
+            assert c.parent is None or len(c.parent) == len(c.tokens)
             assert row.score.value == sum(c.turn_rewards) and 0 <= row.score.value <= 1
     assert first == {episodes.LEARNER, episodes.OPPONENT} and void
 
@@ -378,7 +379,9 @@ def alone(ctx, merged, done):
 
 
 @pytest.mark.broad
-@pytest.mark.exact("a killed run against an earlier policy equals an uninterrupted one, bit for bit")
+@pytest.mark.exact(
+    "a killed run against its earlier policy equals an uninterrupted one, bit for bit"
+)
 def test_a_killed_run_against_an_earlier_policy_continues_exactly(tmp_path):
     """Killed after the opponent was renewed, and between the steps that say whether it will be."""
     changes = OPPOSED | {"opponent.every": 2, "opponent.above": 0.2, "checkpoint.every": 1}
