@@ -22,7 +22,7 @@ from jaxrl.data.text import rendering
 from jaxrl.data.types import Problem, Score, exact_sum, is_reward
 from jaxrl.random_streams import GroupStream
 from jaxrl.rollout import programs
-from jaxrl.rollout.contexts import Contexts
+from jaxrl.rollout.contexts import Contexts, cut, observed
 from jaxrl.rollout.programs import (
     EMPTY,
     Act,
@@ -138,12 +138,12 @@ def episode(
             turn_request = dataclasses.replace(turn_request, adapter=OPPONENT)
         completion = yield Sample(turn_request)
         if record.observes:
-            completion = _observed(completion, _given(turn_request))
+            completion = observed(completion, _given(turn_request))
         play = _taken(ctx, contexts, play, last, completion, turn_request)
         reply: Reply = yield Act(play)
-        last, observed = reply, record.observes
+        last, is_observed = reply, record.observes
         _answered(record, contexts, play, reply)
-        if record.error is None and reply.answer is not None and not observed:
+        if record.error is None and reply.answer is not None and not is_observed:
             score = yield Grade(problem, reply.answer)
             record.error, record.named = score.error, record.named | dict(score.parts)
             record.rewards[-1] = (reply.reward or 0.0) + (score.value or 0.0)
@@ -164,7 +164,7 @@ def episode(
     if record.error is None and learner is not None and not record.rewards:
         record.error = "opponent: the match ended before the first turn of the policy"
     count, rewards, parent = len(record.marks), record.rewards, contexts.parent
-    row = _cut(contexts.row, count)  # without what the opponent wrote after the last turn
+    row = cut(contexts.row, count)  # without what the opponent wrote after the last turn
     agent_rewards = [r for r, agent in zip(rewards, record.agents, strict=True) if agent == 0]
     return Row(
         _completion(request, row, None if parent is None else parent[:count], record),
@@ -210,27 +210,6 @@ def _taken(
     heard = tuple(map(Token, tokens, spelled, completion.logp[count:].tolist()))
     turn_record = Written(heard, len(turn_request.prompt) + count)
     return dataclasses.replace(play, written=(*play.written, turn_record))
-
-
-def _observed(completion: Completion, count: int) -> Completion:
-    """A completion whose tokens after the first `count` are observed, as an opponent wrote them."""
-    new = np.arange(len(completion.tokens)) >= count
-    source = np.full(len(new), Source.POLICY, np.int8)
-    source = source if completion.source is None else completion.source
-    return dataclasses.replace(
-        completion,
-        logp=np.where(new, np.float32(0), completion.logp),
-        entropy=np.where(new, np.float32(0), completion.entropy),
-        version=np.where(new, np.int32(0), completion.version),
-        source=np.where(new, np.int8(Source.OBSERVATION), source),
-        support=None if completion.support is None else completion.support * ~new[:, None],
-    )
-
-
-def _cut(response: Prefix, count: int) -> Prefix:
-    """The first tokens of a response."""
-    support = None if response.support is None else response.support[:count]
-    return Prefix(*(array[:count] for array in response[:5]), support=support)
 
 
 def _given(request: Request) -> int:
