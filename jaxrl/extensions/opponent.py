@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,11 +110,13 @@ def opponent(settings: OpponentConfig) -> Extension:
                     "--task-args.opponent self"
                 )
 
-    def loaded(ctx: Context) -> tuple[LoraConfig, Adapters]:
+    @functools.cache
+    def loaded(model: DecoderConfig) -> tuple[LoraConfig, Adapters]:
         """The adapters of the directory."""
-        how, adapters = peft.load(settings.path, ctx.policy.model)
-        paths = list(lora_stack.matrices(ctx.policy.model))
-        lora_stack.check(ctx.policy.model, settings.path, how, adapters, paths, how.rank)
+        with jax.ensure_compile_time_eval():  # shapes of the state are found by tracing `init`
+            how, adapters = peft.load(settings.path, model)
+            paths = list(lora_stack.matrices(model))
+            lora_stack.check(model, settings.path, how, adapters, paths, how.rank)
         return how, adapters
 
     def init(ctx: Context, state: TrainState) -> TrainState:
@@ -124,7 +127,7 @@ def opponent(settings: OpponentConfig) -> Extension:
                 "leave it out where an opponent plays"
             )
         if settings.path:
-            adapters = loaded(ctx)[1]
+            adapters = loaded(model)[1]
         else:
             adapters = jax.tree.map(jnp.copy, ctx.part.split(state.params)[0])
         return state.with_extra(opponent=Player(adapters, jnp.int32(0)))
@@ -132,7 +135,7 @@ def opponent(settings: OpponentConfig) -> Extension:
     def params(ctx: Context, state: TrainState, to_sampler: Callable[[Params], Params]) -> Params:
         own, base = lora.detach(state.params)
         how = ctx.config.lora
-        other = loaded(ctx)[0] if settings.path else how
+        other = loaded(ctx.policy.model)[0] if settings.path else how
         return beside(_sampled(ctx), to_sampler(base), [
             (how, mesh.fetch(own)), (other, mesh.fetch(state.extra["opponent"].adapters)),
         ])  # fmt: skip

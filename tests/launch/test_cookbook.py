@@ -192,19 +192,22 @@ def test_a_recipe_of_the_cookbook_runs_as_it_is(case, hub, address, monkeypatch)
     assert len(rows) >= (1 if "max_steps=1" in RECIPES[case] else 2), rows
 
 
-LEARNING = {
-    "sl_loop": (),
-    "rl_loop importance_sampling": ("group_size=8", "max_tokens=12"),
-    "math_rl": ("group_size=8",),
-}
+LEARNING = [
+    ("sl_loop", ()),
+    ("math_rl", ("group_size=8",)),
+    pytest.param(
+        "rl_loop importance_sampling", ("group_size=8", "max_tokens=12"), marks=pytest.mark.slow
+    ),
+]
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("hub", ["smollm2-135m"], indirect=True)
-@pytest.mark.parametrize("case", LEARNING)
-def test_a_recipe_takes_steps_with_smollm2(case, hub, address, monkeypatch):
-    rows = run(case, LEARNING[case], hub, address, monkeypatch)
-    print(json.dumps(rows, indent=1))
-    assert len(rows) >= 2, rows
+@pytest.mark.parametrize(("case", "arguments"), LEARNING)
+def test_a_recipe_takes_steps_with_smollm2(case, arguments, hub, address, monkeypatch):
+    """Both steps of a recipe move the weights: some answers are right and others are not."""
+    rows = run(case, arguments, hub, address, monkeypatch)
+    assert len(rows) == 2 and all(row.get("grad_norm", 0) > 0 for row in rows), rows
 
 
 if __name__ == "__main__":

@@ -327,7 +327,8 @@ def test_both_players_write_as_each_would_alone(kind, tmp_path, monkeypatch):
     changes = OPPOSED | {"extensions": extensions, "steps": 3 if kind == "snapshot" else 1}
     rows = flights.trained(tmp_path / "run", **changes)
     steps = list(metrics.read(tmp_path / "run"))
-    assert all(row["grad_norm"] > 0 and row["logp_gap_max"] < 1e-4 for row in steps)
+    assert all(row["logp_gap_max"] < 1e-4 for row in steps)
+    assert kind == "directory" or steps[-1]["grad_norm"] > 0
     assert [row["opponent/step"] for row in steps] == [0, 0, 2][: len(steps)]
     compared = 0
     for step, (ctx, params, theirs) in enumerate(PLAYED, 1):
@@ -384,7 +385,7 @@ def alone(ctx, merged, done):
 )
 def test_a_killed_run_against_an_earlier_policy_continues_exactly(tmp_path):
     """Killed after the opponent was renewed, and between the steps that say whether it will be."""
-    changes = OPPOSED | {"opponent.every": 2, "opponent.above": 0.2, "checkpoint.every": 1}
+    changes = OPPOSED | {"opponent.every": 2, "opponent.above": 0.1, "checkpoint.every": 1}
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     tiny.finish(tiny.start(straight, **changes))
     assert tiny.kill_at(tiny.start(killed, **changes), "train 3")
