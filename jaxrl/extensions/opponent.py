@@ -26,7 +26,7 @@ from jaxrl.types import Packed, Params, TrainState, Trajectory
 
 
 @struct.dataclass
-class Player:
+class Opponent:
     """What a run carries of the opponent."""
 
     adapters: Adapters
@@ -89,9 +89,9 @@ def opponent(settings: OpponentConfig) -> Extension:
                 config.rollout.on_device
             ),
         }
-        for other in ("branching", "logged", "guidance", "sampler_refresh"):
-            wrong[f"the extension {other}, which samples in its own way; leave it out"] = (
-                other in config.extensions
+        for name in ("branching", "logged", "guidance", "sampler_refresh"):
+            wrong[f"the extension {name}, which samples in its own way; leave it out"] = (
+                name in config.extensions
             )
         if conflicts := [name for name, value in wrong.items() if value]:
             raise ValueError(f"opponent: {conflicts[0]}")
@@ -130,14 +130,14 @@ def opponent(settings: OpponentConfig) -> Extension:
             adapters = loaded(model)[1]
         else:
             adapters = jax.tree.map(jnp.copy, ctx.part.split(state.params)[0])
-        return state.with_extra(opponent=Player(adapters, jnp.int32(0)))
+        return state.with_extra(opponent=Opponent(adapters, jnp.int32(0)))
 
     def params(ctx: Context, state: TrainState, to_sampler: Callable[[Params], Params]) -> Params:
-        own, base = lora.detach(state.params)
+        learned, base = lora.detach(state.params)
         how = ctx.config.lora
-        other = loaded(ctx.policy.model)[0] if settings.path else how
+        opposed = loaded(ctx.policy.model)[0] if settings.path else how
         return beside(_sampled(ctx), to_sampler(base), [
-            (how, mesh.fetch(own)), (other, mesh.fetch(state.extra["opponent"].adapters)),
+            (how, mesh.fetch(learned)), (opposed, mesh.fetch(state.extra["opponent"].adapters)),
         ])  # fmt: skip
 
     def reward(ctx: Context, state: TrainState, experience: Experience) -> Experience:
@@ -155,17 +155,17 @@ def opponent(settings: OpponentConfig) -> Extension:
             return state
         total, matches = 0.0, 0
         adapters = jax.tree.map(jnp.copy, ctx.part.split(state.params)[0])
-        return state.with_extra(opponent=Player(adapters, jnp.int32(step)))
+        return state.with_extra(opponent=Opponent(adapters, jnp.int32(step)))
 
     def update(ctx: Context, inner: Update) -> Update:
-        def told(
+        def with_step(
             state: TrainState, batch: Trajectory, packed: Packed, ref_logp: jax.Array | None
         ) -> tuple[TrainState, dict[str, jax.Array]]:
             state, metrics = inner(state, batch, packed, ref_logp)
             step = state.extra["opponent"].step.astype(jnp.float32)
             return state, metrics | {"opponent/step": step}
 
-        return told
+        return with_step
 
     def get_state() -> dict[str, Any]:
         return {"total": total, "matches": matches}
