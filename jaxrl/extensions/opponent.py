@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from jaxrl.config import Config
@@ -18,7 +18,7 @@ from jaxrl.models import catalog, lora, lora_stack
 from jaxrl.models.checkpoints import peft
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import Adapters, LoraConfig
-from jaxrl.rollout import episodes, tasks
+from jaxrl.rollout import episodes, policy, tasks
 from jaxrl.rollout.experience import Experience
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training.train_step import Update
@@ -59,6 +59,7 @@ def opponent(settings: OpponentConfig) -> Extension:
     (a new opponent has to win)
     """
     total, matches = 0.0, 0
+    files: list[tuple[LoraConfig, Adapters]] = []
 
     def check(config: Config) -> None:
         wrong = {
@@ -110,14 +111,12 @@ def opponent(settings: OpponentConfig) -> Extension:
                     "--task-args.opponent self"
                 )
 
-    @functools.cache
-    def loaded(model: DecoderConfig) -> tuple[LoraConfig, Adapters]:
-        """The adapters of the directory."""
-        with jax.ensure_compile_time_eval():  # shapes of the state are found by tracing `init`
+        if settings.path and not files:
+            model, _ = policy.describe(config)
             how, adapters = peft.load(settings.path, model)
             paths = list(lora_stack.matrices(model))
             lora_stack.check(model, settings.path, how, adapters, paths, how.rank)
-        return how, adapters
+            files.append((how, jax.tree.map(np.asarray, adapters)))
 
     def init(ctx: Context, state: TrainState) -> TrainState:
         config, model = ctx.config.lora, ctx.policy.model
@@ -126,16 +125,14 @@ def opponent(settings: OpponentConfig) -> Extension:
                 f"lora.targets has {'/'.join(min(alien))}, which cannot differ from row to row; "
                 "leave it out where an opponent plays"
             )
-        if settings.path:
-            adapters = loaded(model)[1]
-        else:
-            adapters = jax.tree.map(jnp.copy, ctx.part.split(state.params)[0])
+        source = files[0][1] if files else ctx.part.split(state.params)[0]
+        adapters = jax.tree.map(jnp.array, source)
         return state.with_extra(opponent=Opponent(adapters, jnp.int32(0)))
 
     def params(ctx: Context, state: TrainState, to_sampler: Callable[[Params], Params]) -> Params:
         learned, base = lora.detach(state.params)
         how = ctx.config.lora
-        opposed = loaded(ctx.policy.model)[0] if settings.path else how
+        opposed = files[0][0] if files else how
         return beside(_sampled(ctx), to_sampler(base), [
             (how, mesh.fetch(learned)), (opposed, mesh.fetch(state.extra["opponent"].adapters)),
         ])  # fmt: skip
