@@ -57,7 +57,7 @@ def group(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, An
 def against(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
     """The rows of a group of matches of two agents, one of which an opponent plays.
 
-    The policy is the same agent in all matches of a group, and either one in half of the groups.
+    The policy is the same agent in all matches of a group, either of the two with equal chance.
     The sampler's parameters have the adapters of the policy in place `LEARNER`, and those of the
     opponent in place `OPPONENT`.
     """
