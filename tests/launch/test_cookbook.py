@@ -198,7 +198,7 @@ def test_a_recipe_of_the_cookbook_runs_as_it_is(case, hub, address, monkeypatch)
     ("case", "arguments", "moves"),
     [
         ("sl_loop", (), 2),
-        ("math_rl", (), 0),  # of few samples none may be right, and the gradient is 0
+        ("math_rl", ("renderer_name=qwen3_instruct",), 1),
         # the model has seldom an answer right, and a batch without one is no step
         pytest.param(
             "rl_loop importance_sampling", ("group_size=8", "max_tokens=32"), 1,
@@ -209,7 +209,7 @@ def test_a_recipe_of_the_cookbook_runs_as_it_is(case, hub, address, monkeypatch)
 def test_a_recipe_takes_steps_with_smollm2(case, arguments, moves, hub, address, monkeypatch):
     """At least so many of two steps change the weights."""
     rows = run(case, arguments, hub, address, monkeypatch)
-    assert len(rows) == 2 and sum(row.get("grad_norm", 0) > 0 for row in rows) >= moves, rows
+    assert len(rows) >= 2 and sum(row.get("grad_norm", 0) > 0 for row in rows) >= moves, rows
 
 
 if __name__ == "__main__":
