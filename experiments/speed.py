@@ -44,6 +44,10 @@ BENCHMARKS = {
         "--systems ours prefix warm"
     ),
     "adapters": "adapters --repeats 3 --length 32",
+    "served-adapters": "adapters --served --length 32 --rows 2 --train-length 128",
+    "served-adapters-smollm2": (
+        "adapters --served --model smollm2-135m --length 16 --rows 1 --train-length 128"
+    ),
     "served-updates": "served_updates",
     "paged": "paged",
     "host-gap": "host_gap",

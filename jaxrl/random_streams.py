@@ -45,6 +45,8 @@ class GroupStream(enum.IntEnum):
     """Games that are drawn from a log."""
     BRANCHES = 2
     """Where episodes branch."""
+    SEAT = 3
+    """Which agent the policy plays, where an opponent plays the other."""
     IMITATED = 17
     """Whether a group imitates the solution in place of a plan."""
     ENVIRONMENTS = 1 << 20

@@ -29,7 +29,7 @@ VAGUE_SHARE = {
     "training": 0.2,
 }  # fmt: skip
 """Per cent of the names bound in a package. The aim is 0.5."""
-MODULES = {"rollout": 25, "models": 20, "extensions": 23, "run": 17}
+MODULES = {"rollout": 25, "models": 20, "extensions": 24, "run": 17}
 """Modules of a folder that has more than 15, `__init__` aside."""
 SAME_NAMES = 50
 """Module names that the library has twice or more."""

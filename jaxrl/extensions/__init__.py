@@ -8,7 +8,7 @@ with the task's solutions, `branching` has episodes branch after results of tool
 `policy_reward` scores with the policy itself, `judge` has a language model judge, `renormalise`
 puts rewards in units of their history, `router` balances a mixture of experts, `nucleus` limits
 which tokens may be chosen (NLPO), `logged` plays games of scripted players in place of the
-policy's, and `ilql` trains values that steer evaluations. The other modules of this package say in
-their first line what they add.
+policy's, `opponent` has other adapters play one side of a match, and `ilql` trains values that
+steer evaluations. The other modules of this package say in their first line what they add.
 `jaxrl.run.extension` says what an extension is.
 """

@@ -19,7 +19,7 @@ from jaxrl.data.environments import Message
 from jaxrl.data.text.dialogue import Dialogue
 from jaxrl.rollout.programs import EMPTY, join
 from jaxrl.sampling.requests import forced
-from jaxrl.types import Prefix, Request, Source
+from jaxrl.types import Completion, Prefix, Request, Source
 
 
 class _Turn(NamedTuple):
@@ -148,3 +148,27 @@ class Contexts:
         """Places of the first tokens that a context has in common with `ids`."""
         same = (self._ids[place] == token for place, token in zip(places, ids, strict=False))
         return list(places[: len(list(itertools.takewhile(bool, same)))])
+
+
+def observed(completion: Completion, count: int) -> Completion:
+    """A completion whose tokens after the first `count` are observed, as an opponent wrote them.
+
+    They keep no log-probability, entropy, version or support.
+    """
+    new = np.arange(len(completion.tokens)) >= count
+    source = np.full(len(new), Source.POLICY, np.int8)
+    source = source if completion.source is None else completion.source
+    return dataclasses.replace(
+        completion,
+        logp=np.where(new, np.float32(0), completion.logp),
+        entropy=np.where(new, np.float32(0), completion.entropy),
+        version=np.where(new, np.int32(0), completion.version),
+        source=np.where(new, np.int8(Source.OBSERVATION), source),
+        support=None if completion.support is None else completion.support * ~new[:, None],
+    )
+
+
+def cut(response: Prefix, count: int) -> Prefix:
+    """The first tokens of a response."""
+    support = None if response.support is None else response.support[:count]
+    return Prefix(*(array[:count] for array in response[:5]))._replace(support=support)

@@ -22,7 +22,7 @@ from jaxrl.data.text import rendering
 from jaxrl.data.types import Problem, Score, exact_sum, is_reward
 from jaxrl.random_streams import GroupStream
 from jaxrl.rollout import programs
-from jaxrl.rollout.contexts import Contexts
+from jaxrl.rollout.contexts import Contexts, cut, observed
 from jaxrl.rollout.programs import (
     EMPTY,
     Act,
@@ -54,6 +54,30 @@ def group(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, An
     return (yield Fork([play(ctx, problem, request, seed) for request in requests]))
 
 
+def against(ctx: Context, problem: Problem, first_id: int) -> Generator[Wanted, Any, list[Row]]:
+    """The rows of a group of matches of two agents, one of which an opponent plays.
+
+    The policy is the same agent in all matches of a group, either of the two with equal chance.
+    The sampler's parameters have the adapters of the policy in place `LEARNER`, and those of the
+    opponent in place `OPPONENT`.
+    """
+    agent = int(ctx.rng(first_id, GroupStream.SEAT).integers(2))
+    seed = int(ctx.rng(first_id, GroupStream.ENVIRONMENTS).integers(1 << 31))
+    requests = programs.requests(ctx, problem, first_id)
+    return (
+        yield Fork(
+            [
+                episode(ctx, problem, dataclasses.replace(request, adapter=LEARNER), seed, agent)
+                for request in requests
+            ]
+        )
+    )
+
+
+LEARNER, OPPONENT = 1, 2
+"""Places of adapters, see `against`."""
+
+
 @dataclasses.dataclass
 class _Record:
     """An episode so far, but for its tokens."""
@@ -64,6 +88,9 @@ class _Record:
     read: int
     """A digest of what is read just before it."""
     error: str | None
+    learner: int | None = None
+    """The agent that the policy plays, where an opponent plays the other, whose turns are observed;
+    None: it plays all."""
     stopped: bool = False
     marks: list[int] = dataclasses.field(default_factory=list)
     """The turn of each token."""
@@ -73,9 +100,14 @@ class _Record:
     named: dict[str, float] = dataclasses.field(default_factory=dict)
     calls: int = 0
 
+    @property
+    def observes(self) -> bool:
+        """Whether the opponent takes the next turn."""
+        return self.learner is not None and self.agent != self.learner
+
 
 def episode(
-    ctx: Context, problem: Problem, request: Request, seed: int
+    ctx: Context, problem: Problem, request: Request, seed: int, learner: int | None = None
 ) -> Generator[Wanted, Any, Row]:
     """Play an episode as one row: the policy writes the turns, and the rest is forced or observed.
 
@@ -85,12 +117,13 @@ def episode(
       request: its prompt is replaced by the environment's opening; its budget is that of the whole
         episode.
       seed: of the environment.
+      learner: the agent that the policy plays, see `_Record`.
     """
     play = Turn(request.id, problem, seed)
     opening: Opening = yield Act(play)
     last: Opening | Reply = opening
     messages = [*_system(ctx), *opening.messages]
-    record = _Record(messages, opening.agent, _first(opening), opening.error)
+    record = _Record(messages, opening.agent, _first(opening), opening.error, learner)
     try:
         if record.error is None:
             prompt = _prompt(ctx, messages, opening.tools)
@@ -101,16 +134,20 @@ def episode(
     contexts = Contexts(request.prompt, messages, opening.tools)
     turn_request = dataclasses.replace(request, prefix=None, stop=opening.stop)
     while record.error is None:
+        if record.observes:
+            turn_request = dataclasses.replace(turn_request, adapter=OPPONENT)
         completion = yield Sample(turn_request)
+        if record.observes:
+            completion = observed(completion, _given(turn_request))
         play = _taken(ctx, contexts, play, last, completion, turn_request)
         reply: Reply = yield Act(play)
-        last = reply
+        last, is_observed = reply, record.observes
         _answered(record, contexts, play, reply)
-        if record.error is None and reply.answer is not None:
+        if record.error is None and reply.answer is not None and not is_observed:
             score = yield Grade(problem, reply.answer)
             record.error, record.named = score.error, record.named | dict(score.parts)
             record.rewards[-1] = (reply.reward or 0.0) + (score.value or 0.0)
-        record.error = record.error or _reward_others(reply.others, record.agents, record.rewards)
+        record.error = record.error or _reward_others(record, reply.others)
         if record.error is not None or reply.done:
             record.stopped = record.error is None
             break
@@ -124,10 +161,13 @@ def episode(
         if following is None:
             break
         turn_request = following
-    row, rewards = contexts.row, record.rewards
+    if record.error is None and learner is not None and not record.rewards:
+        record.error = "opponent: the match ended before the first turn of the policy"
+    count, rewards, parent = len(record.marks), record.rewards, contexts.parent
+    row = cut(contexts.row, count)  # without what the opponent wrote after the last turn
     agent_rewards = [r for r, agent in zip(rewards, record.agents, strict=True) if agent == 0]
     return Row(
-        _completion(request, row, contexts.parent, record),
+        _completion(request, row, None if parent is None else parent[:count], record),
         ctx.tokenizer.decode(row.tokens.tolist()),
         _score(record.error, record.stopped, agent_rewards, record.named),
         tuple(record.messages),
@@ -178,12 +218,13 @@ def _given(request: Request) -> int:
 
 
 def _answered(record: _Record, contexts: Contexts, play: Turn, last: Reply) -> None:
-    """Record a turn and the environment's answer to it."""
-    record.marks += [len(play.actions)] * (contexts.length - len(record.marks))
-    record.rewards.append(last.reward)
-    record.agents.append(record.agent)
-    record.reads.append(record.read)
-    record.calls += last.calls
+    """Record a turn and the environment's answer to it; of an opponent, what was said alone."""
+    if not record.observes:
+        record.rewards.append(last.reward)
+        record.marks += [len(record.rewards)] * (contexts.length - len(record.marks))
+        record.agents.append(record.agent if record.learner is None else 0)
+        record.reads.append(record.read)
+        record.calls += last.calls
     record.named |= last.parts
     record.error = last.error
     turn = {"role": "assistant", "content": play.actions[-1]}
@@ -245,10 +286,12 @@ def _digest(messages: Sequence[Message]) -> int:
     return zlib.crc32(json.dumps(messages).encode())
 
 
-def _reward_others(
-    other_rewards: Mapping[int, float], agents: Sequence[int], rewards: list[float | None]
-) -> str | None:
+def _reward_others(record: _Record, other_rewards: Mapping[int, float]) -> str | None:
     """Add the rewards of other agents to their last turns; says what is wrong, or None."""
+    agents, rewards = record.agents, record.rewards
+    if record.learner is not None:
+        share = other_rewards.get(record.learner)
+        other_rewards = {} if share is None else {0: share}
     for agent, value in other_rewards.items():
         if agent not in agents:
             return f"reward: agent {agent} is rewarded and has taken no turn"

@@ -208,7 +208,7 @@ def _check_objectives(config: Config, extensions: dict[str, Extension]) -> None:
         arrays += turns.TOKENS
     for done, staged in stages.all_of(config):
         with stages.of_stage(config, done):
-            if has_turns:
+            if has_turns and provider(extensions, "opposed_params") is None:  # which trains one
                 _check_agents(staged)
             validate.check(
                 staged.objective,

@@ -128,6 +128,9 @@ class Single(TypedDict, total=False):
     """Gives the parameters that evaluations measure, in place of the trained ones."""
     sampling_params: Callable[[Context, TrainState], tuple[Params, int]]
     """Gives the parameters that sample a step, and their version, in place of the trained ones."""
+    opposed_params: Callable[[Context, TrainState, Callable[[Params], Params]], Params]
+    """`(ctx, state, to_sampler)`: gives the sampler's parameters with the adapters of the policy
+    and of an opponent beside them, where `episodes.against` has them play."""
     steering: Callable[..., Guide | None]
     """`(ctx, state, to_sampler)`: gives what steers the policy where it is evaluated, by models
     whose parameters `to_sampler` puts into the sampler's form; None: nothing steers it."""

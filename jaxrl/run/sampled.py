@@ -124,13 +124,14 @@ def open_collector(
             room=room, open_engine=open_engine, open_way=way, log=record.add,
         )  # fmt: skip
     samples = provider(run.extensions, "sampling_params")
+    opposes = provider(run.extensions, "opposed_params")
     restricts = provider(run.extensions, "restriction") is not None
 
     def step(state: TrainState, version: int, timer: Timer) -> tuple[Experience, dict[str, float]]:
         steps = version // config.updates_per_batch
         with timer("sync"):
             params, version = samples(ctx, state) if samples else (state.params, version)
-            params = to_sampler(params)
+            params = opposes(ctx, state, to_sampler) if opposes else to_sampler(params)
             guide = run.policy.guide
             if restricts and (restriction := ctx.restriction(state)) is not None:
                 guide = guide_of(run.policy.model, restriction, to_sampler)

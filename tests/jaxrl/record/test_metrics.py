@@ -1,4 +1,4 @@
-"""Metrics beside the run's own file: trackers, offline and when they fail."""
+"""Metrics beside the run's own file: trackers, offline and when they fail; rows of steps."""
 
 import gzip
 import http.server
@@ -19,7 +19,8 @@ import pytest
 from jaxrl import config as configs
 from jaxrl.config import Config, TrackConfig
 from jaxrl.data.types import Score
-from jaxrl.record import metrics, trackers
+from jaxrl.record import jsonl, metrics, trackers
+from jaxrl.record.jsonl import StepLog
 from jaxrl.record.metrics import MetricsLog, read
 from jaxrl.rollout import experience
 from jaxrl.rollout.experience import Experience
@@ -350,3 +351,18 @@ def test_asking_for_a_tracker_that_is_not_there_is_refused(tracker, monkeypatch)
     with pytest.raises(ValueError, match=rf"pip install 'jaxrl\[{tracker}\]'"):
         configs.check(Config(**{tracker: "a-project"}))
     configs.check(Config())
+
+
+def test_a_step_that_is_done_again_replaces_its_rows(tmp_path):
+    path = tmp_path / "chunks.jsonl"
+    log = StepLog(path, print, sync=False)
+    log.begin(0)
+    log.add({"step": 0, "chunk": 0, "tokens": 9}, {"step": 0, "chunk": 1, "tokens": 9})
+    log.begin(1)
+    log.add({"step": 1, "chunk": 0, "tokens": 9})
+    again = StepLog(path, print, sync=False)  # restarted after step 1
+    again.begin(1)
+    again.add(*({"step": 1, "chunk": n, "tokens": 7} for n in range(3)))
+    rows = list(jsonl.read(path))
+    assert [(row["step"], row["chunk"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
+    assert [row["tokens"] for row in rows] == [9, 9, 7, 7, 7]

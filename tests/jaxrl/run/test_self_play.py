@@ -1,18 +1,34 @@
-"""Episodes of several agents that one policy plays: a match against itself, agent by agent."""
+"""Episodes of several agents: a match against itself, or against adapters on the same base."""
 
 import dataclasses
+import itertools
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl.config import Config, RolloutConfig
 from jaxrl.data import tasks
 from jaxrl.data.environments import MOST_AGENTS, Environment, Opening, Reply, Turn, play, unscored
 from jaxrl.data.sources import generate
+from jaxrl.data.text import dialogue, tokenizers
 from jaxrl.data.types import Problem, Task
+from jaxrl.extensions.opponent import OpponentConfig, opponent
+from jaxrl.mesh import mesh
+from jaxrl.models import lora
+from jaxrl.models.checkpoints import peft
 from jaxrl.record import metrics
+from jaxrl.rollout import collect, episodes, policy
+from jaxrl.rollout.engine import Local
+from jaxrl.rollout.programs import Act, Context
 from jaxrl.run import assemble
-from tests.jaxrl import tiny
+from jaxrl.run.extension import Extension
+from jaxrl.sampling import sampler
+from jaxrl.sampling.sampler import SamplerConfig
+from jaxrl.types import Completion, Source
+from tests.jaxrl import sampler_oracle, tiny
 from tests.jaxrl.run import flights
 
 RULES = {"instructions": False, "symbols": True, "mistakes": 6, "opponent": "self"}
@@ -186,3 +202,216 @@ def early():
 
     task = bidding(agents=2)
     return dataclasses.replace(task, turns=task.turns._replace(step=step))
+
+
+TOKENIZER = tokenizers.characters("JQKpb.\n")
+KUHN = {"game": "kuhn_poker", "opponent": "self", "symbols": True, "instructions": False}
+
+
+def acted(plays, task, first_id, size=3):
+    """The rows of a group in which `plays(agent)` gives the tokens of a turn, and who took them."""
+    rollout = RolloutConfig(prompts=1, group_size=size, max_prompt_tokens=16, max_new_tokens=200)
+    roles = dialogue.of_model(TOKENIZER, task.turns.roles, chat=False, tools=False)
+    ctx = Context(rollout, 0, TOKENIZER, task, roles)
+    problem = task.problem("train", 0, first_id)
+    program = episodes.against(ctx, problem, first_id)
+    players, rows, turns = play.Player(task), [], []
+    for branch in program.send(None).programs:
+        query, taken = branch.send(None), []
+        while True:
+            if isinstance(query, Act):
+                answer = players.answer(query.turn)
+            else:
+                r, p = query.request, query.request.prefix
+                before = [] if p is None else p.tokens.tolist()
+                tokens = [*before, *TOKENIZER.encode(plays(r.adapter)), 0]
+                new = np.arange(len(tokens)) >= len(before)
+                source = np.full(len(tokens), Source.POLICY, np.int8)
+                if p is not None:
+                    source[: len(before)] = p.source
+                answer = Completion(
+                    r, np.array(tokens, np.int32), -1.0 * new.astype(np.float32),
+                    new.astype(np.float32), 7 * new.astype(np.int32), True, source,
+                )  # fmt: skip
+                taken.append((r.adapter, len(tokens) - len(before)))
+            try:
+                query = branch.send(answer)
+            except StopIteration as end:
+                rows.append(end.value)
+                turns.append(taken)
+                break
+    return rows, turns
+
+
+def test_the_policy_plays_either_agent_and_its_own_turns_alone_are_actions():
+    """Of random players: masks, turns and rewards are of the policy, whichever agent it is."""
+    task = tasks.get("board_game", **KUHN, mistakes=1)
+    stream, first, void = np.random.default_rng(0), set(), 0
+    for group in range(12):
+        rows, turns = acted(lambda adapter: "pb."[stream.integers(3)], task, 8 * group)
+        first.add(turns[0][0][0])
+        assert len({taken[0][0] for taken in turns}) == 1  # one seat for a group
+        for row, taken in zip(rows, turns, strict=True):
+            c, lengths = row.completion, [n for adapter, n in taken if adapter == episodes.LEARNER]
+            if row.score.error is not None:
+                assert not lengths and row.score.error.startswith("opponent:")
+                void += 1
+                continue
+            assert c.actions.sum() == sum(lengths) and c.turn_agents == ()
+            assert len(c.turn_rewards) == len(c.turn_reads) == len(lengths) == c.turn.max()
+            assert [((c.turn == k + 1) & c.actions).sum() for k in range(len(lengths))] == lengths
+            assert (c.logp[~c.actions] == 0).all() and (c.version[c.actions] == 7).all()
+            assert len(c.turn) == len(c.tokens)
+            assert c.parent is None or len(c.parent) == len(c.tokens)
+            assert row.score.value == sum(c.turn_rewards) and 0 <= row.score.value <= 1
+    assert first == {episodes.LEARNER, episodes.OPPONENT} and void
+
+
+def test_what_one_player_wins_the_other_loses():
+    """The policy's reward is that of its agent in the match, told by the last board."""
+    task, rewards = tasks.get("board_game", **KUHN, mistakes=0), {}
+    for group in range(16):
+        # one bets and the other passes: so whoever bets wins the match
+        for bold in (episodes.LEARNER, episodes.OPPONENT):
+            rows, _ = acted(lambda adapter, bold=bold: "pb"[adapter == bold], task, 8 * group, 1)
+            rewards.setdefault(bold, set()).add(rows[0].score.value)
+    assert min(rewards[episodes.LEARNER]) > 0.5 > max(rewards[episodes.OPPONENT])
+
+
+OPPOSED = SELF | {
+    "task_args": KUHN | {"mistakes": 3}, "steps": 4, "lora.rank": 2, "lora.alpha": 8.0,
+    "optimizer.learning_rate": 3e-2, "objective.advantage": "group_advantages",
+    "rollout.max_new_tokens": 72, "packing.row_length": 128, "packing.micro_batch_tokens": 512,
+}  # fmt: skip
+PLAYED: list = []
+"""Of each step: the parameters, and the adapters of the opponent and how they are made."""
+
+
+def watched(settings: OpponentConfig) -> Extension:
+    """`opponent`, which notes what samples."""
+    inner = opponent(settings)
+
+    def params(ctx, state, to_sampler):
+        copy = jax.tree.map(jnp.copy, (state.params, state.extra["opponent"].adapters))
+        PLAYED.append((ctx, *copy))
+        return inner.provides["opposed_params"](ctx, state, to_sampler)
+
+    return inner._replace(provides=inner.provides | {"opposed_params": params})
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("kind", ["snapshot", "directory"])
+def test_both_players_write_as_each_would_alone(kind, tmp_path, monkeypatch):
+    """Every turn has the tokens that its adapters sample alone, added into the base, and the
+    log-probabilities of an uncached pass; only those of the policy are trained."""
+    directory, settings = tmp_path / "adapters", {"every": 2}
+    if kind == "directory":
+        config = tiny.config(tmp_path, **OPPOSED)
+        model, _ = policy.describe(config)
+        how = lora.LoraConfig(rank=3, alpha=24.0, targets=("*/attention/*",))
+        with jax.set_mesh(mesh.make(Config().mesh)):
+            base = policy.first_params(config, model, jax.sharding.get_mesh())
+        small = jax.tree.map(lambda x: x + 0.1, lora.init(jax.random.key(3), model, base, how))
+        peft.save(directory, model, small, how)
+        settings = {"every": 0, "path": str(directory)}
+    turns, chunk = [], Local.chunk
+
+    def noted(engine, version):
+        done = chunk(engine, version)
+        turns.extend((len(PLAYED), c) for c in done.ended if c.request.adapter)
+        return done
+
+    monkeypatch.setattr(Local, "chunk", noted)
+    PLAYED.clear()
+    extensions = {f"{__name__}:watched": settings}
+    changes = OPPOSED | {"extensions": extensions, "steps": 3 if kind == "snapshot" else 1}
+    rows = flights.trained(tmp_path / "run", **changes)
+    steps = list(metrics.read(tmp_path / "run"))
+    assert all(row["logp_gap_max"] < 1e-4 for row in steps)
+    assert kind == "directory" or steps[-1]["grad_norm"] > 0
+    assert [row["opponent/step"] for row in steps] == [0, 0, 2][: len(steps)]
+    compared = 0
+    for step, (ctx, params, theirs) in enumerate(PLAYED, 1):
+        ours, base = lora.detach(params)
+        for place, adapters in ((1, ours), (2, theirs)):
+            how = peft.load(directory, ctx.policy.model)[0] if (
+                place == 2 and kind == "directory"
+            ) else ctx.config.lora  # fmt: skip
+            merged = lora.merge(ctx.policy.model, base, adapters, how)
+            done = [c for at, c in turns if at == step and c.request.adapter == place]
+            assert len(done) > 8
+            compared += alone(ctx, merged, done)
+    assert compared
+    written = sum(sampled(c) for _, c in turns if c.request.adapter == 1)
+    assert sum(int(c.actions.sum()) for c in rows) == written
+    if kind == "snapshot":
+        flat = [jax.tree.leaves(part) for part in (PLAYED[1][2], PLAYED[0][2], PLAYED[2][2])]
+        assert all(map(np.array_equal, flat[0], flat[1]))
+        assert not all(map(np.array_equal, flat[0], flat[2]))
+        assert all(map(np.array_equal, flat[2], jax.tree.leaves(lora.detach(PLAYED[2][1])[0])))
+
+
+def sampled(c):
+    """Tokens of a turn."""
+    return len(c.tokens) - (0 if c.request.prefix is None else len(c.request.prefix.tokens))
+
+
+def alone(ctx, merged, done):
+    """Check turns against a sampler that has nothing else, and an uncached pass; their tokens."""
+    config, actor = ctx.config, ctx.policy
+    params, count = policy.sampling_params(merged, "float32"), 0
+    by_id = itertools.groupby(sorted(done, key=lambda c: c.request.id), lambda c: c.request.id)
+    for batch in itertools.zip_longest(*(list(group) for _, group in by_id)):
+        batch = [c for c in batch if c is not None]
+        requests = [dataclasses.replace(c.request, adapter=0) for c in batch]
+        again = sampler.generate(
+            actor.model, params, requests, stop_ids=actor.tokenizer.eos_ids,
+            key=collect.key(config.seed), max_prompt=128, max_length=128,
+            sampler=SamplerConfig(slots=16),
+        )  # fmt: skip
+        again = {c.request.id: c for c in again}
+        for c in batch:
+            other = again[c.request.id]
+            np.testing.assert_array_equal(c.tokens, other.tokens)
+            np.testing.assert_allclose(c.logp, other.logp, atol=1e-5)
+        plain = [dataclasses.replace(c, request=r) for c, r in zip(batch, requests, strict=True)]
+        count += sampler_oracle.recorded_as_recomputed(plain, merged, actor.model)
+    return count
+
+
+@pytest.mark.broad
+@pytest.mark.exact(
+    "a killed run against its earlier policy equals an uninterrupted one, bit for bit"
+)
+def test_a_killed_run_against_an_earlier_policy_continues_exactly(tmp_path):
+    """Killed after the opponent was renewed, and between the steps that say whether it will be."""
+    changes = OPPOSED | {"opponent.every": 2, "opponent.above": 0.1, "checkpoint.every": 1}
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    tiny.finish(tiny.start(straight, **changes))
+    assert tiny.kill_at(tiny.start(killed, **changes), "train 3")
+    tiny.finish(tiny.start(killed, **changes))
+    one, two = tiny.artefacts(straight), tiny.artefacts(killed)
+    assert one["arrays"] == two["arrays"] and one["rows"] == two["rows"]
+    assert one["host"] == two["host"] and one["texts"].keys() == two["texts"].keys()
+    assert {row["opponent/step"] for row in one["rows"]} == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"lora.rank": 0}, "add --lora.rank 16"),
+        ({"lora.dora": True}, "lora.dora=True"),
+        ({"lora.base": "int8"}, "lora.base='int8'"),
+        ({"rollout.in_flight": 1.5}, "rollout.in_flight=1.5"),
+        ({"asynchronous.staleness": 1}, "asynchronous.staleness=1"),
+        ({"opponent.every": -1}, "every=-1"),
+        ({"opponent.path": "nowhere"}, "add --opponent.every 0"),
+        ({"opponent.path": "nowhere", "opponent.every": 0}, "holds no adapter_config.json"),
+        ({"opponent.every": 0, "opponent.above": 0.5}, "above=0.5"),
+        ({"task_args": RULES | {"opponent": "random"}}, "--task-args.opponent self"),
+        ({"branching.fresh": 0.5}, "the extension branching"),
+    ],
+)
+def test_what_an_opponent_cannot_have_is_refused(changes, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        assemble.assemble(tiny.config(tmp_path, **OPPOSED | {"opponent.every": 2} | changes))
