@@ -28,7 +28,6 @@ from jaxrl.run import loop, placement
 from jaxrl.training import low_precision, optimizer, trainable
 from jaxrl.training.low_precision import BlockCodes
 from jaxrl.training.optimizer import OptimizerConfig
-from jaxrl.training.train_step import init_state
 from jaxrl.types import Params, TrainState
 from tests.jaxrl import tiny
 
@@ -242,22 +241,24 @@ def drawn(like: object, seed: int) -> object:
 def two_updates(axes: dict[str, int]) -> tuple[TrainState, list[str]]:
     """A state after them, on a mesh or, without axes, on one device; and the collectives."""
     optimize = optimizer.make(OptimizerConfig(moments="int8", clip_norm=0), 10, MODEL)
-    part = trainable.WHOLE._replace(dtype="bfloat16")
+    part = trainable.part(MODEL, LoraConfig(rank=0), ("embed", "layers/mlp/down"), "bfloat16")
     with jax.set_mesh(mesh.make(MeshConfig(**axes), jax.devices()[: 8 if axes else 1])):
         like = placement.abstract_state(MODEL, optimize, part=part)
         where = placement.shardings(like)
+        trained = part.split(like.params)[0]
+        wide = jax.tree.map(lambda leaf: leaf.update(dtype=np.float32), trained)
 
         def update(state: TrainState, grads: Params) -> TrainState:
-            values = low_precision.in_float32(state.params)
+            params, frozen = part.split(state.params)
+            values = low_precision.in_float32(params)
             updates, opt_state = optimize.update(grads, state.opt_state, values)
             key = jax.random.fold_in(jax.random.key(4), state.step)
-            params = low_precision.apply_updates(state.params, updates, key)
+            params = part.join(low_precision.apply_updates(params, updates, key), frozen)
             return state.replace(params=params, opt_state=opt_state, step=state.step + 1)
 
-        begin = jax.jit(lambda params: init_state(params, optimize, part), out_shardings=where)
-        state = begin(drawn(like.params, 0))
-        wide = jax.tree.map(lambda leaf: leaf.update(dtype=np.float32), like.params)
-        run = jax.jit(update, in_shardings=(where, where.params), out_shardings=where)
+        state = placement.fresh_state(drawn(like.params, 0), optimize, like, part)
+        places = where, placement.shardings(trained)
+        run = jax.jit(update, in_shardings=places, out_shardings=where)
         compiled = run.lower(state, drawn(wide, 1)).compile()
         for seed in (1, 2):
             state = compiled(state, drawn(wide, seed))
@@ -279,6 +280,7 @@ def main() -> None:
                 print("differs", jax.tree_util.keystr(path), np.mean(a != b))
 
 
+@pytest.mark.broad
 @pytest.mark.exact("8-bit moments and stochastically rounded parameters are equal on 8 devices")
 def test_eight_devices_round_as_one_does_and_send_nothing():
     done = subprocess.run(
