@@ -200,17 +200,17 @@ def with_int8_moments(
         )
         return state._replace(mu=mu, nu=nu)
 
-    def each(function: Callable[[Any], Any], state: optax.OptState) -> optax.OptState:
+    def map_adam(function: Callable[[Any], Any], state: optax.OptState) -> optax.OptState:
         return jax.tree.map(lambda s: function(s) if is_adam(s) else s, state, is_leaf=is_adam)
 
     def init(params: optax.Params) -> optax.OptState:
-        return each(stored, adam.init(params))
+        return map_adam(stored, adam.init(params))
 
     def update(
         updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
     ) -> tuple[optax.Updates, optax.OptState]:
-        updates, state = adam.update(updates, each(read, state), params)
-        return updates, each(stored, state)
+        updates, state = adam.update(updates, map_adam(read, state), params)
+        return updates, map_adam(stored, state)
 
     return optax.GradientTransformation(init, update)
 
