@@ -35,6 +35,8 @@ class UpdateStream(enum.IntEnum):
 
     NOISE = 1
     """Noise on embeddings."""
+    ROUNDING = 2
+    """Stochastic rounding of parameters."""
 
 
 @enum.unique

@@ -117,6 +117,16 @@ EPOCHS = Setting(
 )
 COURSE = Setting("course", lambda config: sorted(config.course))
 FORK = Setting("fork", lambda config: config.fork)
+INT8_MOMENTS = Setting(
+    "optimizer.moments",
+    lambda config: config.optimizer.moments == "int8" and "int8",
+    "`optimizer.moments` int8",
+)
+OTHER_METHODS = Setting(
+    "optimizer.method",
+    lambda config: config.optimizer.method != "adamw" and config.optimizer.method,
+    "`optimizer.method` other than adamw",
+)
 
 _UNFINISHED = "groups begun in one stage would be finished under the settings of the next"
 
@@ -163,6 +173,7 @@ CONFLICTS = (
         FORK,
         "a course begins with its first stage; each of its stages can be forked as RUN/stages/N",
     ),
+    Conflict(INT8_MOMENTS, OTHER_METHODS, "only the moments of adamw are quantised"),
 )
 """Pairs of settings, with the reason; every pair is refused in either order."""
 

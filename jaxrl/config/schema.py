@@ -333,9 +333,11 @@ class Config:
     train: tuple[str, ...] = ()
     """Patterns of the parameters to train, such as layers/mlp/*; empty trains all."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Dtype of activations, sampling, frozen parameters and the reference policy. Trained
-    parameters and optimizer state stay float32. In float32, matrix products are computed at full
-    precision on every device."""
+    """Dtype of activations, sampling, frozen parameters and the reference policy. In float32,
+    matrix products are computed at full precision on every device."""
+    param_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Dtype that trained parameters are stored in. With `bfloat16`, updates are computed in float32
+    and rounded stochastically; norms and routers stay float32. Moments: see `optimizer.moments`."""
     attention: Kernel = "auto"
     """Attention backend; `auto` takes cudnn on GPU and splash on TPU where they apply, else xla."""
     remat: Remat = "none"

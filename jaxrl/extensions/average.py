@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jaxrl.config import Config
 from jaxrl.run.extension import Context, Extension, Provides
+from jaxrl.training.low_precision import in_float32
 from jaxrl.training.train_step import Update
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 
@@ -33,7 +34,8 @@ def average(settings: AverageConfig) -> Extension:
             raise ValueError(f"average.decay={settings.decay}: use 0 to below 1")
 
     def init(ctx: Context, state: TrainState) -> TrainState:
-        copy = jax.tree.map(jnp.copy, ctx.part.split(state.params)[0])
+        trained = ctx.part.split(state.params)[0]
+        copy = jax.tree.map(lambda x: jnp.array(x, jnp.float32), trained)
         return state.with_extra(average=copy)
 
     def update(ctx: Context, inner: Update) -> Update:
@@ -44,7 +46,7 @@ def average(settings: AverageConfig) -> Extension:
             moved = jax.tree.map(
                 lambda old, new: settings.decay * old + (1.0 - settings.decay) * new,
                 state.extra["average"],
-                ctx.part.split(state.params)[0],
+                in_float32(ctx.part.split(state.params)[0]),
             )
             return state.with_extra(average=moved), metrics
 

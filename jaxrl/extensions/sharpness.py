@@ -19,6 +19,7 @@ from jaxrl.losses.divergence.kl import forward_kl
 from jaxrl.losses.reduce.aggregate import masked_mean
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training.logprobs import all_logprobs
+from jaxrl.training.low_precision import in_float32
 from jaxrl.training.train_step import Update
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 
@@ -94,7 +95,7 @@ def sharpness(settings: SharpnessConfig) -> Extension:
 
 
 def uphill(params: Params, grads: Params, radius: jax.Array) -> Params:
-    """Parameters moved uphill, each by its own size, to the edge of a ball.
+    """Float32 parameters moved uphill, each by its own size, to the edge of a ball.
 
     Formula: `theta + d theta^2 g / |theta g|`
     Paper: Kwon et al. 2021, "ASAM: Adaptive Sharpness-Aware Minimization"
@@ -104,6 +105,7 @@ def uphill(params: Params, grads: Params, radius: jax.Array) -> Params:
       grads: g, of the same structure.
       radius: d, scalar.
     """
+    params = in_float32(params)
     scaled = jax.tree.map(lambda p, g: jnp.abs(p) * g, params, grads)
     step = radius / (optax.global_norm(scaled) + 1e-12)
-    return jax.tree.map(lambda p, g: (p + step * p**2 * g).astype(p.dtype), params, grads)
+    return jax.tree.map(lambda p, g: p + step * p**2 * g, params, grads)

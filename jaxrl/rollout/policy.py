@@ -198,7 +198,8 @@ def first_params(config: Config, model: DecoderConfig, mesh: Mesh) -> Params:
     base, shapes = _base(config, model, mesh)
     where = jax.tree.map(lambda s: s.sharding, shapes)
     # what adapters are trained on stays frozen, see `trainable.in_compute_dtype`
-    dtype = model.dtype if base.rank else "float32"
+    whole_dtype = "float32" if config.train else config.param_dtype
+    dtype = model.dtype if base.rank else whole_dtype
     return weights.load(config.model, shardings=lambda _: where, dtype=dtype, quantized=base.kind)[
         1
     ]

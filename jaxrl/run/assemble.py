@@ -119,7 +119,7 @@ def machine(run: RunContext) -> Machine:
     config, model = run.config, run.policy.model
     updates = config.steps * config.updates_per_batch
     optimize = optimizer.make(config.optimizer, updates, model)
-    part = trainable.part(model, config.lora, config.train)
+    part = trainable.part(model, config.lora, config.train, config.param_dtype)
     the_reference = Reference(run.directory, config, model, run.extensions)
 
     def context(done: int) -> Context:

@@ -18,8 +18,9 @@ from jaxrl.config import Config
 from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.lora import LoraConfig
-from jaxrl.training import packing, trainable
+from jaxrl.training import low_precision, packing, trainable
 from jaxrl.training.logprobs import Restriction
+from jaxrl.training.low_precision import BlockCodes
 from jaxrl.training.train_step import init_state
 from jaxrl.training.trainable import WHOLE, Part
 from jaxrl.types import Array, Packed, Params, TrainState, Trajectory
@@ -139,11 +140,14 @@ def abstract_state(
     by_name = {_names(path[1:]): leaf for path, leaf in flat}
 
     def place(path: tuple[Any, ...], shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        names = _names(path)
+        field = path[-1].name if isinstance(path[-1], jax.tree_util.GetAttrKey) else ""
+        names = _names(path[:-1] if field in BlockCodes._fields else path)
         suffixes = (names[i:] for i in range(len(names)))
         like = next((by_name[suffix] for suffix in suffixes if suffix in by_name), None)
-        # a factored moment has fewer axes than its parameter, and is small
-        where = like.sharding if like and like.shape == shape.shape else everywhere
+        if like and field == "scales":
+            where = low_precision.scale_sharding(like.sharding, like.shape)
+        else:  # a factored moment has fewer axes than its parameter, and is small
+            where = like.sharding if like and like.shape == shape.shape else everywhere
         return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where)
 
     rest = jax.tree_util.tree_map_with_path(place, shapes.replace(params=None))

@@ -65,7 +65,7 @@ def warm_start(run: RunContext, params: Params) -> Params:
         warmup_steps=max(1, warm.steps // 20),
         rates={} if config.lora.rank else config.optimizer.rates,  # which name adapters
     )
-    part = trainable.part(run.policy.model, LoraConfig(rank=0), config.train)
+    part = trainable.part(run.policy.model, LoraConfig(rank=0), config.train, config.param_dtype)
     params = trainable.in_compute_dtype(run.policy.model, params, part)
     optimize = optimizer.make(settings, warm.steps, run.policy.model)
     like = placement.abstract_state(run.policy.model, optimize, part=part)
@@ -78,6 +78,7 @@ def warm_start(run: RunContext, params: Params) -> Params:
             max_new_tokens=config.rollout.max_new_tokens,
             remat=config.remat,
             part=part,
+            seed=config.seed,
         ),
         like,
     )

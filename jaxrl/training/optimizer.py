@@ -15,6 +15,7 @@ import optax.contrib
 
 from jaxrl.models import decoder, lora
 from jaxrl.models.config import DecoderConfig
+from jaxrl.training import low_precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,9 @@ class OptimizerConfig:
     rates: dict[str, float] = dataclasses.field(default_factory=dict)
     """Factors on the update, weight decay included, by pattern of parameter paths, e.g. 0.1 for
     `layers/attention/*`; the first matching pattern applies."""
+    moments: Literal["float32", "int8"] = "float32"
+    """Storage of AdamW's moments. `int8` takes 1 byte a number, with a scale for blocks of 256 at
+    most; arrays below 4,096 numbers, and vectors, keep float32."""
     offload: bool = False
     """Keep optimizer state in host memory between updates: more device memory for sampling, at the
     cost of one copy in each direction."""
@@ -83,8 +87,14 @@ def make(config: OptimizerConfig, steps: int, model: DecoderConfig) -> optax.Gra
       model: the decoder's shape, which tells matrices from vectors, and a matrix's axes.
 
     Raises:
-      ValueError: on `init`, a pattern of `rates` that matches nothing.
+      ValueError: moments of 8 bits with another method than AdamW; on `init`, a pattern of `rates`
+        that matches nothing.
     """
+    if config.moments == "int8" and config.method != "adamw":
+        raise ValueError(
+            f"optimizer.moments='int8' with optimizer.method={config.method!r}: only the moments "
+            "of adamw are quantised; leave one of them out"
+        )
     rate, weight_decay = learning_rate(config, steps), config.weight_decay
     decayed = functools.partial(matrices, model)
     adamw = functools.partial(
@@ -99,6 +109,8 @@ def make(config: OptimizerConfig, steps: int, model: DecoderConfig) -> optax.Gra
     match config.method:
         case "adamw":
             method = adamw()
+            if config.moments == "int8":
+                method = low_precision.with_int8_moments(method, decayed)
         case "lion":
             method = optax.lion(
                 rate, b1=config.b1, b2=config.b2, weight_decay=weight_decay, mask=decayed

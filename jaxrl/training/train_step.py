@@ -14,7 +14,7 @@ from jaxrl.losses.router import expert_load
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.remat import Remat
 from jaxrl.random_streams import UpdateStream
-from jaxrl.training import routers
+from jaxrl.training import low_precision, routers
 from jaxrl.training.logprobs import (
     Noise,
     Reading,
@@ -53,8 +53,9 @@ gradient of an update is taken, in place of the parameters that it changes."""
 def init_state(
     params: Params, optimizer: optax.GradientTransformation, part: Part = WHOLE
 ) -> TrainState:
-    """A state at step 0; the optimizer keeps moments of the trained part."""
-    return TrainState(params, optimizer.init(part.split(params)[0]), jnp.int32(0))
+    """A state at step 0; the optimizer keeps moments of the trained part, as of float32."""
+    trained = low_precision.in_float32(part.split(params)[0])
+    return TrainState(params, optimizer.init(trained), jnp.int32(0))
 
 
 def make_measure(
@@ -124,7 +125,7 @@ def make_update(
       restriction: which tokens there are to choose from in a state; None: all.
       reading: what takes the place of log-probabilities in the objective; None: nothing does.
       noise: length of the noise on embeddings, see `Noise`; 0: none.
-      seed: of that noise, and of what the objective draws, if it does.
+      seed: of that noise, of what the objective draws, if it does, and of stochastic rounding.
       weights: measure `ess`, the effective sample size of the importance weights.
       router: what is done for the routers of a mixture of experts; None: nothing. The metric `loss`
         is without their losses.
@@ -134,6 +135,9 @@ def make_update(
     If the gradient is not finite, the update is skipped: only the step counter changes, and the
     metric `skipped` is 1. Where the objective returns `lr_scale`, the optimizer's update is
     multiplied by it, weight decay included, as if the learning rate of this update were.
+
+    Gradients are summed, and an update is computed, in float32; bfloat16 parameters are then
+    rounded stochastically.
 
     An objective of scope `token` is computed on the tokens of each micro-batch. Where a loss looks
     at tokens that may lie in other micro-batches, its gradient in the log-probabilities is taken on
@@ -232,11 +236,13 @@ def make_update(
                     logp, entropy, micro_mask & statistics.mask, batch, statistics, ref_logp
                 )
 
-            gradient = jax.grad(loss, has_aux=True)
+            def gradient(index: jax.Array) -> tuple[Params, dict[str, jax.Array]]:
+                grads, metrics = jax.grad(loss, has_aux=True)(trained, index)
+                return low_precision.in_float32(grads), metrics
 
             def accumulate(index: jax.Array, carry: Any) -> Any:
                 grads, metrics = carry
-                micro_grads, micro_metrics = gradient(trained, index)
+                micro_grads, micro_metrics = gradient(index)
                 metrics = {
                     name: (jnp.maximum if name in _SAME or name.endswith("_max") else jnp.add)(
                         metrics[name], value
@@ -246,9 +252,9 @@ def make_update(
                 return jax.tree.map(jnp.add, grads, micro_grads), metrics
 
             if not is_split:  # a sum from zero would pass over all gradients twice more
-                grads, metrics = gradient(trained, jnp.int32(0))
+                grads, metrics = gradient(jnp.int32(0))
             else:
-                shapes = jax.eval_shape(gradient, trained, jnp.int32(0))
+                shapes = jax.eval_shape(gradient, jnp.int32(0))
                 zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
                 grads, metrics = jax.lax.fori_loop(0, packed.micro_batches, accumulate, zeros)
             return grads, effective_share(
@@ -261,10 +267,12 @@ def make_update(
             grads, metrics = gradients(moved, part.join(moved, frozen))[0], metrics | ascent_metrics
         norm = optax.global_norm(grads)
         finite = jnp.isfinite(norm)
-        updates, opt_state = optimizer.update(grads, state.opt_state, trained)
+        values = low_precision.in_float32(trained)
+        updates, opt_state = optimizer.update(grads, state.opt_state, values)
         if "lr_scale" in metrics:
             updates = jax.tree.map(lambda u: u * metrics["lr_scale"].astype(u.dtype), updates)
-        proposed = (optax.apply_updates(trained, updates), opt_state)
+        rounding = jax.random.fold_in(key, UpdateStream.ROUNDING.value)
+        proposed = (low_precision.apply_updates(trained, updates, rounding), opt_state)
         trained, opt_state = jax.tree.map(
             lambda new, old: jnp.where(finite, new, old), proposed, (trained, state.opt_state)
         )

@@ -29,6 +29,8 @@ class Part(NamedTuple):
     """The parameters to the trained part and the frozen rest."""
     join: Callable[[Params, Params], Params] = lambda trained, frozen: trained
     """Back again."""
+    dtype: str = "float32"
+    """That the trained part is stored in."""
 
 
 WHOLE = Part()
@@ -36,13 +38,16 @@ FROZEN = Part(lambda params: ({}, params), lambda trained, frozen: frozen)
 """Nothing is trained."""
 
 
-def part(model: DecoderConfig, adapters: LoraConfig, patterns: Sequence[str]) -> Part:
+def part(
+    model: DecoderConfig, adapters: LoraConfig, patterns: Sequence[str], dtype: str = "float32"
+) -> Part:
     """The part that a config trains.
 
     Args:
       model: the decoder's shape.
       adapters: of rank 0 for none; otherwise they alone are trained, and a reward model's score.
       patterns: of the paths of parameters to train, see `jaxrl.models.subset`; empty for all.
+      dtype: that they are stored in.
 
     Raises:
       ValueError: adapters with dropout, or both kinds at once, or a pattern that matches nothing.
@@ -59,11 +64,11 @@ def part(model: DecoderConfig, adapters: LoraConfig, patterns: Sequence[str]) ->
         )
     if adapters.rank:
         lora.targets(model, adapters)
-        return _adapted(model, adapters)
+        return _adapted(model, adapters)._replace(dtype=dtype)
     if patterns:
         subset.split(decoder.abstract(model)[0], patterns)
-        return Part(functools.partial(subset.split, patterns=patterns), subset.join)
-    return WHOLE
+        return Part(functools.partial(subset.split, patterns=patterns), subset.join, dtype)
+    return WHOLE._replace(dtype=dtype)
 
 
 def _adapted(model: DecoderConfig, adapters: LoraConfig) -> Part:
@@ -100,23 +105,27 @@ def attach(model: DecoderConfig, params: Params, adapters: LoraConfig, key: jax.
 
 
 def in_compute_dtype(model: DecoderConfig, params: Any, part: Part = FROZEN) -> Any:
-    """Parameters with the frozen part cast to the compute dtype, once instead of in every pass.
+    """Parameters as a run stores them: the trained part in its dtype, and the frozen part in the
+    compute dtype, to which it is cast once instead of in every pass.
 
-    Norms and routers compute in float32 and stay so, as does the trained part.
+    Norms and routers compute in float32 and stay so.
 
     Args:
       model: the decoder's shape, and the compute dtype.
       params: arrays, or their sharded shapes.
       part: what is trained.
     """
-    trained, frozen = part.split(params)
-    dtypes = jax.eval_shape(lambda frozen: decoder.cast(frozen, model.dtype), frozen)
 
     def cast(x: Any, to: jax.ShapeDtypeStruct) -> Any:
         shape = isinstance(x, jax.ShapeDtypeStruct)
         return x.update(dtype=to.dtype) if shape else x.astype(to.dtype)
 
-    return part.join(trained, jax.tree.map(cast, frozen, dtypes))
+    def stored(tree: Any, dtype: str) -> Any:
+        dtypes = jax.eval_shape(lambda tree: decoder.cast(tree, dtype), tree)
+        return jax.tree.map(cast, tree, dtypes)
+
+    trained, frozen = part.split(params)
+    return part.join(stored(trained, part.dtype), stored(frozen, model.dtype))
 
 
 def abstract(model: DecoderConfig, adapters: LoraConfig, *, on: bool = True) -> Any:

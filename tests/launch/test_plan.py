@@ -69,8 +69,9 @@ ALL = {
         ALL,
         ALL | {"compute_dtype": "bfloat16"},
         {"critic": {}, "lora.rank": 2, "lora.base": "int8", "compute_dtype": "bfloat16"},
+        ALL | {"param_dtype": "bfloat16", "optimizer.moments": "int8"},
     ],
-    ids=["all", "bfloat16", "adapters"],
+    ids=["all", "bfloat16", "adapters", "narrow"],
 )
 def test_what_a_run_holds_is_counted_to_the_byte(changes):
     """Against the arrays of a state that is made, and of the reference policy beside it."""
@@ -79,7 +80,7 @@ def test_what_a_run_holds_is_counted_to_the_byte(changes):
     with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
         extensions = open_extensions(config)
         like = memory.state_of(config, model, extensions)
-        part = trainable.part(model, config.lora, config.train)
+        part = trainable.part(model, config.lora, config.train, config.param_dtype)
         params = trainable.attach(
             model, decoder.init(model, jax.random.key(0)), config.lora, jax.random.key(1)
         )

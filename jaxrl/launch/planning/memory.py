@@ -101,7 +101,7 @@ def state_of(config: Config, model: DecoderConfig, extensions: Extensions) -> Tr
 
 
 def _context(config: Config, model: DecoderConfig, extensions: Extensions) -> Context:
-    part = trainable.part(model, config.lora, config.train)
+    part = trainable.part(model, config.lora, config.train, config.param_dtype)
     return context(config, Policy(model, {}, None), part, extensions)
 
 
@@ -147,8 +147,10 @@ def estimate(
     width *= np.dtype(model.dtype).itemsize
     shards = mesh.batch_shards(the_mesh, model.rules) * the_mesh.shape["context"]
     trained = trainable.part(model, config.lora, config.train).split(state.params)[0]
+    is_split = len(batch.packed.tokens) > 1  # their sum is in float32
+    wide = jax.tree.map(lambda leaf: leaf.update(dtype=np.float32), trained)
     passing = {
-        "gradients": total(trained),
+        "gradients": total(wide if is_split else trained),
         "activations": batch.micro_tokens / shards * width / 2**20,
     }
     if not config.data.kinds:  # else nothing is sampled
