@@ -77,7 +77,7 @@ def programs(setup: sampler.Setup, params: Params) -> dict[str, Any]:
             models, everything, prefix, ids, ids, ids[:, 0], window=32, from_start=False
         ),
         "insert": slots.insert.lower(models, state, prefix, none, none.astype(bool), new),
-        "read_block": decode.read_block.lower(
+        "read_block": prefixes.read_block.lower(
             models, everything, pool, ids[:, :4], ids[:, :3], np.int32(2), ids[:, 0], ids[:, 0],
             window=4,
         ),
