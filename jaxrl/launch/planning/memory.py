@@ -23,6 +23,7 @@ from jaxrl.launch.planning.batch import Batch
 from jaxrl.mesh import distributed, mesh
 from jaxrl.models import attention, decoder
 from jaxrl.models.config import DecoderConfig
+from jaxrl.models.lora import LoraConfig
 from jaxrl.models.remat import Remat
 from jaxrl.record import rundir
 from jaxrl.rollout import policy, reshard
@@ -70,7 +71,7 @@ class Memory(NamedTuple):
     @property
     def sampling(self) -> float:
         """While the policy samples."""
-        names = ("sampler's copy", "KV cache", "prefix cache")
+        names = ("sampler's copy", "KV cache", "prefix cache", "draft model")
         passing = sum(self.passing.get(name, 0.0) for name in names)
         return sum(self.state.values()) - self.offloaded + passing
 
@@ -155,6 +156,12 @@ def estimate(
         copies = 2 if provider(extensions, "restriction") is not None else 1
         passing["sampler's copy"] = copy_of(state.params, model.dtype) * copies
         passing["KV cache"] = cache(model, config, the_mesh)
+        if config.sampler.draft_model:
+            opened = dataclasses.replace(config, model=config.sampler.draft_model)
+            other = dataclasses.replace(describe(opened, chip), labels=0)
+            shapes_of_draft = trainable.abstract(other, LoraConfig(rank=0), on=False)
+            passing["draft model"] = copy_of(shapes_of_draft, other.dtype)
+            passing["KV cache"] += cache(other, config, the_mesh)
         if config.sampler.prefix_cache:
             passing["prefix cache"] = float(config.sampler.prefix_cache)
     by_part = totals(config, model, state, extensions)
