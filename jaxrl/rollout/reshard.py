@@ -103,7 +103,7 @@ def describe_draft(
         if sampler.most_drafted:
             check_drafts(model, sampler.drafts, layers, None, None)
         return None
-    opened = dataclasses.replace(policy.config_of(name), compute_dtype=model.dtype)
+    opened = policy.config_of(name)
     other, its_tokenizer = policy.describe_writer(opened)
     if _spellings(its_tokenizer) != _spellings(tokenizer):
         raise ValueError(
@@ -111,7 +111,9 @@ def describe_draft(
             f"({its_tokenizer.vocab_size} and {tokenizer.vocab_size}); name a model of the same "
             "tokenizer, or set sampler.drafts to 'layers' or 'lookup'"
         )
-    return opened, dataclasses.replace(other, rules=model.rules, attention=model.attention)
+    return opened, dataclasses.replace(
+        other, dtype=model.dtype, rules=model.rules, attention=model.attention
+    )
 
 
 def _spellings(tokenizer: Tokenizer) -> list[str]:

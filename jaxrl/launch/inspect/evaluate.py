@@ -137,8 +137,8 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
     if settings.search != 1:
         _check_search(config, name, temperature)
         config = _with_rollout(config, on_device=False)
-    fields = ("drafts", "draft_tokens", "draft_model", "draft_layers")
-    changes = {field: v for field in fields if (v := getattr(settings, field)) is not None}
+    names = ("drafts", "draft_tokens", "draft_model", "draft_layers")
+    changes = {field: v for field in names if (v := getattr(settings, field)) is not None}
     if settings.drafts is not None:  # what the run's drafts are made with serves them alone
         changes = {"draft_model": "", "draft_layers": 0} | changes
     config = dataclasses.replace(config, sampler=dataclasses.replace(config.sampler, **changes))

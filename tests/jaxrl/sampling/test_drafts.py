@@ -307,7 +307,7 @@ def lengths(work: sampler.Work) -> dict[int, int]:
 
 @pytest.mark.exact("a model that drafts for itself has every token accepted, greedy or not")
 def test_a_model_that_drafts_for_itself_is_always_right(monkeypatch):
-    """Its draft is drawn with the keys of the tokens: of n, a pass gives each draft and one more."""
+    """Its draft is drawn with the keys of the tokens: a pass gives all of it and one more."""
     monkeypatch.setattr(drafts, "price", lambda *_: 1.0)
     kinds = [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.7, "top_p": 0.9}]
     kinds = [{**kind, "logit_bias": NEVER_ENDS} for kind in kinds]
