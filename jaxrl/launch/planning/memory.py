@@ -71,7 +71,7 @@ class Memory(NamedTuple):
     @property
     def sampling(self) -> float:
         """While the policy samples."""
-        names = ("sampler's copy", "KV cache", "prefix cache", "draft model")
+        names = ("sampler's copy", "KV cache", "prefix cache")
         passing = sum(self.passing.get(name, 0.0) for name in names)
         return sum(self.state.values()) - self.offloaded + passing
 
@@ -148,6 +148,7 @@ def estimate(
     width *= np.dtype(model.dtype).itemsize
     shards = mesh.batch_shards(the_mesh, model.rules) * the_mesh.shape["context"]
     trained = trainable.part(model, config.lora, config.train).split(state.params)[0]
+    by_part = totals(config, model, state, extensions)
     passing = {
         "gradients": total(trained),
         "activations": batch.micro_tokens / shards * width / 2**20,
@@ -157,14 +158,12 @@ def estimate(
         passing["sampler's copy"] = copy_of(state.params, model.dtype) * copies
         passing["KV cache"] = cache(model, config, the_mesh)
         if config.sampler.draft_model:
-            opened = dataclasses.replace(config, model=config.sampler.draft_model)
-            other = dataclasses.replace(describe(opened, chip), labels=0)
-            shapes_of_draft = trainable.abstract(other, LoraConfig(rank=0), on=False)
-            passing["draft model"] = copy_of(shapes_of_draft, other.dtype)
-            passing["KV cache"] += cache(other, config, the_mesh)
+            draft = describe(dataclasses.replace(config, model=config.sampler.draft_model), chip)
+            draft_shapes = trainable.abstract(draft, LoraConfig(rank=0), on=False)
+            by_part["draft model"] = copy_of(draft_shapes, draft.dtype)
+            passing["KV cache"] += cache(draft, config, the_mesh)
         if config.sampler.prefix_cache:
             passing["prefix cache"] = float(config.sampler.prefix_cache)
-    by_part = totals(config, model, state, extensions)
     return Memory(by_part, passing, by_part["optimizer"] if config.optimizer.offload else 0.0)
 
 
