@@ -104,7 +104,7 @@ def describe_draft(
             check_drafts(model, sampler.drafts, layers, None, None)
         return None
     opened = policy.config_of(name)
-    other, its_tokenizer = policy.describe_writer(opened)
+    draft, its_tokenizer = policy.describe_writer(opened)
     if _spellings(its_tokenizer) != _spellings(tokenizer):
         raise ValueError(
             f"sampler.draft_model={name!r}: its tokenizer has other tokens than the policy's "
@@ -112,7 +112,7 @@ def describe_draft(
             "tokenizer, or set sampler.drafts to 'layers' or 'lookup'"
         )
     return opened, dataclasses.replace(
-        other, dtype=model.dtype, rules=model.rules, attention=model.attention
+        draft, dtype=model.dtype, rules=model.rules, attention=model.attention
     )
 
 
@@ -127,10 +127,10 @@ def open_draft(
     """The model of `describe_draft` with its parameters, on the mesh that samples."""
     if (described := describe_draft(sampler, model, tokenizer)) is None:
         return None
-    opened, other = described
+    opened, draft = described
     with jax.set_mesh(sampling):
-        params = policy.first_params(opened, other, sampling)
-        return DraftModel(other, policy.sampling_params(params, other.dtype))
+        params = policy.first_params(opened, draft, sampling)
+        return DraftModel(draft, policy.sampling_params(params, draft.dtype))
 
 
 def transfer(tree: Any, place: Callable[[tuple[Any, ...], jax.Array], NamedSharding]) -> Any:

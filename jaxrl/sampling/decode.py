@@ -288,7 +288,7 @@ def decode(
         m, p = models[drafter.model], params[drafter.model]
         p, before = {**p, "layers": p["layers"][: drafter.layers]}, s.caches[drafter.model]
 
-        def one(carry: tuple[Any, jax.Array], ahead: jax.Array) -> tuple[Any, jax.Array]:
+        def sample_next(carry: tuple[Any, jax.Array], ahead: jax.Array) -> tuple[Any, jax.Array]:
             cache, token = carry
             at = jnp.where(s.live, s.length - 1 + ahead, capacity)
             hidden, (cache,) = extend((m,), (p,), token[:, None], at[:, None], (cache,))
@@ -305,7 +305,7 @@ def decode(
             return (cache, token), token
 
         first = (before, _at(s.tokens, s.length - 1))
-        (cache, _), tokens = jax.lax.scan(one, first, jnp.arange(draft_tokens))
+        (cache, _), tokens = jax.lax.scan(sample_next, first, jnp.arange(draft_tokens))
         # the models read all of it when it is verified, recurrent ones from their states before
         cache = memory.by_kind(lambda _, new: new, lambda old, _: old, before, cache)
         caches = (*s.caches[: drafter.model], cache, *s.caches[drafter.model + 1 :])

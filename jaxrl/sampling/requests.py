@@ -153,7 +153,7 @@ def check_guide(config: DecoderConfig, guide: Guide) -> None:
 
 
 def check_drafts(
-    config: DecoderConfig, name: str, layers: int, other: DraftModel | None, world: Any
+    config: DecoderConfig, name: str, layers: int, draft: DraftModel | None, world: Any
 ) -> None:
     """Refuse drafts that cannot be made or verified.
 
@@ -161,7 +161,7 @@ def check_drafts(
       config: the policy's shape.
       name: `SamplerConfig.drafts`, of some kind.
       layers: `SamplerConfig.draft_layers`.
-      other: the model that drafts; None: none does.
+      draft: the model that drafts; None: none does.
       world: of episodes that are played within the decode loop; None: there are none.
 
     Raises:
@@ -177,14 +177,14 @@ def check_drafts(
             f"sampler.draft_layers={layers}: the policy has {config.num_layers} layers; set it to "
             f"1 to {config.num_layers - 1}"
         )
-    if (name == "model") != (other is not None):
+    if (name == "model") != (draft is not None):
         raise ValueError(
-            f"sampler.drafts={name!r}, and draft={other and other.model}: a model drafts with "
+            f"sampler.drafts={name!r}, and draft={draft and draft.model}: a model drafts with "
             "drafts='model', and with it alone; set both"
         )
-    if other is not None and _spelled(other.model) != _spelled(config):
+    if draft is not None and _spelled(draft.model) != _spelled(config):
         raise ValueError(
-            f"draft: the model has {_spelled(other.model)} tokens, the policy {_spelled(config)}; "
+            f"draft: the model has {_spelled(draft.model)} tokens, the policy {_spelled(config)}; "
             "take a model of the same tokenizer"
         )
 

@@ -538,7 +538,8 @@ def test_a_model_that_drafts_is_counted_with_its_caches():
     with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
         alone, drafted = (_memory(tiny.changed(CONFIG, changes)) for changes in ({}, drafts))
     assert drafted.state["draft model"] == pytest.approx(8.03e9 * 4 / 2**20, rel=1e-3)
-    tokens = 16 * (CONFIG.rollout.max_prompt_tokens + CONFIG.rollout.max_new_tokens)
+    rollout, slots = CONFIG.rollout, CONFIG.sampler.slots
+    tokens = slots * (rollout.max_prompt_tokens + rollout.max_new_tokens)
     more = drafted.passing["KV cache"] - alone.passing["KV cache"]
     assert more == pytest.approx(tokens * 2 * 32 * 8 * 128 * 4 / 2**20)
 

@@ -305,33 +305,45 @@ def lengths(work: sampler.Work) -> dict[int, int]:
     return {seat.request.id: seat.length for seat in work.seats if seat is not None}
 
 
+def small_drafted(seed: int, items: list[Request]) -> tuple[list[int], sampler.Work]:
+    """Lengths of what a small model of seed 2 samples where one of another seed drafts 3 tokens."""
+    params, draft = (decoder.unstack(oracle.weights(n, SMALL)) for n in (2, seed))
+    layout = sampler.SamplerConfig(slots=4, bucket=64, chunk=60, drafts="model", draft_tokens=3)
+    made, work, lengths = (
+        sampler.Setup(
+            SMALL, oracle.KEY, oracle.STOPS, 16, 64, layout, Features(truncate=True, biases=4),
+            draft=DraftModel(SMALL, draft),
+        ),
+        sampler.Work(), [],
+    )  # fmt: skip
+    sampler.submit(made, work, items)
+    while work:
+        lengths += [len(c.tokens) for c in sampler.advance(made, params, work)]
+    return lengths, work
+
+
 @pytest.mark.exact("a model that drafts for itself has every token accepted, greedy or not")
 def test_a_model_that_drafts_for_itself_is_always_right(monkeypatch):
     """Its draft is drawn with the keys of the tokens: a pass gives all of it and one more."""
     monkeypatch.setattr(drafts, "price", lambda *_: 1.0)
-    kinds = [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.7, "top_p": 0.9}]
-    kinds = [{**kind, "logit_bias": NEVER_ENDS} for kind in kinds]
-    draft = DraftModel(oracle.CONFIG, decoder.unstack(oracle.weights()))
-    done, work = sampled(repetitive(8, kinds), drafts="model", draft_tokens=3, draft=draft)
-    assert (work.verified, work.accepted) == expected_counts(done, 3)
-
-
-def expected_counts(done: dict[int, Completion], most: int) -> tuple[int, int]:
-    """Drafts verified and their tokens accepted where all are right."""
-    lengths = [len(c.tokens) for c in done.values()]
-    verified = sum(n // (most + 1) + (n % (most + 1) > 1) for n in lengths)
-    return verified, sum(n - -(-n // (most + 1)) for n in lengths)
+    kinds = [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.7, "top_p": 0.9}, {}]
+    items = [
+        Request(n, (3, 5, 8 + n), 33 + n, **kind, logit_bias=NEVER_ENDS)
+        for n, kind in enumerate(kinds)
+    ]
+    lengths, work = small_drafted(2, items)
+    assert sorted(lengths) == [33, 34, 35, 36]
+    # a last token alone has no draft
+    assert (work.verified, work.accepted) == (8 + 3 * 9, 24 + 25 + 26 + 27)
 
 
 def test_a_drafter_that_does_not_pay_is_switched_off(monkeypatch):
     """Once few of its tokens were right, for the rest of the chunk; one whose best draft would not
     pay is never asked."""
-    requests = [Request(0, (3, 5, 8), 60, temperature=1.0, logit_bias=NEVER_ENDS)]
-    counts = {}
+    items, counts = [Request(0, (3, 5, 8), 60, logit_bias=NEVER_ENDS)], {}
     for cost in (1.5, 4.0):
         monkeypatch.setattr(drafts, "price", lambda *_: cost)  # noqa: B023
-        _, work = sampled(requests, drafts="model", draft_tokens=3, chunk=60)
-        counts[cost] = work.verified
+        counts[cost] = small_drafted(1, items)[1].verified
     assert 0 < counts[1.5] < 25 and counts[4.0] == 0
 
 
