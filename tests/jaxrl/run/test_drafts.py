@@ -62,7 +62,7 @@ def test_what_drafts_do_not_go_with_is_refused(tmp_path, changes, message):
     [
         (LAYERS | {"sampler.draft_layers": 2}, r"sampler\.draft_layers=2: .*has 2 layers.*1 to 1"),
         (
-            {"sampler.drafts": "model", "task": "sorting", "task_args": {}},
+            {"sampler.drafts": "model", "task": "boolean", "task_args": {}},
             r"sampler\.draft_model=.*other tokens than the policy's",
         ),
         ({"sampler.drafts": "model", "sampler.draft_model": "fresh"}, "model='fresh'"),
