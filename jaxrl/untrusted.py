@@ -59,7 +59,7 @@ PROSE = frozenset({
 JSON = frozenset({"args", "ood", "parts", "rewards", "rubric"})
 """Fields whose text is JSON, which is looked into."""
 
-LOCAL = frozenset({"fork", "model"})
+LOCAL = frozenset({"draft_model", "fork", "model"})
 """Fields of a model or a run, as a name or a place on this machine; both are read as data."""
 
 FREE = frozenset({"columns", "marks", "rates", "rules", "schema"})

@@ -115,6 +115,11 @@ EPOCHS = Setting(
     lambda config: config.sampler.drafts == "epochs" and "epochs",
     "`sampler.drafts` epochs",
 )
+DRAFT_MODEL = Setting(
+    "sampler.drafts",
+    lambda config: config.sampler.drafts == "model" and "model",
+    "`sampler.drafts` model",
+)
 COURSE = Setting("course", lambda config: sorted(config.course))
 FORK = Setting("fork", lambda config: config.fork)
 INT8_MOMENTS = Setting(
@@ -161,6 +166,7 @@ CONFLICTS = (
     Conflict(CONSTRAINT, ON_DEVICE, "masks are made on the host, between two tokens"),
     Conflict(DRAFTS, CONSTRAINT, "masks are made on the host, between two tokens"),
     Conflict(EPOCHS, GENERATORS, "generators keep nothing of a step; use group"),
+    Conflict(DRAFT_MODEL, GENERATORS, "generators are sent the policy alone; use layers"),
     Conflict(DRAFTS, ON_DEVICE, "episodes within the decode loop are sampled a token at a time"),
     Conflict(GENERATORS, FILE, "a run on rows of a file samples nothing"),
     Conflict(GENERATORS, STAGES, "generators are started once, with one config"),

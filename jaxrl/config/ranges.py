@@ -80,6 +80,7 @@ RANGES = {
     "lora.dropout": _DECAY,
     "sampler.slots": _ROWS, "sampler.prefill_rows": _ROWS, "sampler.prefill_piece": _COUNT,
     "sampler.chunk": _COUNT, "sampler.bucket": _COUNT, "sampler.draft_tokens": Range(1, 64),
+    "sampler.draft_layers": Range(0),
     "sampler.prefix_cache": Range(0), "sampler.prefix_block": _COUNT,
     "packing.micro_batch_tokens": _COUNT, "packing.bucket": _COUNT,
     "mesh.fsdp": _COUNT, "mesh.tensor": _COUNT, "mesh.context": _COUNT, "mesh.expert": _COUNT,

@@ -109,7 +109,7 @@ def check(config: Config) -> None:
 
 
 def check_drafts(sampler: SamplerConfig, group: str = "") -> None:
-    """Refuse a length of drafts where there are none.
+    """Refuse fields of drafts without effect, and drafts without what they are made with.
 
     Args:
       sampler: has the fields.
@@ -121,6 +121,13 @@ def check_drafts(sampler: SamplerConfig, group: str = "") -> None:
             f"{group}draft_tokens={size} with {group}drafts='none': there are no drafts, so that "
             f"it has no effect; set {group}drafts to 'lookup' or 'group', or leave it out"
         )
+    remedies = {"model": "name a model of the same tokenizer", "layers": "give a number of layers"}
+    for kind, remedy in remedies.items():
+        name, value = f"{group}draft_{kind}", getattr(sampler, f"draft_{kind}")
+        if value and sampler.drafts != kind:
+            remedy = f"it has no effect; set {group}drafts to {kind!r}, or leave it out"
+        if bool(value) != (sampler.drafts == kind):
+            raise ValueError(f"{name}={value!r} with {group}drafts={sampler.drafts!r}: {remedy}")
 
 
 def check_prefixes(sampler: SamplerConfig, group: str = "") -> None:

@@ -349,11 +349,11 @@ def extend(
 
     Args:
       config: the decoder's shape.
-      params: as from `unstack`.
+      params: as from `unstack`; with the first layers alone, those are run.
       tokens: [S, T] int32.
       positions: [S, T] int32, where each token is written; a position beyond the cache is dropped,
         which is how padding is passed.
-      cache: per layer, as from `empty_cache`.
+      cache: per layer, as from `empty_cache`; that of a layer which is not run stays as it is.
       window: static; how much of the cache attention reads, by default all. Every real position
         must be below it. Less than all is copied first, which pays for many tokens, not for one.
       from_start: static; token i of every row is at position i or is padding, so attention need not
@@ -411,10 +411,10 @@ def extend(
     x = _embed(config, params, tokens)
     entries = kind_block.inputs(config, params, tokens, x, layout) if config.kinds else None
     layer_caches: list[LayerCache] = []
-    for i, (layer_params, layer) in enumerate(zip(params["layers"], cache, strict=True)):
+    for i, (layer_params, layer) in enumerate(zip(params["layers"], cache, strict=False)):
         source = layer_caches[config.source(i)] if config.source(i) < i else None
         entry = None if entries is None else entries[i]
         rotation, local = table[kinds[i]], config.is_local(i)
         x, remembered = one(x, layer_params, layer, rotation, local, entry, source)
         layer_caches.append(remembered)
-    return _final_norm(config, params, x), tuple(layer_caches)
+    return _final_norm(config, params, x), (*layer_caches, *cache[len(layer_caches) :])

@@ -369,7 +369,7 @@ def sampler_setup(
     return Setup(
         policy.model, key, tuple(policy.tokenizer.eos_ids), prompt, length, sampling,
         features=Features(truncate=bool(rollout.truncated), support=rollout.records_support),
-        guide=policy.guide, text=policy.tokenizer.decode if turns else None,
+        guide=policy.guide, draft=policy.draft, text=policy.tokenizer.decode if turns else None,
         matchers=matchers, hold=turns and world is None, world=world,
     )  # fmt: skip
 

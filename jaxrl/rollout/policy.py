@@ -26,6 +26,7 @@ from jaxrl.models.mixers import pattern
 from jaxrl.random_streams import RunStream
 from jaxrl.record import account, storage
 from jaxrl.rollout import files, tasks
+from jaxrl.sampling.drafts import DraftModel
 from jaxrl.sampling.logits import Guide, keep
 from jaxrl.training import trainable
 from jaxrl.types import Params
@@ -39,6 +40,8 @@ class Policy(NamedTuple):
     tokenizer: tokenizers.Tokenizer
     guide: Guide = Guide(keep)
     """Steers what it samples in training."""
+    draft: DraftModel | None = None
+    """Drafts what it samples, where `SamplerConfig.drafts` is `model`."""
 
 
 def describe(config: Config, *, trust: bool = False) -> tuple[DecoderConfig, tokenizers.Tokenizer]:

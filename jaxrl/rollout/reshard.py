@@ -1,4 +1,5 @@
-"""Copies the weights from the training devices to the sampling devices, and verifies the copies.
+"""What the sampling devices hold: the weights, copied from the training devices and verified, and
+a model that drafts.
 
 By default both are the same devices, and the weights are resharded in place. `sampling.devices`
 gives a number of devices, the last of each process, to a separate mesh for sampling.
@@ -6,6 +7,7 @@ gives a number of devices, the last of each process, to a separate mesh for samp
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,13 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jaxrl.config import SamplingConfig
+from jaxrl.config import Config, SamplingConfig
+from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.mesh import mesh
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import Leaf
 from jaxrl.rollout import policy
+from jaxrl.sampling.drafts import DraftModel
+from jaxrl.sampling.requests import check_drafts
+from jaxrl.sampling.work import SamplerConfig
 from jaxrl.types import Params
 
 
@@ -73,6 +79,58 @@ def sampler_weights(
         return convert
     place = functools.partial(_place, model, decoder.layout(model), sampling)
     return lambda params: transfer(convert(params), place)
+
+
+def describe_draft(
+    sampler: SamplerConfig, model: DecoderConfig, tokenizer: Tokenizer
+) -> tuple[Config, DecoderConfig] | None:
+    """The model that drafts for a policy: the config that opens it, and its shape.
+
+    Args:
+      sampler: accepted by `validate.check_drafts`.
+      model: the policy's shape, whose dtype and rules the draft model takes.
+      tokenizer: the policy's.
+
+    Returns:
+      None where none drafts.
+
+    Raises:
+      ValueError: its tokens are others than the policy's, it cannot be opened, or as many layers as
+        the policy has are to draft for it.
+    """
+    name, layers = sampler.draft_model, sampler.draft_layers
+    if not name:
+        if sampler.most_drafted:
+            check_drafts(model, sampler.drafts, layers, None, None)
+        return None
+    opened = policy.config_of(name)
+    draft, its_tokenizer = policy.describe_writer(opened)
+    if _spellings(its_tokenizer) != _spellings(tokenizer):
+        raise ValueError(
+            f"sampler.draft_model={name!r}: its tokenizer has other tokens than the policy's "
+            f"({its_tokenizer.vocab_size} and {tokenizer.vocab_size}); name a model of the same "
+            "tokenizer, or set sampler.drafts to 'layers' or 'lookup'"
+        )
+    return opened, dataclasses.replace(
+        draft, dtype=model.dtype, rules=model.rules, attention=model.attention
+    )
+
+
+def _spellings(tokenizer: Tokenizer) -> list[str]:
+    """Its tokens in order."""
+    return [tokenizer.piece(i) or tokenizer.decode([i]) for i in range(tokenizer.vocab_size)]
+
+
+def open_draft(
+    sampler: SamplerConfig, model: DecoderConfig, tokenizer: Tokenizer, sampling: Mesh
+) -> DraftModel | None:
+    """The model of `describe_draft` with its parameters, on the mesh that samples."""
+    if (described := describe_draft(sampler, model, tokenizer)) is None:
+        return None
+    opened, draft = described
+    with jax.set_mesh(sampling):
+        params = policy.first_params(opened, draft, sampling)
+        return DraftModel(draft, policy.sampling_params(params, draft.dtype))
 
 
 def transfer(tree: Any, place: Callable[[tuple[Any, ...], jax.Array], NamedSharding]) -> Any:

@@ -91,6 +91,8 @@ def assemble(config: Config) -> Parts:
     model, tokenizer = policy.describe(config)
     recurrent.check(config, model)
     trainable.part(model, config.lora, config.train)
+    if not config.data.kinds:
+        reshard.describe_draft(config.sampler, model, tokenizer)
     actor = Policy(model, {}, tokenizer)
     return Parts(
         (offline if config.data.kinds else sampled).origin(config, actor), actor, extensions

@@ -128,6 +128,12 @@ def _train(
             process.exempting() as exempt,
             contextlib.ExitStack() as closing,
         ):
+            actor = parts.policy
+            if not config.data.kinds:
+                draft = reshard.open_draft(
+                    config.sampler, actor.model, actor.tokenizer, sampling_mesh
+                )
+                parts = parts._replace(policy=actor._replace(draft=draft))
             run = RunContext(
                 config, callbacks, directory, *parts, pools, sampling_mesh, writer, gate, heart,
                 closing, sharing,

@@ -333,8 +333,8 @@ def prefill_cached(
 ) -> tuple[Caches, np.ndarray]:
     """`prefill` with the prefix cache: whole blocks are found, or read one by one.
 
-    What is computed follows from the prompts alone: blocks by `decode.read_block`, then the rest of
-    all prompts together, wherever the blocks came from.
+    What is computed follows from the prompts alone: blocks by `prefixes.read_block`, then the rest
+    of all prompts together, wherever the blocks came from.
 
     Returns:
       The caches, and how many tokens of each prompt were found, [B] int32.

@@ -1,7 +1,7 @@
 """The jitted functions that run the models: `decode` samples, `append` adds tokens to slots.
 
-`read_block` reads blocks of the prefix cache. `by_position`, within jit, gives figures of a
-sequence that is there: what a model says of each token, given those before it.
+`by_position`, within jit, gives figures of a sequence that is there: what a model says of each
+token, given those before it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,6 @@ from jaxrl.sampling.slots import (
     Models,
     SlotState,
     constrain,
-    constrain_caches,
-    cut,
-    in_line,
     parts,
     pick_rows,
     put_rows,
@@ -69,62 +66,6 @@ def extend(
 def choose(params: tuple[Params, ...], rows: jax.Array) -> tuple[Params, ...]:
     """Parameters of each model with the adapters [B] of the rows of a batch."""
     return tuple(lora_stack.choose(p, rows) for p in params)
-
-
-@functools.partial(jax.jit, static_argnames=("models", "window"), donate_argnames="pool")
-def read_block(
-    models: Models,
-    params: tuple[Params, ...],
-    pool: Caches,
-    tokens: jax.Array,
-    before: jax.Array,
-    count: jax.Array,
-    target: jax.Array,
-    adapter: jax.Array,
-    *,
-    window: int,
-) -> Caches:
-    """The pool of the prefix cache with one more block of a prompt of each part, see `prefixes`.
-
-    It is read as one row of each device by a program of its own, so that what is computed depends
-    on the block's tokens and on those before it alone, to the last bit.
-
-    Args:
-      models: shapes.
-      params: as from `decoder.unstack`.
-      pool: donated; caches whose rows are pages of B positions, those of N parts one after another.
-        Page 0 of a part is empty.
-      tokens: [N, B] int32.
-      before: [N, window - 1] int32, pages of the blocks before it in order, then 0.
-      count: scalar int32, how many blocks are before it.
-      target: [N] int32, the page that is written; one beyond those of a part: none.
-      adapter: [N] int32, `Request.adapter`.
-      window: static, blocks that attention reads: more than `count`, and 1 only where it is 0.
-    """
-    shards, size = tokens.shape
-    start = count * size
-    before = jnp.pad(before, ((0, 0), (0, 1)))
-    last = jnp.where(count > 0, before[:, count - 1], 0)
-
-    def line(pages: jax.Array) -> jax.Array:
-        return jax.vmap(in_line)(cut(pages, shards), before)
-
-    def state(states: jax.Array) -> jax.Array:
-        return jax.vmap(lambda pages, page: pages[page])(cut(states, shards), last)
-
-    caches = memory.by_kind(line, state, pool)
-    positions = jnp.broadcast_to(start + jnp.arange(size), tokens.shape)
-    chosen = choose(params, adapter)
-    _, caches = extend(models, chosen, tokens, positions, caches, from_start=window == 1)
-
-    def put_state(states: jax.Array, new: jax.Array) -> jax.Array:
-        put_page = jax.vmap(lambda pages, page, value: pages.at[page].set(value, mode="drop"))
-        return put_page(cut(states, shards), target, new).reshape(states.shape)
-
-    def put(pages: jax.Array, new: jax.Array) -> jax.Array:
-        return put_state(pages, jax.lax.dynamic_slice_in_dim(new, start, size, axis=2))
-
-    return constrain_caches(models, memory.by_kind(put, put_state, pool, caches))
 
 
 @functools.partial(jax.jit, static_argnames="models", donate_argnames="slots")
@@ -183,7 +124,7 @@ def append(
 
 @functools.partial(
     jax.jit,
-    static_argnames=("models", "process", "features", "draft_tokens"),
+    static_argnames=("models", "process", "features", "draft_tokens", "drafter"),
     donate_argnames="slots",
 )
 def decode(
@@ -203,6 +144,7 @@ def decode(
     draft_tokens: int = 0,
     draft_cost: Array | float = 1.0,
     texts: Array | None = None,
+    drafter: drafts.Drafter | None = None,
 ) -> SlotState:
     """Advance every live slot by up to `steps` tokens, while at least `min_live` are live.
 
@@ -210,7 +152,8 @@ def decode(
     models then reads the last token of a sequence and the draft of those after it. At each of these
     positions the token is drawn with the key that it has in any case, and draws are kept up to the
     first that is not the draft's: they are the tokens, and the distributions, of one pass a token.
-    Speculative decoding (Leviathan et al. 2023) with drafts from the text (Saxena 2023).
+    Speculative decoding (Leviathan et al. 2023) with drafts from the text (Saxena 2023), of a small
+    model, or of the first layers of the same one (Zhang et al. 2024).
 
     Args:
       models: shapes.
@@ -232,6 +175,7 @@ def decode(
       draft_cost: scalar float32, what a pass that verifies drafts takes, see `drafts.price`.
       texts: [S, R] int32, completions of the same prompts, in which drafts are looked up too, see
         `drafts.lay_out`; None: there are none.
+      drafter: static, the model that drafts; None: they are looked up.
     """
     capacity = slots.tokens.shape[1]
 
@@ -240,12 +184,18 @@ def decode(
         return jax.random.fold_in(draw_key, request)
 
     stream = jax.vmap(stream_of)(slots.request, slots.draw)
+    silent = int(drafter is not None and drafter.model > 0)  # models whose scores steer nothing
     params = choose(params, slots.adapter)
 
     def top_k(scores: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
         # the compiler would bring all rows together
         best = layouts.by_rows(lambda _, x: jax.lax.top_k(x, count), rules=models[0].rules)
         return best((), scores)
+
+    def keys_at(lengths: jax.Array) -> jax.Array:
+        """The key of each token [S, T] of which there are `lengths` [S, T] before it, one a row."""
+        fold = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)))
+        return fold(stream, lengths).reshape(-1)
 
     def advance(s: SlotState, draft: drafts.Draft) -> tuple[SlotState, jax.Array]:
         """The slots after a pass, and how many tokens each of them has drawn in it, [S] int32."""
@@ -275,7 +225,7 @@ def decode(
         settings = s.settings if width == 1 else jax.tree.map(repeat, s.settings)
         scores, *other_scores = (
             head.logits(flat(h), by_draw(p), softcap=m.logit_softcap, spelled=m.spelled)
-            for m, p, h in zip(models, params, hidden, strict=True)
+            for m, p, h in list(zip(models, params, hidden, strict=True))[: len(models) - silent]
         )
         context = processors.Context(flat(hidden[0]), tokens, flat(lengths), tuple(other_scores))
         scores = process(scores, context, args)
@@ -286,11 +236,10 @@ def decode(
             scores = processors.penalize(scores, occurred, settings.repetition_penalty)
         if allowed is not None:
             scores = support.restrict(scores, jnp.asarray(allowed))
-        fold = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)))
         sample = sampling.sample(
             scores,
             settings,
-            flat(fold(stream, lengths)),
+            keys_at(lengths),
             truncate=features.truncate,
             top=features.top,
             top_k=top_k,
@@ -333,10 +282,40 @@ def decode(
         )
         return constrain(models, s), count
 
+    def propose(s: SlotState) -> tuple[jax.Array, SlotState]:
+        """A draft [S, K], each token drawn with the key that the policy draws with in its place."""
+        assert drafter is not None
+        m, p = models[drafter.model], params[drafter.model]
+        p, before = {**p, "layers": p["layers"][: drafter.layers]}, s.caches[drafter.model]
+
+        def sample_next(carry: tuple[Any, jax.Array], ahead: jax.Array) -> tuple[Any, jax.Array]:
+            cache, token = carry
+            at = jnp.where(s.live, s.length - 1 + ahead, capacity)
+            hidden, (cache,) = extend((m,), (p,), token[:, None], at[:, None], (cache,))
+            matrix = decoder.unembedding(p)
+            scores = head.logits(
+                hidden[0][:, 0], matrix, softcap=m.logit_softcap, spelled=m.spelled
+            )
+            if features.biases:
+                scores = processors.add_bias(scores, s.settings.bias_ids, s.settings.bias)
+            token = sampling.sample(
+                scores, s.settings, keys_at(s.length[:, None] + ahead),
+                truncate=features.truncate, top_k=top_k,
+            ).token  # fmt: skip
+            return (cache, token), token
+
+        first = (before, _at(s.tokens, s.length - 1))
+        (cache, _), tokens = jax.lax.scan(sample_next, first, jnp.arange(draft_tokens))
+        # the models read all of it when it is verified, recurrent ones from their states before
+        cache = memory.by_kind(lambda _, new: new, lambda old, _: old, before, cache)
+        caches = (*s.caches[: drafter.model], cache, *s.caches[drafter.model + 1 :])
+        return tokens.T, s.replace(caches=caches)
+
     if draft_tokens:
         return drafts.run(
-            advance, slots, steps, min_live, draft_cost, draft_tokens=draft_tokens, texts=texts
-        )
+            advance, slots, steps, min_live, draft_cost,
+            draft_tokens=draft_tokens, texts=texts, propose=propose if drafter else None,
+        )  # fmt: skip
     none = drafts.none(slots.length.shape[0])
 
     def running(carry: tuple[jax.Array, SlotState]) -> jax.Array:

@@ -1,8 +1,9 @@
-"""Drafts of the next tokens by lookup, and when it pays to verify them.
+"""Drafts of the next tokens, and when it pays to verify them.
 
-The draft is what followed the last tokens of a sequence where they stood before: in its prompt or
-in what was sampled, or in completions of the same prompt that have ended (`Texts`), in this step
-or before. `decode` verifies a draft in one pass over the models, see there. Which pass is made
+By lookup, the draft is what followed the last tokens of a sequence where they stood before: in its
+prompt or in what was sampled, or in completions of the same prompt that have ended (`Texts`), in
+this step or before. Else a small model samples it, or the first layers of the policy do: a
+`Drafter`. `decode` verifies a draft in one pass over the models, see there. Which pass is made
 changes no token: it follows from the sequences and from these texts, so that a run that is repeated
 or continued makes the same passes.
 """
@@ -19,13 +20,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling.slots import Models, SlotState
-from jaxrl.types import Array, Completion, Request
+from jaxrl.types import Array, Completion, Params, Request
 
 _SHORTEST, _LONGEST = 2, 4
 """Last tokens that must have stood before, and the most that are compared in the sequence."""
 _LONGEST_BESIDE = 8
 """Most that are compared in another completion, which is preferred where more are equal there."""
+_TRUST = 6.0
+"""Tokens of a drafter taken to have been right when a chunk begins, as none can be judged then."""
 _JUDGED = 16
 """Last tokens of a sequence whose drafts are judged when a chunk begins."""
 _RIDGE = {"cpu": 16}
@@ -120,6 +124,23 @@ class Draft(NamedTuple):
     """[S] int32, 0: found in the sequence; 1: in a completion of the same prompt."""
 
 
+class DraftModel(NamedTuple):
+    """A model that drafts for the policy, whose tokens it has."""
+
+    model: DecoderConfig
+    params: Params
+    """As from `decoder.unstack`."""
+
+
+class Drafter(NamedTuple):
+    """What samples drafts: one of the models of a pass, or the first layers of it."""
+
+    model: int
+    """Its place among the models; 0 is the policy, whose caches and parameters are then used."""
+    layers: int
+    """How many of its layers."""
+
+
 class _Progress(NamedTuple):
     """A loop of decoding between two passes."""
 
@@ -135,23 +156,8 @@ class _Progress(NamedTuple):
 
 Advance = Callable[[SlotState, Draft], tuple[SlotState, jax.Array]]
 """A pass over the models: the slots after it, and the tokens that each of them has drawn."""
-
-
-def check(name: str, world: Any) -> None:
-    """Refuse drafts where they cannot be verified.
-
-    Args:
-      name: `SamplerConfig.drafts`, of some kind.
-      world: of episodes that are played within the decode loop; None: there are none.
-
-    Raises:
-      ValueError: naming the field and the remedy.
-    """
-    if world is not None:
-        raise ValueError(
-            f"sampler.drafts={name!r}: episodes within the decode loop are sampled a "
-            "token at a time; set it to 'none'"
-        )
+Propose = Callable[[SlotState], tuple[jax.Array, SlotState]]
+"""Drafts [S, K] int32 of a drafter, and the slots, whose caches it has written to."""
 
 
 def none(slots: int) -> Draft:
@@ -279,8 +285,28 @@ def _by_source(source: jax.Array, counts: jax.Array) -> jax.Array:
     return (jax.nn.one_hot(source, SOURCES)[..., None] * counts[..., None, :]).astype(jnp.float32)
 
 
-def price(models: Models, rows: int, draft_tokens: int) -> float:
-    """What verifying drafts takes, in passes that verify none.
+def share(drafter: Drafter | None, params: Sequence[Params]) -> float:
+    """Of the bytes of parameters that a pass reads, how many a token of a draft reads.
+
+    Args:
+      drafter: None: drafts are looked up.
+      params: of all models of a pass.
+    """
+    if drafter is None:
+        return 0.0
+    model = params[drafter.model]
+    part = {**model, "layers": model["layers"][: drafter.layers]}
+    return _read_bytes(part) / sum(map(_read_bytes, params))
+
+
+def _read_bytes(params: Params) -> int:
+    unread = {"embed"} if "head" in params else set()
+    read = {name: value for name, value in params.items() if name not in unread}
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(read))
+
+
+def price(models: Models, rows: int, draft_tokens: int, draft_share: float = 0.0) -> float:
+    """What making and verifying drafts takes, in passes that verify none.
 
     A model with recurrent layers then reads what was accepted in a second pass.
 
@@ -288,10 +314,12 @@ def price(models: Models, rows: int, draft_tokens: int) -> float:
       models: shapes.
       rows: slots of a device.
       draft_tokens: of each.
+      draft_share: see `share`.
     """
     ridge = _RIDGE.get(jax.default_backend(), _RIDGE_OF_OTHERS)
     passes = 2 if any(model.recurrent for model in models) else 1
-    return passes * (ridge + rows * (1 + draft_tokens)) / (ridge + rows)
+    verifying = passes * (ridge + rows * (1 + draft_tokens)) / (ridge + rows)
+    return verifying + draft_share * draft_tokens
 
 
 def run(
@@ -303,12 +331,14 @@ def run(
     *,
     draft_tokens: int,
     texts: Array | None = None,
+    propose: Propose | None = None,
 ) -> SlotState:
     """Make passes until a sequence has `steps` new tokens or fewer than `min_live` are live.
 
     Drafts are verified where as many tokens are expected of it as would make up for `cost`: a draft
     token is expected to be right as often as those of its sequence and source were, so that a
-    source that does not pay is left alone.
+    source that does not pay is left alone. A drafter makes its draft once it is known to pay. It is
+    trusted when a chunk begins, and where it does not pay then, no more is known of it.
 
     Args:
       advance: makes a pass.
@@ -318,15 +348,20 @@ def run(
       cost: scalar float32, of a pass with drafts, see `price`.
       draft_tokens: static, most tokens of a draft.
       texts: [S, R] int32, see `guess`.
+      propose: makes drafts with a drafter; None: they are looked up.
     """
     texts = None if texts is None else jnp.asarray(texts)
     ends = slots.length + steps
     depth = jnp.arange(1, draft_tokens + 1)
 
     def look(slots: SlotState, record: jax.Array) -> _Progress:
-        tokens, size, source = jax.vmap(functools.partial(guess, count=draft_tokens))(
-            slots.tokens, slots.length, texts
-        )
+        if propose is None:
+            tokens, size, source = jax.vmap(functools.partial(guess, count=draft_tokens))(
+                slots.tokens, slots.length, texts
+            )
+        else:
+            tokens = jnp.zeros((*slots.live.shape, draft_tokens), jnp.int32)
+            size, source = jnp.full_like(slots.length, draft_tokens), jnp.zeros_like(slots.length)
         room = jnp.minimum(ends, slots.limit) - slots.length - 1
         count = jnp.where(slots.live, jnp.clip(room, 0, size), 0)
         past = jax.vmap(lambda row, at: row[at])(record, source)
@@ -343,13 +378,19 @@ def run(
     def plain(p: _Progress) -> _Progress:
         slots, _ = advance(p.slots, none(ends.shape[0]))
         token = jax.vmap(lambda row, at: row[at])(slots.tokens, slots.length - 1)
+        if propose is not None:  # there was no draft
+            return look(slots, p.record)
         judged = p.draft.size > 0
         right = judged & (token == p.draft.tokens[:, 0])
         counts = jnp.stack([judged, right], axis=1)
         return look(slots, p.record + _by_source(p.draft.source, counts))
 
     def verify(p: _Progress) -> _Progress:
-        slots, count = advance(p.slots, p.draft)
+        slots, draft = p.slots, p.draft
+        if propose is not None:
+            tokens, slots = propose(slots)
+            draft = draft._replace(tokens=tokens)
+        slots, count = advance(slots, draft)
         verified = p.draft.size > 0
         accepted = jnp.where(verified, count - 1, 0)
         judged = jnp.minimum(accepted + 1, p.draft.size)
@@ -364,5 +405,8 @@ def run(
         return jax.lax.while_loop(lambda p: p.goes_on & p.pays, verify, p)
 
     slots = slots.replace(drafted=jnp.zeros_like(slots.drafted))
-    first = look(slots, judge(slots.tokens, slots.length, texts))
-    return jax.lax.while_loop(lambda p: p.goes_on, both, first).slots
+    if propose is None:
+        record = judge(slots.tokens, slots.length, texts)
+    else:
+        record = jnp.full((*slots.live.shape, SOURCES, 2), _TRUST)
+    return jax.lax.while_loop(lambda p: p.goes_on, both, look(slots, record)).slots

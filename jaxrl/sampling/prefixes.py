@@ -27,12 +27,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl.mesh.buckets import round_up
 from jaxrl.models import decoder
+from jaxrl.models.mixers import memory
 from jaxrl.sampling import decode
-from jaxrl.sampling.slots import Caches, Models
+from jaxrl.sampling.slots import Caches, Models, constrain_caches, cut, in_line
 from jaxrl.types import Params
 
 Name = tuple[int, tuple[int, ...]]
@@ -182,6 +184,62 @@ def add(
     return block
 
 
+@functools.partial(jax.jit, static_argnames=("models", "window"), donate_argnames="pool")
+def read_block(
+    models: Models,
+    params: tuple[Params, ...],
+    pool: Caches,
+    tokens: jax.Array,
+    before: jax.Array,
+    count: jax.Array,
+    target: jax.Array,
+    adapter: jax.Array,
+    *,
+    window: int,
+) -> Caches:
+    """The pool of the prefix cache with one more block of a prompt of each part.
+
+    It is read as one row of each device by a program of its own, so that what is computed depends
+    on the block's tokens and on those before it alone, to the last bit.
+
+    Args:
+      models: shapes.
+      params: as from `decoder.unstack`.
+      pool: donated; caches whose rows are pages of B positions, those of N parts one after another.
+        Page 0 of a part is empty.
+      tokens: [N, B] int32.
+      before: [N, window - 1] int32, pages of the blocks before it in order, then 0.
+      count: scalar int32, how many blocks are before it.
+      target: [N] int32, the page that is written; one beyond those of a part: none.
+      adapter: [N] int32, `Request.adapter`.
+      window: static, blocks that attention reads: more than `count`, and 1 only where it is 0.
+    """
+    shards, size = tokens.shape
+    start = count * size
+    before = jnp.pad(before, ((0, 0), (0, 1)))
+    last = jnp.where(count > 0, before[:, count - 1], 0)
+
+    def line(pages: jax.Array) -> jax.Array:
+        return jax.vmap(in_line)(cut(pages, shards), before)
+
+    def state(states: jax.Array) -> jax.Array:
+        return jax.vmap(lambda pages, page: pages[page])(cut(states, shards), last)
+
+    caches = memory.by_kind(line, state, pool)
+    positions = jnp.broadcast_to(start + jnp.arange(size), tokens.shape)
+    chosen = decode.choose(params, adapter)
+    _, caches = decode.extend(models, chosen, tokens, positions, caches, from_start=window == 1)
+
+    def put_state(states: jax.Array, new: jax.Array) -> jax.Array:
+        put_page = jax.vmap(lambda pages, page, value: pages.at[page].set(value, mode="drop"))
+        return put_page(cut(states, shards), target, new).reshape(states.shape)
+
+    def put(pages: jax.Array, new: jax.Array) -> jax.Array:
+        return put_state(pages, jax.lax.dynamic_slice_in_dim(new, start, size, axis=2))
+
+    return constrain_caches(models, memory.by_kind(put, put_state, pool, caches))
+
+
 def read_blocks(
     prefixes: Prefixes,
     models: Models,
@@ -220,7 +278,7 @@ def read_blocks(
                 path.append(block)
                 count += 1
         if (target != _NO_PAGE).any():
-            prefixes.pool = decode.read_block(
+            prefixes.pool = read_block(
                 models, params, prefixes.pool, tokens, before, np.int32(place), target, adapter,
                 window=window,
             )  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 from jaxrl.mesh.buckets import round_up
 from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling import sampling
+from jaxrl.sampling.drafts import DraftModel
 from jaxrl.sampling.logits import Guide
 from jaxrl.sampling.slots import Features
 from jaxrl.types import Completion, Prefix, Request, Source
@@ -149,6 +150,47 @@ def check_guide(config: DecoderConfig, guide: Guide) -> None:
             f"guide: {len(guide.models)} models with {len(guide.params)} sets of parameters; "
             "give one set for each model"
         )
+
+
+def check_drafts(
+    config: DecoderConfig, name: str, layers: int, draft: DraftModel | None, world: Any
+) -> None:
+    """Refuse drafts that cannot be made or verified.
+
+    Args:
+      config: the policy's shape.
+      name: `SamplerConfig.drafts`, of some kind.
+      layers: `SamplerConfig.draft_layers`.
+      draft: the model that drafts; None: none does.
+      world: of episodes that are played within the decode loop; None: there are none.
+
+    Raises:
+      ValueError: naming the field, its value and the remedy.
+    """
+    if world is not None:
+        raise ValueError(
+            f"sampler.drafts={name!r}: episodes within the decode loop are sampled a "
+            "token at a time; set it to 'none'"
+        )
+    if name == "layers" and not 0 < layers < config.num_layers:
+        raise ValueError(
+            f"sampler.draft_layers={layers}: the policy has {config.num_layers} layers; set it to "
+            f"1 to {config.num_layers - 1}"
+        )
+    if (name == "model") != (draft is not None):
+        raise ValueError(
+            f"sampler.drafts={name!r}, and draft={draft and draft.model}: a model drafts with "
+            "drafts='model', and with it alone; set both"
+        )
+    if draft is not None and _spelled(draft.model) != _spelled(config):
+        raise ValueError(
+            f"draft: the model has {_spelled(draft.model)} tokens, the policy {_spelled(config)}; "
+            "take a model of the same tokenizer"
+        )
+
+
+def _spelled(model: DecoderConfig) -> int:
+    return model.spelled or model.vocab_size
 
 
 def _check_lengths(config: DecoderConfig, r: Request, max_length: int | None) -> None:

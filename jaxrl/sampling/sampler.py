@@ -22,8 +22,16 @@ from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling import admission, constraints, decode, drafts, prefixes
 from jaxrl.sampling import logits as processors
 from jaxrl.sampling import slots as slot
+from jaxrl.sampling.drafts import DraftModel
 from jaxrl.sampling.logits import Guide
-from jaxrl.sampling.requests import check_guide, check_requests, features_of, resume, start_of
+from jaxrl.sampling.requests import (
+    check_drafts,
+    check_guide,
+    check_requests,
+    features_of,
+    resume,
+    start_of,
+)
 from jaxrl.sampling.slots import Features
 from jaxrl.sampling.work import SamplerConfig, Seat, Setup, Work, find_stops, read_out
 from jaxrl.types import Completion, OutputConstraint, Params, Prefix, Request
@@ -46,6 +54,7 @@ def generate(
     max_length: int = 0,
     features: Features = Features(),
     guide: Guide = Guide(processors.keep),
+    draft: DraftModel | None = None,
     text: Callable[[Sequence[int]], str] | None = None,
     matchers: Callable[[OutputConstraint], Any] | None = None,
     observe: Callable[[Completion], Sequence[int] | None] | None = None,
@@ -66,6 +75,7 @@ def generate(
       max_length: longest prompt plus completion of any call, likewise.
       features: what requests of other calls ask for, likewise.
       guide: steers the logits.
+      draft: the model that drafts, where `SamplerConfig.drafts` is `model`.
       text: decodes tokens, needed for stop strings.
       matchers: begins to match constraints, see `constraints.matchers`; needed where requests have
         one.
@@ -90,6 +100,7 @@ def generate(
         text,
         matchers,
         hold=observe is not None,
+        draft=draft,
     )
     work = Work()
     submit(setup, work, requests)
@@ -116,7 +127,8 @@ def submit(setup: Setup, work: Work, requests: Sequence[Request]) -> None:
     check_requests(setup.config, requests, max_length=setup.max_length)
     check_guide(setup.config, setup.guide)
     if setup.sampler.most_drafted:
-        drafts.check(setup.sampler.drafts, setup.world)
+        name, layers = setup.sampler.drafts, setup.sampler.draft_layers
+        check_drafts(setup.config, name, layers, setup.draft, setup.world)
     if mib := setup.sampler.prefix_cache:
         prefixes.check(mib, setup.sampler.prefix_block, setup.models)
     for r in requests:
@@ -169,7 +181,7 @@ def advance(
       FloatingPointError: the logits of a sequence gave no distribution. Once it has been released
         the others can continue.
     """
-    everything = (params, *setup.guide.params)
+    everything = setup.with_others(params)
     work.cached_by_id.clear()
     admission.make_room(setup, work)
     while work.queue and None in work.seats:
@@ -194,7 +206,8 @@ def advance(
         steps, draft_tokens = 1, 0  # the next ones follow from the token
     cost, texts = 1.0, None
     if draft_tokens:
-        cost = drafts.price(setup.models, total // setup.shards, draft_tokens)
+        draft_share = drafts.share(setup.drafter, everything)
+        cost = drafts.price(setup.models, total // setup.shards, draft_tokens, draft_share)
     if draft_tokens and setup.sampler.drafts_beside:
         requests = [None if seat is None else seat.request for seat in work.seats]
         texts = drafts.lay_out(work.texts, requests, setup.capacity)
@@ -218,6 +231,7 @@ def advance(
         draft_tokens=draft_tokens,
         draft_cost=jnp.float32(cost),
         texts=texts,
+        drafter=setup.drafter,
     )
     live, length, failed = _ends(work)
     if draft_tokens:
@@ -314,7 +328,7 @@ def extend(
                 f"max_new_tokens={seat.request.max_new_tokens}"
             )
     if observations:
-        admission.append(setup, (params, *setup.guide.params), work, observations)
+        admission.append(setup, setup.with_others(params), work, observations)
 
 
 def continue_held(setup: Setup, params: Params, work: Work, requests: Sequence[Request]) -> None:
@@ -346,7 +360,7 @@ def continue_held(setup: Setup, params: Params, work: Work, requests: Sequence[R
         rest[r.id] = start[len(sequence) :]
     if rest:
         check_requests(setup.config, requests, max_length=setup.max_length)
-        everything = (params, *setup.guide.params)
+        everything = setup.with_others(params)
         admission.append(setup, everything, work, rest, {r.id: r for r in requests})
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxrl.sampling import admission, decode, prefixes, support
 from jaxrl.sampling import slots as slot
 from jaxrl.sampling.requests import settings_of
-from jaxrl.sampling.work import Setup, Work, neighbours, read_out, warm_up_reading
+from jaxrl.sampling.work import Setup, Work, read_out, warm_up_reading
 from jaxrl.types import Params, Request
 
 
@@ -27,7 +27,7 @@ def warm_up(setup: Setup, params: Params) -> None:
       setup: what sampling will use. `sampler.generate` makes the same of the same arguments.
       params: as sampling will get them; only their shapes matter.
     """
-    everything, rows = (params, *setup.guide.params), setup.rows
+    everything, rows = setup.with_others(params), setup.rows
     lengths = [min(16 << i, setup.piece) for i in range((setup.piece - 1).bit_length())]
     pieces, rows_per_part = sorted({*lengths, setup.piece}), rows // setup.shards
     tokens = np.zeros((rows, setup.prompt_width), np.int32)
@@ -82,9 +82,9 @@ def warm_up_first(setup: Setup, params: Params, requests: Sequence[Request]) -> 
     with ThreadPoolExecutor(1) as pool:
         constrained = any(r.constraint is not None for r in requests)
         decoding = pool.submit(
-            _decode_nothing, setup, (params, *setup.guide.params), state, constrained=constrained
+            _decode_nothing, setup, setup.with_others(params), state, constrained=constrained
         )
-        admission.admit(setup, (params, *setup.guide.params), work)
+        admission.admit(setup, setup.with_others(params), work)
         read_out(setup, Work(decoding.result(), work.seats), [0], {})
 
 
@@ -125,6 +125,19 @@ def _warm_up_shape(
     jax.block_until_ready(state)
 
 
+def neighbours(setup: Setup, size: int, width: int) -> list[tuple[int, int]]:
+    """Slots and cache widths to which one program leads from these."""
+    return [
+        *((size, next_width) for next_width in _beside(setup.shapes[size], width)),
+        *((next_size, setup.width(next_size, width)) for next_size in _beside(setup.sizes, size)),
+    ]
+
+
+def _beside(buckets: list[int], bucket: int) -> list[int]:
+    at = buckets.index(bucket)
+    return [*buckets[max(0, at - 1) : at], *buckets[at + 1 : at + 2]]
+
+
 def _decode_nothing(
     setup: Setup, params: tuple[Params, ...], state: slot.SlotState, *, constrained: bool = False
 ) -> slot.SlotState:
@@ -151,4 +164,5 @@ def _decode_nothing(
         draft_tokens=0 if constrained else setup.sampler.most_drafted,
         draft_cost=jnp.float32(1),
         texts=texts,
+        drafter=setup.drafter,
     )

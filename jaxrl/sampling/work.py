@@ -15,11 +15,11 @@ from jaxrl.mesh.buckets import round_to_eighth, round_up
 from jaxrl.models.config import DecoderConfig
 from jaxrl.sampling import logits as processors
 from jaxrl.sampling import slots as slot
-from jaxrl.sampling.drafts import Texts
+from jaxrl.sampling.drafts import Drafter, DraftModel, Texts
 from jaxrl.sampling.logits import Guide
 from jaxrl.sampling.prefixes import Prefixes
 from jaxrl.sampling.slots import Features
-from jaxrl.types import Array, Completion, OutputConstraint, Request, Source
+from jaxrl.types import Array, Completion, OutputConstraint, Params, Request, Source
 
 SMALLEST = 4
 """Slots; fewer decode no faster."""
@@ -41,13 +41,19 @@ class SamplerConfig:
     """Most tokens that a slot decodes before the host reads the results."""
     bucket: int = 64
     """Cache lengths are powers of two times this, up to the greatest, which is a multiple of it."""
-    drafts: Literal["none", "lookup", "group", "epochs"] = "none"
+    drafts: Literal["none", "lookup", "group", "epochs", "model", "layers"] = "none"
     """How the next tokens of a sequence are guessed, so that one pass can verify several: `none`,
     not at all; `lookup`, as what followed its last tokens where they stood before; `group`, there
     or in completions of the same prompt that ended in this round of sampling; `epochs`, in those
-    of earlier rounds and steps too. Passes verify drafts where that is expected to pay."""
+    of earlier rounds and steps too; `model`, by `draft_model`; `layers`, by the policy's first
+    `draft_layers`. Passes verify drafts where that is expected to pay."""
     draft_tokens: int = 4
     """Most tokens of a draft."""
+    draft_model: str = ""
+    """Of `drafts` model: a small model of the same tokenizer, by name, directory or run; it is not
+    trained."""
+    draft_layers: int = 0
+    """Of `drafts` layers: how many, fewer than the model has."""
     prefix_cache: int = 0
     """MiB of beginnings of prompts that are kept for prompts that begin alike; 0: none. What is
     sampled is the same to the last bit whether they are found or not, and that without a cache but
@@ -95,11 +101,24 @@ class Setup(NamedTuple):
     hold: bool = False
     """Keep ended sequences in their slots until `extend` or `release`, while there is room for an
     observation of one token and an answer of one."""
+    draft: DraftModel | None = None
+    """Of `SamplerConfig.drafts` model."""
 
     @property
     def models(self) -> slot.Models:
-        """All decoders, the policy first."""
-        return (self.config, *self.guide.models)
+        """All decoders: the policy, those of the guide, and the one that drafts."""
+        return (self.config, *self.guide.models, *(d.model for d in (self.draft,) if d))
+
+    @property
+    def drafter(self) -> Drafter | None:
+        """What samples drafts; None: they are looked up, or there are none."""
+        if self.sampler.drafts == "layers":
+            return Drafter(0, self.sampler.draft_layers)
+        return Drafter(len(self.models) - 1, self.draft.model.num_layers) if self.draft else None
+
+    def with_others(self, params: Params) -> tuple[Params, ...]:
+        """Parameters of all decoders, given the policy's."""
+        return (params, *self.guide.params, *(d.params for d in (self.draft,) if d))
 
     @property
     def shards(self) -> int:
@@ -171,7 +190,7 @@ def slot_counts(slots: int, shards: int = 1) -> list[int]:
 
 
 def route(setup: Setup, start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
-    """Slots and cache widths to go through from `start` to `end`, each one of `neighbours`."""
+    """Slots and cache widths to go through, each one of `warm_up.neighbours` of the one before."""
     (size, width), (last, goal) = start, end
     # what makes caches smaller comes first
     first = setup.width(size, goal) if last > size else width
@@ -182,24 +201,11 @@ def route(setup: Setup, start: tuple[int, int], end: tuple[int, int]) -> list[tu
     return shapes + [(last, w) for w in _between(setup.shapes[last], first, goal)]
 
 
-def neighbours(setup: Setup, size: int, width: int) -> list[tuple[int, int]]:
-    """Slots and cache widths to which one program leads from these."""
-    return [
-        *((size, next_width) for next_width in _beside(setup.shapes[size], width)),
-        *((next_size, setup.width(next_size, width)) for next_size in _beside(setup.sizes, size)),
-    ]
-
-
 def _between(buckets: list[int], start: int, end: int) -> list[int]:
     """The buckets after `start` on the way to `end`."""
     first, last = buckets.index(start), buckets.index(end)
     step = 1 if last > first else -1
     return [buckets[i] for i in range(first + step, last + step, step)]
-
-
-def _beside(buckets: list[int], bucket: int) -> list[int]:
-    at = buckets.index(bucket)
-    return [*buckets[max(0, at - 1) : at], *buckets[at + 1 : at + 2]]
 
 
 @dataclasses.dataclass

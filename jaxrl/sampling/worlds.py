@@ -66,7 +66,7 @@ def play(
     Raises:
       FloatingPointError: the logits of a sequence gave no distribution.
     """
-    everything = (params, *setup.guide.params)
+    everything = setup.with_others(params)
     work.cached_by_id.clear()
     admission.make_room(setup, work)
     admission.reshape(setup, work, len(work.seats), setup.capacity)

@@ -24,6 +24,7 @@ from jaxrl.models import decoder, lora, lora_stack
 from jaxrl.models.lora import LoraConfig
 from jaxrl.rollout import policy
 from jaxrl.sampling import admission, decode, logits, prefixes, sampler, slots
+from jaxrl.sampling.drafts import Drafter, DraftModel
 from jaxrl.sampling.requests import settings_of
 from jaxrl.types import Completion, Params, Request
 from tests.jaxrl.batches import MODEL
@@ -73,11 +74,14 @@ def programs(setup: sampler.Setup, params: Params) -> dict[str, Any]:
             draft_tokens=2, draft_cost=jnp.float32(1),
             texts=np.zeros((size, setup.capacity), np.int32),
         ),
+        "decode with a drafter": loop(
+            draft_tokens=2, draft_cost=jnp.float32(1), drafter=Drafter(0, 1)
+        ),
         "read": admission.read.lower(
             models, everything, prefix, ids, ids, ids[:, 0], window=32, from_start=False
         ),
         "insert": slots.insert.lower(models, state, prefix, none, none.astype(bool), new),
-        "read_block": decode.read_block.lower(
+        "read_block": prefixes.read_block.lower(
             models, everything, pool, ids[:, :4], ids[:, :3], np.int32(2), ids[:, 0], ids[:, 0],
             window=4,
         ),
@@ -138,16 +142,20 @@ def turns(setup: sampler.Setup, params: Params) -> dict[int, Completion]:
 
 
 def drafted(
-    params: Params, layout: sampler.SamplerConfig, known: prefixes.Prefixes | None = None
+    params: Params,
+    layout: sampler.SamplerConfig,
+    known: prefixes.Prefixes | None = None,
+    draft: DraftModel | None = None,
+    adapters: int = 0,
 ) -> tuple[list[Completion], sampler.Work]:
-    """What 24 requests give, greedy or nearly so, whose prompts begin alike."""
+    """What 24 requests give, greedy or nearly so, whose prompts begin alike; of some adapters."""
     plain = slots.Features(biases=4)
-    setup, done = made(layout=layout, features=plain), {}
+    setup, done = made(layout=layout, features=plain)._replace(draft=draft), {}
     work = sampler.Work(prefixes=known or prefixes.Prefixes())
     requests = [
         Request(
             i, (*range(10, 20), *(3, 5, 8 + i // 3) * 4), 24, temperature=0.3 * (i % 2),
-            logit_bias=((0, -99.0),),
+            logit_bias=((0, -99.0),), adapter=i % (adapters + 1),
         )
         for i in range(24)
     ]  # fmt: skip
@@ -177,6 +185,9 @@ def main(sizes: dict[str, int]) -> None:
     params = adapted()
     alone = turns(made(hold=True), params)
     without, _ = drafted(params, LAYOUT)
+    plain, _ = drafted(params, LAYOUT, adapters=2)
+    small = dataclasses.replace(MODEL, num_layers=1)
+    draft = DraftModel(small, decoder.unstack(decoder.init(small, jax.random.key(3))))
     with jax.set_mesh(mesh.make(MeshConfig(**sizes))):
         where = mesh.replicated(jax.sharding.get_mesh())
         params = jax.device_put(params, where)
@@ -198,8 +209,21 @@ def main(sizes: dict[str, int]) -> None:
         accepted, cached, blocks = work.accepted, work.cached, work.blocks
         beside = work.accepted_beside
         warm, work = drafted(params, DRAFTS, work.prefixes)
+        draft = draft._replace(params=jax.device_put(draft.params, where))
+        by_drafter = {
+            name: drafted(params, dataclasses.replace(DRAFTS, **fields), None, other, adapters=2)
+            for name, fields, other in (
+                ("layers", {"drafts": "layers", "draft_layers": 1}, None),
+                ("model", {"drafts": "model"}, draft),
+            )
+        }
     expected = [c.tokens.tolist() for c in without]
     report |= {
+        "same with a drafter": {
+            name: all(np.array_equal(a.tokens, b.tokens) for a, b in zip(done, plain, strict=True))
+            and drafting.verified > 0
+            for name, (done, drafting) in by_drafter.items()
+        },
         "same with drafts": [c.tokens.tolist() for c in cold] == expected,
         "accepted": accepted, "beside": beside,
         "cached": cached, "blocks": blocks, "found": work.blocks == 0,

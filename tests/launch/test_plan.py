@@ -522,11 +522,27 @@ def test_help_shows_the_flags_of_a_plan_and_the_published_shapes_on_one_screen(a
 
 def _needs(config):
     """MiB of an update by estimate."""
+    return _memory(config).training
+
+
+def _memory(config):
     extensions = open_extensions(config)
     model = memory.describe(config)
     state = memory.state_of(config, model, extensions)
     batch = plan_batch.input_of(config, extensions)
-    return memory.estimate(config, model, state, batch, extensions, "").training
+    return memory.estimate(config, model, state, batch, extensions, "")
+
+
+def test_a_model_that_drafts_is_counted_with_its_caches():
+    """Of the 8.03 billion parameters and 32 layers of 8 heads of Llama 3, in fp32."""
+    drafts = {"sampler.drafts": "model", "sampler.draft_model": "llama-3-8b"}
+    with jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1])):
+        alone, drafted = (_memory(tiny.changed(CONFIG, changes)) for changes in ({}, drafts))
+    assert drafted.state["draft model"] == pytest.approx(8.03e9 * 4 / 2**20, rel=1e-3)
+    rollout, slots = CONFIG.rollout, CONFIG.sampler.slots
+    tokens = slots * (rollout.max_prompt_tokens + rollout.max_new_tokens)
+    more = drafted.passing["KV cache"] - alone.passing["KV cache"]
+    assert more == pytest.approx(tokens * 2 * 32 * 8 * 128 * 4 / 2**20)
 
 
 DEEP = dataclasses.replace(

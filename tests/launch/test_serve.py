@@ -119,10 +119,11 @@ def test_completion(server):
 
 
 @pytest.mark.broad
-def test_drafts_change_no_answer(server):
+@pytest.mark.parametrize("fields", [{"drafts": "group"}, {"drafts": "layers", "draft_layers": 1}])
+def test_drafts_change_no_answer(server, fields):
     body = {"prompt": [5, 9, 5, 9, 5, 9], "max_tokens": 24, "return_token_ids": True}
     bodies = [{**body, "temperature": temperature, "seed": 3} for temperature in (0, 0.3, 1)]
-    with serving(actor(), drafts="group") as other:
+    with serving(actor(), **fields) as other:
         for each in bodies:
             expected, got = (post(s, "/v1/completions", **each) for s in (server, other))
             assert got["choices"][0]["token_ids"] == expected["choices"][0]["token_ids"]

@@ -20,7 +20,7 @@ from jaxrl.launch.streams import say
 from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
 from jaxrl.record import account, storage
-from jaxrl.rollout import episodes, policy, tasks, value_search
+from jaxrl.rollout import episodes, policy, reshard, tasks, value_search
 from jaxrl.run import evaluate
 from jaxrl.types import Params
 
@@ -57,13 +57,17 @@ class EvaluateConfig:
     the run's, or 0 for a model."""
     max_new_tokens: int | None = None
     """Longest completion, in tokens; None: the run's."""
-    drafts: Literal["none", "lookup", "group"] | None = None
+    drafts: Literal["none", "lookup", "group", "model", "layers"] | None = None
     """Guess the next tokens of a completion and verify several in a pass: `none`, not at all;
     `lookup`, what followed its last tokens where they stood before; `group`, there or in
-    completions of the same problem that have ended. No token depends on it. None: the run's, or
-    `none` for a model."""
+    completions of the same problem that have ended; `model`, by `draft_model`; `layers`, by the
+    first `draft_layers`. No token depends on it. None: the run's, or `none` for a model."""
     draft_tokens: int | None = None
     """Most tokens of a draft; None: the run's, or 4 for a model."""
+    draft_model: str | None = None
+    """A small model of the same tokenizer, a name, a directory or a run; None: the run's."""
+    draft_layers: int | None = None
+    """How many layers draft, fewer than the model has; None: the run's."""
     chat: bool | None = None
     """Wrap prompts in the model's chat template; None: as in the run, or if the model has one."""
     template_args: dict[str, bool | int | float | str] = dataclasses.field(default_factory=dict)
@@ -133,8 +137,10 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
     if settings.search != 1:
         _check_search(config, name, temperature)
         config = _with_rollout(config, on_device=False)
-    fields = {"drafts": settings.drafts, "draft_tokens": settings.draft_tokens}
-    changes = {field: value for field, value in fields.items() if value is not None}
+    names = ("drafts", "draft_tokens", "draft_model", "draft_layers")
+    changes = {field: v for field in names if (v := getattr(settings, field)) is not None}
+    if settings.drafts is not None:  # what the run's drafts are made with serves them alone
+        changes = {"draft_model": "", "draft_layers": 0} | changes
     config = dataclasses.replace(config, sampler=dataclasses.replace(config.sampler, **changes))
     if changes:
         validate.check_drafts(config.sampler, "sampler.")
@@ -177,13 +183,14 @@ def measure(name: str, settings: EvaluateConfig) -> dict[str, float]:
         if pool.isolation:
             say(pool.isolation, error=True)
         params = policy.first_params(source, model, the_mesh)
+        draft = reshard.open_draft(config.sampler, model, tokenizer, the_mesh)
         program = episodes.group
         if settings.search != 1:
             program = value_search.searched(
                 program, settings.search, _judge(name, config, model, params)
             )
         figures, _ = evaluate.evaluate(
-            policy.Policy(model, params, tokenizer),
+            policy.Policy(model, params, tokenizer, draft=draft),
             policy.sampling_params(params, config.compute_dtype),
             held_out,
             task,

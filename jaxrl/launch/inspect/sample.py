@@ -22,7 +22,7 @@ from jaxrl.launch.console import PlainConsole, as_text
 from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
 from jaxrl.models.config import DecoderConfig
-from jaxrl.rollout import policy
+from jaxrl.rollout import policy, reshard
 from jaxrl.sampling import constraints, sampler
 from jaxrl.sampling.requests import features_of
 from jaxrl.sampling.warm_up import warm_up_first
@@ -64,12 +64,17 @@ class SampleConfig:
     grammar: str = ""
     """File with a context-free grammar in the form of Lark, whose rule `start` completions match;
     empty: none."""
-    drafts: Literal["none", "lookup", "group"] = "none"
+    drafts: Literal["none", "lookup", "group", "model", "layers"] = "none"
     """Guess the next tokens of a completion and verify several in a pass: `none`, not at all;
     `lookup`, what followed its last tokens where they stood before; `group`, there or in
-    completions of the same prompt that have ended. No token depends on it."""
+    completions of the same prompt that have ended; `model`, by `draft_model`; `layers`, by the
+    first `draft_layers`. No token depends on it."""
     draft_tokens: int = 4
     """Most tokens of a draft."""
+    draft_model: str = ""
+    """A small model of the same tokenizer, a name, a directory or a run."""
+    draft_layers: int = 0
+    """How many layers draft, fewer than the model has."""
     max_new_tokens: int | None = None
     """Longest completion, in tokens; of an episode, the budget of all turns and of what is read
     between them. None: 128, or with `env` that of the run."""
@@ -161,7 +166,13 @@ def main(argv: list[str]) -> int:
     try:
         name, config = flags.name_and_settings(SampleConfig(), argv, usage=usage, what=what)
         check(config)
-        validate.check_drafts(SamplerConfig(drafts=config.drafts, draft_tokens=config.draft_tokens))
+        layout = SamplerConfig(
+            drafts=config.drafts,
+            draft_tokens=config.draft_tokens,
+            draft_model=config.draft_model,
+            draft_layers=config.draft_layers,
+        )
+        validate.check_drafts(layout)
         constraint = constraint_of(config)
         if constraint is not None and config.drafts != "none":
             raise ValueError(
@@ -187,7 +198,6 @@ def main(argv: list[str]) -> int:
         model, tokenizer = policy.describe_writer(opened, trust=config.trust)
         tokenizer = tokenizers.with_variables(tokenizer, config.template_args)
         batch = requests(tokenizer, config, config.prompt or sys.stdin.read(), constraint)
-        layout = SamplerConfig(drafts=config.drafts, draft_tokens=config.draft_tokens)
         completions = complete(opened, model, tokenizer, batch, config.seed, layout)
     except REFUSALS as error:
         return refused(error)
@@ -246,6 +256,7 @@ def complete(
         layout,
         features_of(requests),
         matchers=constraints.matchers(tokenizer),
+        draft=reshard.open_draft(layout, model, tokenizer, the_mesh),
     )
     for request in (r for r in requests[:1] if r.constraint is not None):
         constraints.check(setup, request)
@@ -264,6 +275,7 @@ def complete(
         key=jax.random.key(seed),
         sampler=layout,
         matchers=setup.matchers,
+        draft=setup.draft,
     )  # of an equal setup, so its programs are those compiled above
     return sorted(done, key=lambda completion: completion.request.id)
 

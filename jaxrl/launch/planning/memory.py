@@ -23,6 +23,7 @@ from jaxrl.launch.planning.batch import Batch
 from jaxrl.mesh import distributed, mesh
 from jaxrl.models import attention, decoder
 from jaxrl.models.config import DecoderConfig
+from jaxrl.models.lora import LoraConfig
 from jaxrl.models.remat import Remat
 from jaxrl.record import rundir
 from jaxrl.rollout import policy, reshard
@@ -149,6 +150,7 @@ def estimate(
     trained = trainable.part(model, config.lora, config.train).split(state.params)[0]
     is_split = len(batch.packed.tokens) > 1  # their sum is in float32
     wide = jax.tree.map(lambda leaf: leaf.update(dtype=np.float32), trained)
+    by_part = totals(config, model, state, extensions)
     passing = {
         "gradients": total(wide if is_split else trained),
         "activations": batch.micro_tokens / shards * width / 2**20,
@@ -157,9 +159,13 @@ def estimate(
         copies = 2 if provider(extensions, "restriction") is not None else 1
         passing["sampler's copy"] = copy_of(state.params, model.dtype) * copies
         passing["KV cache"] = cache(model, config, the_mesh)
+        if config.sampler.draft_model:
+            draft = describe(dataclasses.replace(config, model=config.sampler.draft_model), chip)
+            draft_shapes = trainable.abstract(draft, LoraConfig(rank=0), on=False)
+            by_part["draft model"] = copy_of(draft_shapes, draft.dtype)
+            passing["KV cache"] += cache(draft, config, the_mesh)
         if config.sampler.prefix_cache:
             passing["prefix cache"] = float(config.sampler.prefix_cache)
-    by_part = totals(config, model, state, extensions)
     return Memory(by_part, passing, by_part["optimizer"] if config.optimizer.offload else 0.0)
 
 

@@ -27,7 +27,7 @@ from jaxrl.launch.server import named_adapters, openai
 from jaxrl.launch.server.http import Handler, ServeConfig, Server, Service
 from jaxrl.launch.settings import flags
 from jaxrl.mesh import mesh
-from jaxrl.rollout import policy
+from jaxrl.rollout import policy, reshard
 from jaxrl.rollout.policy import Policy
 from jaxrl.sampling import constraints, prefixes, sampler
 from jaxrl.sampling.slots import Features
@@ -91,6 +91,8 @@ def make_server(actor: Policy, config: ServeConfig, name: str) -> Server:
         chunk=config.chunk,
         drafts=config.drafts,
         draft_tokens=config.draft_tokens,
+        draft_model=config.draft_model,
+        draft_layers=config.draft_layers,
         prefix_cache=config.prefix_cache,
         prefix_block=config.prefix_block,
     )
@@ -115,6 +117,7 @@ def make_server(actor: Policy, config: ServeConfig, name: str) -> Server:
         text=actor.tokenizer.decode,
         matchers=constraints.matchers(actor.tokenizer),
         lean=True,
+        draft=reshard.open_draft(layout, model, actor.tokenizer, mesh.make(Config().mesh)),
     )
     params, book = policy.sampling_params(actor.params, config.dtype), None
     if config.adapters or config.adapter_directory:

@@ -222,12 +222,16 @@ class ServeConfig:
     """Sequences decoded at once."""
     chunk: int = 8
     """Decoding steps between two checks for new requests, and tokens per streamed piece."""
-    drafts: Literal["none", "lookup", "group"] = "none"
-    """Guess the next tokens of a sequence and verify several in a pass: `none`, not at all;
-    `lookup`, what followed its last tokens where they stood before; `group`, there or in answers to
-    the same prompt and adapter since the start. No token depends on it."""
+    drafts: Literal["none", "lookup", "group", "model", "layers"] = "none"
+    """Guess next tokens and verify several in a pass: `none`, not at all; `lookup`, what followed
+    the last ones before; `group`, there or in answers to the same prompt and adapter since the
+    start; `model`, by `draft_model`; `layers`, by the first `draft_layers`. No token changes."""
     draft_tokens: int = 4
     """Most tokens of a draft."""
+    draft_model: str = ""
+    """A small model of the same tokenizer, a name, a directory or a run."""
+    draft_layers: int = 0
+    """How many layers draft, fewer than the model has."""
     prefix_cache: int = 0
     """MiB of beginnings of prompts that are kept for prompts that begin alike; 0: none."""
     prefix_block: int = 64
@@ -241,8 +245,7 @@ class ServeConfig:
     waiting: int = 64
     """Requests that may wait; further ones are answered with status 429."""
     key_variable: str = "JAXRL_API_KEY"
-    """Environment variable with the key that callers must send as a bearer token; no key is needed
-    if it is unset."""
+    """Environment variable with the bearer token that callers must send; if unset, none."""
     seed: int = 0
     """Random seed; a request with its own seed gets the same tokens each time."""
     dtype: Literal["float32", "bfloat16"] = "float32"

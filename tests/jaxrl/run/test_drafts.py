@@ -7,6 +7,7 @@ import pytest
 from jaxrl.launch import cli
 from jaxrl.record import jsonl, metrics
 from jaxrl.run import assemble, loop
+from jaxrl.sampling import drafts
 from tests.jaxrl import tiny
 
 SHORT = {
@@ -16,6 +17,7 @@ SHORT = {
     "optimizer.learning_rate": 0.01,
 }  # fmt: skip
 DRAFTS = {"sampler.drafts": "epochs", "sampler.draft_tokens": 3}
+LAYERS = {"sampler.drafts": "layers", "sampler.draft_layers": 1}
 PREFIXES = {"sampler.prefix_cache": 1, "sampler.prefix_block": 1}
 
 
@@ -29,6 +31,17 @@ PREFIXES = {"sampler.prefix_cache": 1, "sampler.prefix_block": 1}
             r"sampler\.drafts=epochs with generators=",
         ),
         (DRAFTS | {"sampler.draft_tokens": 0}, r"sampler\.draft_tokens=0"),
+        ({"sampler.drafts": "layers"}, r"sampler\.draft_layers=0 with .*'layers': give a number"),
+        ({"sampler.draft_layers": 1}, r"sampler\.draft_layers=1 with sampler\.drafts='none'"),
+        ({"sampler.drafts": "model"}, r"sampler\.draft_model='' with .*'model': name a model"),
+        (
+            DRAFTS | {"sampler.draft_model": "x"},
+            r"sampler\.draft_model='x' with sampler\.drafts='epochs': it has no effect",
+        ),
+        (
+            {"sampler.drafts": "model", "sampler.draft_model": "x", "generators": 1},
+            r"sampler\.drafts=model with generators=1: .*use layers",
+        ),
         (
             DRAFTS | {"rollout.constraint": "problem"},
             r"sampler\.drafts=epochs with rollout\.constraint=problem: .*masks",
@@ -42,6 +55,25 @@ PREFIXES = {"sampler.prefix_cache": 1, "sampler.prefix_block": 1}
 def test_what_drafts_do_not_go_with_is_refused(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         assemble.check(tiny.config(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (LAYERS | {"sampler.draft_layers": 2}, r"sampler\.draft_layers=2: .*has 2 layers.*1 to 1"),
+        (
+            {"sampler.drafts": "model", "task": "boolean", "task_args": {}},
+            r"sampler\.draft_model=.*other tokens than the policy's",
+        ),
+        ({"sampler.drafts": "model", "sampler.draft_model": "fresh"}, "model='fresh'"),
+    ],
+)
+def test_a_drafter_of_other_tokens_or_all_layers_is_refused(plain, tmp_path, changes, message):
+    changes = {"sampler.draft_model": str(plain)} | changes
+    if changes["sampler.drafts"] == "layers":
+        del changes["sampler.draft_model"]
+    with pytest.raises(ValueError, match=message):
+        assemble.assemble(tiny.config(tmp_path, **changes))
 
 
 def sampled(directory):
@@ -84,15 +116,33 @@ def test_a_run_samples_what_it_does_without(plain, tmp_path):
     assert "drafts/accepted" not in next(iter(metrics.read(plain)))
 
 
+@pytest.mark.sample(1, broad=2)
+@pytest.mark.parametrize("drafter", ["layers", "model"])
+@pytest.mark.exact("a run whose drafts a model or its first layers make samples the same tokens")
+def test_a_run_with_a_drafter_samples_what_it_does_without(plain, tmp_path, monkeypatch, drafter):
+    """The model is another run, whose weights are those that this one begins with."""
+    monkeypatch.setattr(drafts, "price", lambda *_: 1.0)
+    changes = LAYERS if drafter == "layers" else {"sampler.drafts": "model"}
+    if drafter == "model":
+        changes = changes | {"sampler.draft_model": str(plain)}
+    loop.train(tiny.config(tmp_path, **SHORT | changes))
+    assert sampled(tmp_path)[0] == sampled(plain)[0]
+    rows = list(metrics.read(tmp_path))
+    assert all(row["logp_gap_max"] < 1e-4 for row in rows)
+    assert all(0 < row["drafts/accepted"] <= 4 and 0 < row["drafts/share"] < 1 for row in rows)
+    assert drafter == "layers" or all(row["drafts/accepted"] > 2 for row in rows)
+
+
 def printed(capsys, *arguments):
     assert cli.main([*map(str, arguments), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.broad
-@pytest.mark.parametrize("drafts", ["lookup", "group"])
-def test_sample_and_eval_have_drafts(plain, drafts, capsys):
-    flags = ("--drafts", drafts, "--draft-tokens", "3")
+@pytest.mark.parametrize("name", ["lookup", "group", "layers", "model"])
+def test_sample_and_eval_have_drafts(plain, name, capsys):
+    source = {"layers": ("--draft-layers", "1"), "model": ("--draft-model", plain)}.get(name, ())
+    flags = ("--drafts", name, "--draft-tokens", "3", *map(str, source))
     for command in (
         ("eval", plain, "--problems", "2"),
         ("sample", plain, "--prompt", "1+1+1+1+", "--n", "2", "--temperature", "0.2"),
@@ -106,7 +156,7 @@ def test_sample_and_eval_have_drafts(plain, drafts, capsys):
         assert cli.main([*map(str, command), "--draft-tokens", "3"]) == 2
         assert "draft_tokens=3 with" in capsys.readouterr().err
     assert cli.main(["sample", str(plain), "--regex", "a", "--prompt", "1", *flags]) == 2
-    assert f"drafts={drafts!r} with a constraint" in capsys.readouterr().err
+    assert f"drafts={name!r} with a constraint" in capsys.readouterr().err
 
 
 FLIGHT = {"rollout.in_flight": 1.5, "steps": 3, "checkpoint.every": 1, "sampler.chunk": 3}
@@ -116,9 +166,17 @@ FLIGHT = {"rollout.in_flight": 1.5, "steps": 3, "checkpoint.every": 1, "sampler.
 @pytest.mark.exact(
     "a run with drafts and a prefix cache, killed and continued, equals an uninterrupted one"
 )
-def test_killed_with_rollouts_in_flight_and_continued(tmp_path):
+@pytest.mark.parametrize("drafter", ["epochs", "layers", "model"])
+def test_killed_with_rollouts_in_flight_and_continued(plain, tmp_path, drafter):
+    """With a draft of one token, which pays where it is trusted."""
     changes = SHORT | DRAFTS | PREFIXES | FLIGHT
+    if drafter != "epochs":
+        changes |= LAYERS | {"sampler.draft_tokens": 1}
+    if drafter == "model":
+        model = {"sampler.drafts": "model", "sampler.draft_model": str(plain)}
+        changes |= model | {"sampler.draft_layers": 0}
     tiny.run(tmp_path / "straight", **changes)
     assert tiny.kill_at(tiny.start(tmp_path / "killed", **changes), "train 2")
     tiny.run(tmp_path / "killed", **changes)
     assert tiny.artefacts(tmp_path / "killed") == tiny.artefacts(tmp_path / "straight")
+    assert all(row["drafts/share"] > 0 for row in metrics.read(tmp_path / "killed"))

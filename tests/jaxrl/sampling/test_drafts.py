@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from jaxrl.models import decoder
 from jaxrl.sampling import drafts, logits, requests, sampler, slots
+from jaxrl.sampling.drafts import DraftModel
 from jaxrl.sampling.slots import Features
 from jaxrl.types import Completion, Request
 from tests.jaxrl import sampler_oracle as oracle
@@ -180,12 +181,24 @@ def repetitive(count: int, kinds: list[dict]) -> list[Request]:
     return [Request(i, prompts[i // 2], budgets[i], **kinds[i % len(kinds)]) for i in range(count)]
 
 
-def setup(*, hold: bool = False, **layout) -> sampler.Setup:
+SMALL = dataclasses.replace(oracle.CONFIG, hidden_size=16, num_layers=1)
+DRAFTERS = {
+    "lookup": {},
+    "layers": {"drafts": "layers", "draft_layers": 1},
+    "model": {"drafts": "model"},
+}
+
+
+def setup(*, hold: bool = False, draft: DraftModel | None = None, **layout) -> sampler.Setup:
+    """Where a model is to draft and none is given, it is a small one that knows nothing."""
     features = dataclasses.replace(oracle.ALL, support=True)
     config = sampler.SamplerConfig(**LAYOUT | layout)
+    if config.drafts == "model" and draft is None:
+        draft = DraftModel(SMALL, decoder.unstack(oracle.weights(2, SMALL)))
     return sampler.Setup(
-        oracle.CONFIG, oracle.KEY, oracle.STOPS, 64, 64, config, features, text=text, hold=hold
-    )
+        oracle.CONFIG, oracle.KEY, oracle.STOPS, 64, 64, config, features,
+        text=text, hold=hold, draft=draft,
+    )  # fmt: skip
 
 
 def sampled(
@@ -250,17 +263,22 @@ def test_tokens_are_those_of_one_pass_a_token(monkeypatch, plain, paying):
         assert work.verified_beside == 0 and not texts.by_prompt
 
 
+@pytest.mark.sample(1, broad=3)
+@pytest.mark.exact("drafts of a model and of the first layers change no token, in any company")
+@pytest.mark.parametrize("drafter", DRAFTERS)
 @settings(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.data())
-def test_in_any_company_and_with_breaks(monkeypatch, plain, data):
+def test_in_any_company_and_with_breaks(monkeypatch, plain, drafter, data):
     """Some requests in any order, with any chunks, budgets, and prices, which may change at every
     call, and continued from what was stored."""
     params = decoder.unstack(oracle.weights())
     chosen = data.draw(st.lists(st.sampled_from(ITEMS), min_size=1, max_size=12, unique=True))
     chunk = data.draw(st.integers(1, 20))
-    made, work, done, calls = setup(chunk=chunk, **DRAFTS), sampler.Work(), {}, 0
+    made, work, done, calls = (
+        setup(chunk=chunk, **DRAFTS | DRAFTERS[drafter]), sampler.Work(), {}, 0,
+    )  # fmt: skip
     sampler.submit(made, work, chosen)
     while work:
         cost = data.draw(st.sampled_from(list(PRICES.values())))
@@ -287,9 +305,91 @@ def lengths(work: sampler.Work) -> dict[int, int]:
     return {seat.request.id: seat.length for seat in work.seats if seat is not None}
 
 
+def small_drafted(seed: int, items: list[Request]) -> tuple[list[int], sampler.Work]:
+    """Lengths of what a small model of seed 2 samples where one of another seed drafts 3 tokens."""
+    params, draft = (decoder.unstack(oracle.weights(n, SMALL)) for n in (2, seed))
+    layout = sampler.SamplerConfig(slots=4, bucket=64, chunk=60, drafts="model", draft_tokens=3)
+    made, work, lengths = (
+        sampler.Setup(
+            SMALL, oracle.KEY, oracle.STOPS, 16, 64, layout, Features(truncate=True, biases=4),
+            draft=DraftModel(SMALL, draft),
+        ),
+        sampler.Work(), [],
+    )  # fmt: skip
+    sampler.submit(made, work, items)
+    while work:
+        lengths += [len(c.tokens) for c in sampler.advance(made, params, work)]
+    return lengths, work
+
+
+@pytest.mark.exact("a model that drafts for itself has every token accepted, greedy or not")
+def test_a_model_that_drafts_for_itself_is_always_right(monkeypatch):
+    """Its draft is drawn with the keys of the tokens: a pass gives all of it and one more."""
+    monkeypatch.setattr(drafts, "price", lambda *_: 1.0)
+    kinds = [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.7, "top_p": 0.9}, {}]
+    items = [
+        Request(n, (3, 5, 8 + n), 33 + n, **kind, logit_bias=NEVER_ENDS)
+        for n, kind in enumerate(kinds)
+    ]
+    lengths, work = small_drafted(2, items)
+    assert sorted(lengths) == [33, 34, 35, 36]
+    # a last token alone has no draft
+    assert (work.verified, work.accepted) == (8 + 3 * 9, 24 + 25 + 26 + 27)
+
+
+def test_a_drafter_that_does_not_pay_is_switched_off(monkeypatch):
+    """Once few of its tokens were right, for the rest of the chunk; one whose best draft would not
+    pay is never asked."""
+    items, counts = [Request(0, (3, 5, 8), 60, logit_bias=NEVER_ENDS)], {}
+    for cost in (1.5, 4.0):
+        monkeypatch.setattr(drafts, "price", lambda *_: cost)  # noqa: B023
+        counts[cost] = small_drafted(1, items)[1].verified
+    assert 0 < counts[1.5] < 25 and counts[4.0] == 0
+
+
+def test_the_price_of_a_draft_counts_what_it_reads():
+    """Of a model beside the policy, and of its first layers with the output head."""
+    params, small = (decoder.unstack(oracle.weights(0, c)) for c in (oracle.CONFIG, SMALL))
+
+    def read(p: decoder.Params, layers: int) -> int:
+        leaves = jax.tree.leaves((p["layers"][:layers], p["norm"], p["head"]))
+        return sum(leaf.nbytes for leaf in leaves)
+
+    whole = read(params, 2) + read(small, 1)
+    beside = drafts.share(drafts.Drafter(1, 1), (params, small))
+    assert beside == pytest.approx(read(small, 1) / whole)
+    first = drafts.share(drafts.Drafter(0, 1), (params,))
+    assert first == pytest.approx(read(params, 1) / read(params, 2))
+    looked_up_price = drafts.price((oracle.CONFIG,), 8, 3)
+    assert drafts.price((oracle.CONFIG,), 8, 3, first) == pytest.approx(looked_up_price + 3 * first)
+
+
+@pytest.mark.parametrize(
+    ("layout", "draft", "message"),
+    [
+        (
+            {"drafts": "layers", "draft_layers": 2},
+            None,
+            r"draft_layers=2: .*has 2 layers; .*1 to 1",
+        ),
+        ({"drafts": "layers"}, None, r"draft_layers=0"),
+        ({"drafts": "lookup"}, DraftModel(SMALL, {}), r"drafts='lookup'.*set both"),
+        (
+            {"drafts": "model"},
+            DraftModel(dataclasses.replace(SMALL, vocab_size=39), {}),
+            r"39 tokens, the policy 40; .*same tokenizer",
+        ),
+    ],
+)
+def test_a_drafter_that_cannot_draft_is_refused(layout, draft, message):
+    with pytest.raises(ValueError, match=message):
+        sampler.submit(setup(draft=draft, **layout), sampler.Work(), ITEMS[:1])
+
+
 @pytest.mark.broad
+@pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.exact("drafts change no token of turns with observations between them")
-def test_turns(monkeypatch):
+def test_turns(monkeypatch, drafter):
     """Slots are held, and an observation is read over what a draft had left in the caches."""
     monkeypatch.setattr(drafts, "price", lambda *_: 1.0)
     items = [
@@ -312,8 +412,8 @@ def test_turns(monkeypatch):
         return done, work.accepted
 
     expected, _ = played()
-    done, accepted = played(**DRAFTS | {"drafts": "group"})
-    assert accepted > 10
+    done, accepted = played(**DRAFTS | {"drafts": "group"} | DRAFTERS[drafter])
+    assert accepted > (0 if drafter == "model" else 10)
     for name, completion in done.items():
         check_equal(expected[name], completion)
         assert completion.source.tolist() == expected[name].source.tolist()
@@ -358,10 +458,52 @@ def test_families(monkeypatch, family):
     assert oracle.recorded_as_recomputed(done, stacked, config) > 60
 
 
+@pytest.mark.exact("drafts of a model and of the first layers change no token of any family")
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(
+            name,
+            marks=pytest.mark.broad if name in ("local layers", "hybrid") else pytest.mark.slow,
+        )
+        for name in FAMILIES
+    ],
+)
+def test_families_draft(monkeypatch, family):
+    """A model of the same family and other weights, and all layers but the last."""
+    monkeypatch.setattr(drafts, "price", lambda *_: 1.0)
+    config, features = FAMILIES[family], Features(biases=4)
+    params, other = (decoder.unstack(decoder.init(config, jax.random.key(n))) for n in (0, 1))
+    items = [
+        Request(i, (3, 5, 8 + i) * 4, 20, temperature=0.3 * (i % 2), logit_bias=((2, -1e9),))
+        for i in range(6)
+    ]
+
+    def finished(draft=None, **layout):
+        layout = sampler.SamplerConfig(slots=4, bucket=64, **layout)
+        made, work, done = (
+            sampler.Setup(config, oracle.KEY, (2,), 16, 64, layout, features, draft=draft),
+            sampler.Work(), {},
+        )  # fmt: skip
+        sampler.submit(made, work, items)
+        while work:
+            done |= {c.request.id: c.tokens.tolist() for c in sampler.advance(made, params, work)}
+        return done, work
+
+    expected, _ = finished()
+    done, work = finished(DraftModel(config, other), drafts="model")
+    assert done == expected and work.verified > 20
+    done, work = finished(DraftModel(config, params), drafts="model")
+    assert done == expected and work.accepted > 3 * work.verified
+    if config.num_layers > 1:
+        done, work = finished(drafts="layers", draft_layers=config.num_layers - 1)
+        assert done == expected and work.verified > 20
+
+
 @pytest.mark.broad
 def test_a_guide_reads_the_drafts(monkeypatch):
     """Whose model has caches of its own, and whose function sees a token and those before it; with
-    a prefix cache too, of both models."""
+    a prefix cache too, of both models, and of a third that drafts."""
     monkeypatch.setattr(drafts, "price", lambda *_: 1.0)
     other = decoder.unstack(oracle.weights(1))
 
@@ -377,3 +519,6 @@ def test_a_guide_reads_the_drafts(monkeypatch):
     expected = tokens()
     assert tokens(**DRAFTS) == expected
     assert tokens(**DRAFTS, prefix_cache=1, prefix_block=3) == expected
+    small = DraftModel(SMALL, decoder.unstack(oracle.weights(2, SMALL)))
+    drafted = DRAFTS | {"drafts": "model", "draft": small}
+    assert tokens(**drafted, prefix_cache=1, prefix_block=3) == expected

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jaxrl.models import decoder, lora, lora_stack
 from jaxrl.models.config import DecoderConfig, Experts, Latent
 from jaxrl.models.lora import LoraConfig
-from jaxrl.sampling import admission, decode, prefixes, sampler
+from jaxrl.sampling import admission, prefixes, sampler
 from jaxrl.types import Completion, Params, Request
 from tests.jaxrl import sampler_oracle as oracle
 from tests.models.test_extend import FAMILIES
@@ -179,7 +179,7 @@ def test_other_weights_are_other_prefixes():
 
 def test_blocks_that_were_not_read_are_not_found(monkeypatch):
     """Reading the second block is interrupted."""
-    read, known, calls = decode.read_block, prefixes.Prefixes(), []
+    read, known, calls = prefixes.read_block, prefixes.Prefixes(), []
 
     def interrupt(*arguments, **more):
         calls.append(0)
@@ -188,7 +188,7 @@ def test_blocks_that_were_not_read_are_not_found(monkeypatch):
         return read(*arguments, **more)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(decode, "read_block", interrupt)
+        patch.setattr(prefixes, "read_block", interrupt)
         sampled(SHARING, known)
     again, work = sampled(SHARING, known)
     assert work.blocks == 5

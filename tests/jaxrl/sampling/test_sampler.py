@@ -13,7 +13,7 @@ from jax import monitoring
 from scipy import stats
 
 from jaxrl.models import decoder
-from jaxrl.sampling import admission, logits, prefixes, requests, sampler, warm_up
+from jaxrl.sampling import admission, drafts, logits, prefixes, requests, sampler, warm_up
 from jaxrl.types import Request
 from tests.jaxrl import sampler_oracle as oracle
 
@@ -109,11 +109,18 @@ def test_draws_depend_on_key_and_id(completions):
     assert len(texts) == 3 and not texts & again
 
 
-def test_sampled_frequencies():
-    """Whole requests against the exact distribution of the first token; chi-squared."""
+@pytest.mark.parametrize(
+    "drafter",
+    [{}, pytest.param({"drafts": "layers", "draft_layers": 1}, marks=pytest.mark.broad)],
+    ids=["plain", "drafts"],
+)
+def test_sampled_frequencies(monkeypatch, drafter):
+    """Whole requests against the exact distribution of the first token, of which there is a draft
+    where there are drafts; chi-squared."""
+    monkeypatch.setattr(drafts, "price", lambda *_: 1.0)
     kinds, draws = [{}, {"temperature": 0.5, "top_p": 0.9}, {"repetition_penalty": 4.0}], 400
-    items = [Request(i, (9, 4, 2), 1, **kinds[i // draws]) for i in range(len(kinds) * draws)]
-    done = oracle.run(items, slots=512)
+    items = [Request(i, (9, 4, 2), 2, **kinds[i // draws]) for i in range(len(kinds) * draws)]
+    done = oracle.run(items, slots=512, **drafter)
     scores = oracle.forward([(9, 4, 2)], oracle.weights())[0][0, 2]
     for k in range(len(kinds)):
         probs = np.exp(oracle.distribution(scores, items[k * draws], (9, 4, 2)))

@@ -37,7 +37,8 @@ def test_a_decoding_step_exchanges_one_number(report):
 @pytest.mark.broad
 def test_a_pass_with_drafts_exchanges_three_numbers(report):
     """What is live, what has its tokens, and what drafts promise."""
-    assert {*map(tuple, report["collectives"]["decode with drafts"])} == {("all-reduce", 3)}
+    for name in ("decode with drafts", "decode with a drafter"):
+        assert {*map(tuple, report["collectives"][name])} == {("all-reduce", 3)}
 
 
 @pytest.mark.broad
@@ -49,6 +50,7 @@ def test_tokens_with_drafts_are_those_of_one_device_without(report):
     assert report["same with drafts"] and report["accepted"] > 20 and report["beside"]
     assert report["cached"] > 20 and report["blocks"] > 20
     assert report["found"] and report["same where found"]
+    assert report["same with a drafter"] == {"layers": True, "model": True}
 
 
 @pytest.mark.broad

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxrl.sampling import sampler, work
+from jaxrl.sampling import sampler, warm_up, work
 from tests.jaxrl import sampler_oracle as oracle
 
 
@@ -53,6 +53,6 @@ def test_there_is_room_and_a_way(slots, prompt, more, bucket, data):
     end = size, made.width(size, needed)
     least = min(start[1], end[1])
     for shape in work.route(made, start, end):
-        assert shape in work.neighbours(made, *start) and shape[1] >= least
+        assert shape in warm_up.neighbours(made, *start) and shape[1] >= least
         start = shape
     assert start == end
