@@ -17,7 +17,7 @@ def test_the_numbers_never_change():
     assert {s.name: s.value for s in RunStream} == {
         "PARAMS": 0, "SAMPLING": 1, "ADAPTERS": 3, "SCORE": 4,
     }  # fmt: skip
-    assert {s.name: s.value for s in UpdateStream} == {"NOISE": 1}
+    assert {s.name: s.value for s in UpdateStream} == {"NOISE": 1, "ROUNDING": 2}
     assert {s.name: s.value for s in GroupStream} == {
         "LOGGED_GAMES": 1, "BRANCHES": 2, "SEAT": 3, "IMITATED": 17, "ENVIRONMENTS": 1048576,
     }  # fmt: skip
