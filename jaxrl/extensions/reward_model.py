@@ -25,7 +25,7 @@ from jaxrl.data.text.tokenizers import Tokenizer
 from jaxrl.data.types import Problem, Score
 from jaxrl.mesh import mesh
 from jaxrl.mesh.buckets import round_up
-from jaxrl.rollout import policy, recurrent, tasks
+from jaxrl.rollout import policy, tasks
 from jaxrl.rollout.experience import Experience
 from jaxrl.rollout.written import as_completion
 from jaxrl.run import placement
@@ -91,7 +91,6 @@ def reward_model(settings: RewardModelConfig) -> Extension:
                     f"reward_model.models has {model!r}, which is no reward model; train one with "
                     "`jaxrl train reward`"
                 )
-            recurrent.check_reader(config, policy.describe(policy.config_of(model))[0], model)
 
     def opened(config: Config) -> list[OpenModel]:
         if not models:

@@ -22,7 +22,7 @@ from jaxrl.mesh import mesh
 from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.rollout import experience as experiences
-from jaxrl.rollout import policy, recurrent
+from jaxrl.rollout import policy
 from jaxrl.rollout.experience import Experience
 from jaxrl.run import placement
 from jaxrl.run.extension import Context, Extension
@@ -83,7 +83,6 @@ def teacher(settings: TeacherConfig) -> Extension:
         policy_tokenizer = policy.describe(config)[1]
         model, teacher_tokenizer = policy.describe(_named(config, settings.model))
         policy.require_text(model, settings.model)
-        recurrent.check_reader(config, model, settings.model)
         if why := difference(policy_tokenizer, teacher_tokenizer):
             raise ValueError(
                 f"teacher.model={settings.model!r} has another tokenizer than the model to train "

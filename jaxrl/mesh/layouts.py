@@ -16,6 +16,8 @@ from jaxrl.mesh.mesh import Rules, axes_of, batch_shards, constrain, param_spec,
 from jaxrl.models import attention, decoder
 from jaxrl.models.config import DecoderConfig, Kernel
 from jaxrl.models.decoder import Params
+from jaxrl.models.mixers import tree as trees
+from jaxrl.models.mixers.tree import Tree
 
 _TABLE = ("inputs", "embed")
 
@@ -55,6 +57,7 @@ def layout(model: DecoderConfig) -> decoder.Layout:
         look_up=functools.partial(look_up, model, ("batch", "sequence")),
         attend=functools.partial(attend, rules=model.rules),
         by_rows=functools.partial(by_rows, rules=model.rules),
+        by_heads=functools.partial(by_heads, rules=model.rules),
     )
 
 
@@ -104,7 +107,7 @@ def look_up(
     mesh = jax.sharding.get_abstract_mesh()
     axes = decoder.layout(model)[_TABLE].axes
     where = param_spec(model, _TABLE, axes, table.shape, mesh)
-    holders = [a for part in where if part for a in ((part,) if isinstance(part, str) else part)]
+    holders = [axis for part in where for axis in _names(part)]
     rows = spec(names, tokens.shape, mesh, unsplit=holders, rules=model.rules)
     tokens = jax.lax.with_sharding_constraint(tokens, rows)
     parts = jax.lax.with_sharding_constraint(table[tokens].astype(dtype), P(*rows, where[1]))
@@ -126,27 +129,88 @@ def by_rows(function: Callable[..., Any], *, rules: Rules = ()) -> Callable[...,
     def run(weights: Any, *rows: Any) -> Any:
         mesh = jax.sharding.get_abstract_mesh()
         shards, batch = batch_shards(mesh, rules), axes_of("batch", rules)
-        if shards == 1 or rows[0].shape[0] % shards:
+        if shards == 1 or jax.tree.leaves(rows)[0].shape[0] % shards:
             return function(weights, *rows)
-        split, dtypes = P(batch), jax.tree.map(lambda x: x.dtype, weights)
-
-        def narrow(weights: Any, *rows: Any) -> Any:
-            return function(jax.tree.map(_as, weights, dtypes), *rows)
-
+        split, narrow = P(batch), _narrowed(weights)
         local = jax.shard_map(
-            narrow,
+            lambda weights, *rows: function(narrow(weights), *rows),
             in_specs=(P(), *[split] * len(rows)),
             out_specs=split,
             axis_names={*batch},
             check_vma=False,
         )
-        wide = [
-            jnp.float32 if dtype == jnp.bfloat16 else dtype for dtype in jax.tree.leaves(dtypes)
-        ]
-        wide = jax.tree.unflatten(jax.tree.structure(weights), wide)
-        return local(jax.tree.map(_as, weights, wide), *rows)
+        return local(_widened(weights), *rows)
 
     return run
+
+
+def by_heads(
+    function: Callable[..., jax.Array],
+    heads: int,
+    weights: Any,
+    tree: Tree,
+    *rows: jax.Array,
+    rules: Rules,
+) -> jax.Array:
+    """`tree.along_rows` on the mesh in use, inside jit.
+
+    Where `context` cuts rows, the devices that hold the parts of a row gather it, each computes an
+    equal share of the heads along all of it, and they exchange what they read, so that each has
+    all heads of its part. Heads that do not divide are all computed by each.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    logical, shape = ("batch", "sequence", "heads"), (*rows[0].shape[:2], heads)
+    where = spec(logical, shape, mesh, rules=rules)
+    batch, cut, split = (_names(part) for part in where)
+    if math.prod(mesh.shape[axis] for axis in cut) == 1:
+        along = functools.partial(trees.along_rows, function, heads)
+        return by_rows(along, rules=rules)(weights, tree, *rows)
+    narrow = _narrowed(weights)
+    exchanges = heads % math.prod(mesh.shape[axis] for axis in (*split, *cut)) == 0
+    shared = (*split, *cut) if exchanges else split
+
+    def take(entries: jax.Array) -> jax.Array:
+        count, shards = entries.shape[2], math.prod(mesh.shape[axis] for axis in shared)
+        return _part(jnp.repeat(entries, math.lcm(count, shards) // count, axis=2), shared, 2)
+
+    def local(weights: Any, tree: Tree, *parts: jax.Array) -> jax.Array:
+        whole = [jax.lax.all_gather(part, cut, axis=1, tiled=True) for part in parts]
+        y = function(take, narrow(weights), tree, *whole)
+        if exchanges:
+            return jax.lax.all_to_all(y, cut, split_axis=1, concat_axis=2, tiled=True)
+        return _part(y, cut, 1)
+
+    run = jax.shard_map(
+        local,
+        in_specs=(P(), P(batch), *[P(*where[:2])] * len(rows)),
+        out_specs=where,
+        check_vma=False,
+    )
+    return run(_widened(weights), tree, *rows)
+
+
+def _names(part: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The mesh axes in an entry of a partition spec."""
+    return (part,) if isinstance(part, str) else part or ()
+
+
+def _part(x: jax.Array, axes: tuple[str, ...], axis: int) -> jax.Array:
+    """A device's part of an axis of x, which mesh axes divide, inside `shard_map`."""
+    if not axes:
+        return x
+    size = x.shape[axis] // jax.lax.axis_size(axes)
+    return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(axes) * size, size, axis)
+
+
+def _widened(weights: Any) -> Any:
+    """Weights whose gradients are summed in fp32."""
+    return jax.tree.map(lambda x: _as(x, jnp.float32) if x.dtype == jnp.bfloat16 else x, weights)
+
+
+def _narrowed(weights: Any) -> Callable[[Any], Any]:
+    """What turns `_widened` weights back into these dtypes."""
+    dtypes = jax.tree.map(lambda x: x.dtype, weights)
+    return lambda wide: jax.tree.map(_as, wide, dtypes)
 
 
 def _as(x: jax.Array, dtype: Any) -> jax.Array:

@@ -19,6 +19,7 @@ from jaxrl.models import rope
 from jaxrl.models.attention import Mask, attend
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.linear import dense, precision, project, project_ragged
+from jaxrl.models.mixers import tree as trees
 
 Axes = tuple[str, ...]
 
@@ -79,6 +80,8 @@ class Layout(NamedTuple):
     """Attention, each device its part."""
     by_rows: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
     """A function of weights and of arrays [B, ...], such that each device computes its rows."""
+    by_heads: Callable[..., jax.Array] = trees.along_rows
+    """As `tree.along_rows`, each device its rows and heads."""
     cache: Callable[[Any], Any] = lambda layer: layer
     """Fixes where one layer's cache lies, a pytree of arrays."""
 
@@ -434,5 +437,4 @@ class Block(nnx.Module):
         return self._add(x, self.attention_post_norm(y) if self.config.post_norm else y)
 
     def _add(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        scale = self.config.residual_scale
-        return x + (y if scale == 1 else y * scale)
+        return x + (y if self.config.residual_scale == 1 else y * self.config.residual_scale)

@@ -16,7 +16,7 @@ from jaxrl import config as configs
 from jaxrl import functions
 from jaxrl.config import Config, conflicts, stages
 from jaxrl.record.checkpoint import Saved
-from jaxrl.rollout import policy, programs, recurrent, reshard, tasks, written
+from jaxrl.rollout import policy, programs, reshard, tasks, written
 from jaxrl.rollout.policy import Policy
 from jaxrl.rollout.rollout_log import HistoryLog
 from jaxrl.run import (
@@ -89,7 +89,6 @@ def assemble(config: Config) -> Parts:
     _check_objectives(config, extensions)
     reference.check(config, extensions)
     model, tokenizer = policy.describe(config)
-    recurrent.check(config, model)
     trainable.part(model, config.lora, config.train)
     if not config.data.kinds:
         reshard.describe_draft(config.sampler, model, tokenizer)

@@ -26,7 +26,7 @@ from jaxrl.models.mixers import tree as trees
 from jaxrl.models.mixers.delta_net import _EPS, _FASTEST, _SLOWEST
 from jaxrl.models.mixers.delta_rule import solve, step
 from jaxrl.models.mixers.memory import Recurrent
-from jaxrl.models.mixers.tree import Tree
+from jaxrl.models.mixers.tree import Take, Tree
 
 CHUNK = 16
 """Tokens that are computed together; decays between them take their square, for each feature."""
@@ -119,13 +119,19 @@ class ChannelDeltaNet(nnx.Module):
         """Rows [B, T, D] of trees, to the same."""
         mixed, g, beta = self._project(x)
 
-        def core(taps: jax.Array, *rows: Any) -> jax.Array:
-            mixed, g, beta, tree = rows
+        def core(take: Take, taps: jax.Array, tree: Tree, *rows: jax.Array) -> jax.Array:
+            mixed, g, beta = rows
             q, k, v = self._split(convolution.over_rows(mixed, taps, tree), mixed.dtype)
+            q, k, v, g, beta = (take(a) for a in (q, k, v, g, beta))
             state = jnp.zeros((q.shape[0], *q.shape[2:], v.shape[-1]), jnp.float32)
             return run(q, k, v, g, beta, state, tree)[0]
 
-        return self._finish(layout.by_rows(core)(self._taps(), mixed, g, beta, tree), x)
+        return self._finish(
+            layout.by_heads(
+                core, self.config.delta.value_heads, self._taps(), tree, mixed, g, beta
+            ),
+            x,
+        )
 
     def extend(
         self, x: jax.Array, memory: Recurrent, real: jax.Array

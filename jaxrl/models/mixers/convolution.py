@@ -3,8 +3,6 @@ of LFM2, which is one between two gates."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -13,7 +11,7 @@ from jaxrl.models.config import DecoderConfig
 from jaxrl.models.layers import Layout, _matrix
 from jaxrl.models.linear import project
 from jaxrl.models.mixers.memory import LastInputs
-from jaxrl.models.mixers.tree import Tree
+from jaxrl.models.mixers.tree import Take, Tree
 
 
 def taps(rngs: nnx.Rngs, channels: int, count: int) -> nnx.Param:
@@ -83,12 +81,11 @@ class GatedConvolution(nnx.Module):
     def train(self, x: jax.Array, tree: Tree, layout: Layout) -> jax.Array:
         """Rows [B, T, D] of trees, to the same."""
 
-        def core(taps: jax.Array, *rows: Any) -> jax.Array:
-            x, tree = rows
-            return over_rows(x, taps, tree)
+        def core(take: Take, taps: jax.Array, tree: Tree, x: jax.Array) -> jax.Array:
+            return over_rows(take(x), take(taps.T[None])[0].T, tree)
 
         x, c = self._project(x)
-        return self._finish(layout.by_rows(core)(self._taps(), x, tree), c)
+        return self._finish(layout.by_heads(core, x.shape[-1], self._taps(), tree, x), c)
 
     def extend(
         self, x: jax.Array, memory: LastInputs, real: jax.Array

@@ -7,7 +7,6 @@ Formula: `out(norm(y) * silu(z))` for what the tokens read, y, see `delta_rule`
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from jaxrl.models.layers import Layout, Norm, _matrix, _vector
 from jaxrl.models.linear import project
 from jaxrl.models.mixers import convolution, delta_rule
 from jaxrl.models.mixers.memory import Recurrent
-from jaxrl.models.mixers.tree import Tree
+from jaxrl.models.mixers.tree import Take, Tree
 
 _EPS = 1e-6
 """Of the norms of queries and keys, whatever `norm_eps` is."""
@@ -66,14 +65,17 @@ class DeltaNet(nnx.Module):
         """Rows [B, T, D] of trees, to the same."""
         mixed, z, g, beta = self._project(x)
 
-        def core(taps: jax.Array, *rows: Any) -> jax.Array:
-            mixed, g, beta, tree = rows
+        def core(take: Take, taps: jax.Array, tree: Tree, *rows: jax.Array) -> jax.Array:
+            mixed, g, beta = rows
             q, k, v = self._split(convolution.over_rows(mixed, taps, tree), mixed.dtype)
+            q, k, v, g, beta = (take(a) for a in (q, k, v, g, beta))
             state = jnp.zeros((q.shape[0], *q.shape[2:], v.shape[-1]), jnp.float32)
             return delta_rule.run(q, k, v, g, beta, state, tree)[0]
 
         taps = self.conv[...][:, 0].astype(jnp.float32)
-        return self._finish(layout.by_rows(core)(taps, mixed, g, beta, tree), z)
+        return self._finish(
+            layout.by_heads(core, self.config.delta.value_heads, taps, tree, mixed, g, beta), z
+        )
 
     def extend(
         self, x: jax.Array, memory: Recurrent, real: jax.Array

@@ -7,7 +7,6 @@ in Granite 4 and Nemotron-H; in Falcon-H1 the norm comes before the gate or is l
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from jaxrl.models.layers import Layout, Norm, _matrix, _vector, rms_norm
 from jaxrl.models.linear import project
 from jaxrl.models.mixers import convolution, state_space
 from jaxrl.models.mixers.memory import Recurrent
-from jaxrl.models.mixers.tree import Tree
+from jaxrl.models.mixers.tree import Take, Tree
 
 
 class Mamba(nnx.Module):
@@ -45,18 +44,22 @@ class Mamba(nnx.Module):
         z, mixed, dt = self._project(x)
         graph, weights = nnx.split(self)
 
-        def core(weights: nnx.State, *rows: Any) -> jax.Array:
-            return nnx.merge(graph, weights).recur(*rows)
+        def core(take: Take, weights: nnx.State, tree: Tree, *rows: jax.Array) -> jax.Array:
+            return nnx.merge(graph, weights).recur(take, *rows, tree)
 
-        return self._finish(layout.by_rows(core)(weights, mixed, dt, tree), z)
+        return self._finish(
+            layout.by_heads(core, self.config.mamba.heads, weights, tree, mixed, dt), z
+        )
 
-    def recur(self, mixed: jax.Array, dt: jax.Array, tree: Tree) -> jax.Array:
-        """What whole rows read, [B, T, H, V] fp32, on one device."""
+    def recur(self, take: Take, mixed: jax.Array, dt: jax.Array, tree: Tree) -> jax.Array:
+        """What whole rows read, [B, T, H, V] fp32, of the heads that a device takes."""
         mixed = convolution.over_rows(mixed, self._taps(), tree)
         q, k, x = self._split(mixed, self.config.dtype)
-        state = jnp.zeros((x.shape[0], *x.shape[2:3], q.shape[-1], x.shape[-1]), jnp.float32)
-        y, _ = state_space.run(q, k, x * dt[..., None], dt * self._decay(), state, tree)
-        return y + x * self.skip[...].astype(jnp.float32)[:, None]
+        skipped = take(x * self.skip[...].astype(jnp.float32)[:, None])
+        new = (take(a) for a in (q, k, x * dt[..., None], dt * self._decay()))
+        q, k, v, g = new
+        state = jnp.zeros((v.shape[0], v.shape[2], q.shape[-1], v.shape[-1]), jnp.float32)
+        return state_space.run(q, k, v, g, state, tree)[0] + skipped
 
     def extend(
         self, x: jax.Array, memory: Recurrent, real: jax.Array

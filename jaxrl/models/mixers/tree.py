@@ -14,12 +14,17 @@ gradients of all of them are summed there.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 _einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+
+
+Take = Callable[[jax.Array], jax.Array]
+"""Leaves of the entries of all heads, [B, T, H, ...], those of the heads that a device computes."""
 
 
 class Tree(NamedTuple):
@@ -73,6 +78,26 @@ def of_rows(visible_until: jax.Array, levels: int) -> Tree:
     return Tree(
         visible_until, parent, one_hot(depth), one_hot(jnp.where(follows, depth, depth - 1))
     )
+
+
+def along_rows(
+    function: Callable[..., jax.Array], heads: int, weights: Any, tree: Tree, *rows: jax.Array
+) -> jax.Array:
+    """What a mixer reads along rows of tokens, on one device.
+
+    Args:
+      function: of `take`, the weights, the tree and the rows; gives [B, T, H, ...] for the heads
+        that `take` leaves of arrays [B, T, H, ...] or, where a group of heads shares an entry,
+        [B, T, G, ...]. Here it leaves all.
+      heads: H.
+      weights: a pytree.
+      tree: of the rows.
+      rows: arrays [B, T, ...].
+
+    Returns:
+      [B, T, H, ...].
+    """
+    return function(lambda entries: entries, weights, tree, *rows)
 
 
 def _one_run(rows: int, total: int) -> Tree:

@@ -11,17 +11,23 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from jaxrl.mesh import layouts, mesh
 from jaxrl.mesh.mesh import MeshConfig
 from jaxrl.models import attention, decoder
+from jaxrl.models.mixers import block as hybrid
+from jaxrl.models.mixers import tree as trees
 from jaxrl.run import placement
+from jaxrl.training.packing import PackingConfig, pack
+from jaxrl.types import Params
 from tests.jaxrl import mesh_program, tiny
 from tests.jaxrl.batches import MODEL, batch
 
@@ -235,6 +241,61 @@ def table_on_meshes() -> None:
 @pytest.mark.broad
 def test_a_table_is_looked_up_where_it_lies():
     program = "from tests.jaxrl.mesh import test_mesh; test_mesh.table_on_meshes()"
+    flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": UNOPTIMISED + tiny.xla_flags(8)}
+    subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=os.environ | flags, check=True, timeout=900
+    )
+
+
+CUTS = {
+    "context, fsdp, tensor": {"fsdp": 2, "tensor": 2, "context": 2},
+    "context, data": {"data": 2, "context": 4},
+    "context beyond the heads": {"context": 8},
+}
+"""Meshes that cut rows."""
+
+
+def mixers_on_meshes(family: str) -> None:
+    """A mixer, and its gradients, over rows of trees and, on the last mesh, of sequences apart.
+
+    Rows are of two chunks of each recurrence; the ends of some and the last one are padding.
+    """
+    model = mesh_program.model_of(family, {})
+    stack = model.place(0)[0]
+    params = jax.jit(decoder.init, static_argnums=0)(model, jax.random.key(0))[stack]
+    params = {"mixer": jax.tree.map(lambda leaf: leaf[0], params["mixer"])}
+    kind = hybrid.kind_of({"mixer": None, "mlp": None})
+    graph = nnx.split(nnx.eval_shape(lambda: kind(model, routed=False, rngs=nnx.Rngs(0)).mixer))[0]
+    keys = jax.random.split(jax.random.key(1), 2)
+    x, factors = (jax.random.normal(key, (4, 128, model.hidden_size)) for key in keys)
+
+    def loss(params: Params, x: jax.Array, until: jax.Array, levels: int) -> tuple[Any, jax.Array]:
+        layout, tree = layouts.layout(model), trees.of_rows(until, levels)
+        mixer = nnx.merge(graph, nnx.State(layout.weights(params, stack)["mixer"]))
+        y = layout.activations(mixer.train(layout.activations(x), tree, layout))
+        return jnp.mean(y * factors), y
+
+    change = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True), static_argnums=3)
+    for share in (True, False):
+        packing = PackingConfig(512, row_length=128, share_prompts=share)
+        packed, _ = pack(batch(0, groups=6, size=5), packing, row_multiple=4)
+        inputs = params, x, packed.visible_until[0], packed.levels
+        assert packed.levels == 1 + share and packed.tokens.shape == (1, 4, 128)
+        (_, states), slopes = change(*inputs)
+        for name, sizes in list(CUTS.items())[0 if share else -1 :]:
+            devices = jax.devices()[: math.prod(sizes.values())]
+            with jax.set_mesh(mesh.make(MeshConfig(**sizes), devices)):
+                (_, got), got_slopes = change(*inputs)
+            np.testing.assert_allclose(got, states, atol=1e-5, err_msg=name)
+            for a, b in zip(*map(jax.tree.leaves, (got_slopes, slopes)), strict=True):
+                np.testing.assert_allclose(a, b, atol=1e-5 * np.abs(b).max(), err_msg=name)
+
+
+@pytest.mark.exact("recurrent layers of every kind, and gradients, are those of one device to 1e-5")
+@pytest.mark.sample(0, broad=1)
+@pytest.mark.parametrize("family", ["hybrid", "channels", "mamba", "beside", "convolution"])
+def test_recurrent_layers_of_rows_that_are_cut(family):
+    program = f"from tests.jaxrl.mesh import test_mesh; test_mesh.mixers_on_meshes({family!r})"
     flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": UNOPTIMISED + tiny.xla_flags(8)}
     subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=os.environ | flags, check=True, timeout=900

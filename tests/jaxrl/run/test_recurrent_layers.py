@@ -1,5 +1,4 @@
-"""Runs of families with layers of their own: killed and continued, and what recurrent ones cannot
-have."""
+"""Runs of families with layers of their own: killed and continued, and in chunks."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ from jaxrl.models import decoder
 from jaxrl.models.checkpoints import huggingface
 from jaxrl.models.config import DecoderConfig, DeltaRule, Experts, Latent, LayerKinds, RopeScaling
 from jaxrl.record import metrics
-from jaxrl.rollout import recurrent
-from jaxrl.run import assemble, loop
+from jaxrl.run import loop
 from jaxrl.training.tries import Chunks
 from tests.jaxrl import tiny
 from tests.models import byte_tokenizer
@@ -136,50 +134,3 @@ def test_responses_in_chunks(model, tmp_path):
     (row,) = metrics.read(tmp_path / "run")
     assert row["logp_gap_max"] < 1e-4 and row["grad_norm"] > 0
     assert row["completion_length_max"] == 9
-
-
-@pytest.mark.sample(1, broad=3)
-@pytest.mark.parametrize(
-    "further, match",
-    [
-        ({"mesh.context": 2}, "mesh.context=2: qwen3_5_text has recurrent layers, .* whole rows"),
-        ({"mesh.tensor": 2, "mesh.rules": {"sequence": "tensor"}}, "mesh.tensor=2: .* whole rows"),
-    ],
-)
-def test_what_is_refused(tmp_path, further, match):
-    config = tiny.config(tmp_path / "run", **changes(tmp_path / "model", **further))
-    with pytest.raises(ValueError, match=match):
-        recurrent.check(config, HYBRID)
-
-
-def test_a_run_asks_before_it_begins(tmp_path):
-    config = tiny.config(tmp_path / "run", **changes(tmp_path / "model") | {"mesh.context": 2})
-    with pytest.raises(ValueError, match=r"mesh\.context=2: .* whole rows"):
-        assemble.assemble(config)
-
-
-def test_readers_of_rows_are_asked_too(tmp_path):
-    """A teacher or a reward model that is not trained reads the same rows."""
-    settings = changes(tmp_path / "model")
-    config = tiny.config(tmp_path / "run", **settings, **{"mesh.context": 2})
-    with pytest.raises(ValueError, match=r"mesh\.context=2: 'Bob' has recurrent layers"):
-        recurrent.check_reader(config, HYBRID, "Bob")
-    recurrent.check_reader(tiny.config(tmp_path / "run", **settings), HYBRID, "Bob")
-    recurrent.check_reader(config, FAMILIES["latent"], "Ann")
-
-
-@pytest.mark.parametrize(
-    "further",
-    [
-        {},
-        {"packing.share_prompts": False},
-        {"mesh.fsdp": 2, "mesh.tensor": 2},
-        {"mesh.context": 2, "mesh.rules": {"sequence": "-", "batch": "fsdp+context"}},
-        {"lora.rank": 2, "lora.base": "nf4"},
-        {"sampling.weights": "int8"},
-        {"rollout.chunks.size": 3},
-        {"sampler.drafts": "lookup"},
-    ],
-)
-def test_what_recurrent_layers_can_have(tmp_path, further):
-    recurrent.check(tiny.config(tmp_path, **further), HYBRID)
