@@ -174,8 +174,8 @@ def by_heads(
         return _part(jnp.repeat(entries, math.lcm(count, shards) // count, axis=2), shared, 2)
 
     def local(weights: Any, tree: Tree, *parts: jax.Array) -> jax.Array:
-        whole = [jax.lax.all_gather(part, cut, axis=1, tiled=True) for part in parts]
-        y = function(take, narrow(weights), tree, *whole)
+        full_rows = [jax.lax.all_gather(part, cut, axis=1, tiled=True) for part in parts]
+        y = function(take, narrow(weights), tree, *full_rows)
         if exchanges:
             return jax.lax.all_to_all(y, cut, split_axis=1, concat_axis=2, tiled=True)
         return _part(y, cut, 1)
