@@ -240,6 +240,37 @@ def test_architectures_we_do_not_read(tmp_path):
         load.load(str(tmp_path / "a.gguf"))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        *(
+            (key, None, f"{key} is missing")
+            for key in (
+                *("general.architecture", "tokenizer.ggml.tokens", "llama.block_count"),
+                *("llama.attention.head_count", "llama.context_length"),
+            )
+        ),
+        ("llama.attention.head_count", 0, "llama.attention.head_count=0: at least 1"),
+        ("llama.attention.head_count", [4, 4], r"head_count=\[4, 4\]: a number is needed"),
+        ("llama.attention.head_count", "4", "head_count='4': a number is needed"),
+        ("llama.attention.head_count_kv", ["2"], r"head_count_kv=\['2'\]: numbers are needed"),
+        ("llama.block_count", [2], r"llama.block_count=\[2\]: a number is needed"),
+        ("llama.rope.freq_base", "high", "llama.rope.freq_base='high': a number is needed"),
+        ("llama.rope.scaling.type", 3, "llama.rope.scaling.type=3: a text is needed"),
+        ("llama.attention.sliding_window", "5", "sliding_window='5': a number is needed"),
+        ("tokenizer.ggml.tokens", 11, "object of type 'int' has no len"),
+    ],
+)
+def test_unsound_metadata(tmp_path, monkeypatch, key, value, message):
+    path = _write(tmp_path / "a.gguf", LLAMA, {})
+    head = gguf_file.header(path)
+    fields = {k: v for k, v in head.fields.items() if k != key}
+    fields |= {} if value is None else {key: value}
+    monkeypatch.setattr(ours, "header", lambda path: head._replace(fields=fields))
+    with pytest.raises(ValueError, match=rf"a\.gguf is not a sound GGUF file: .*{message}"):
+        ours.read_config(path)
+
+
 @pytest.mark.exact("a model that is packaged in parts is joined to the file of its hash")
 def test_models_in_parts_are_joined_once(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 
 import gguf as library
@@ -15,6 +16,7 @@ import pytest
 from jaxrl.data.gguf import gguf_fields
 from jaxrl.models import decoder, head, load, rope
 from jaxrl.models.checkpoints import gguf, gguf_write, hf_config
+from jaxrl.models.checkpoints.forms.gguf_architectures import ARCHITECTURES
 from jaxrl.models.config import (
     ChunkedLayers,
     DecoderConfig,
@@ -397,13 +399,26 @@ def test_metadata_of_the_converter(case):
         ("mixtral", {"attention.value_length": 8}, "attention.value_length=8: values are read"),
         ("ministral3", {"rope.scaling.type": "linear"}, "temperature_scale=.* is not read"),
         ("ministral3", {"rope.scaling.yarn_ext_factor": 0.5}, "yarn_ext_factor=0.5 is not read"),
-        ("phi3", {"rope.scaling.factor": 4.0}, "original_context_length', .*type 'none'"),
+        (
+            "phi3",
+            {"rope.scaling.type": "none", "rope.scaling.factor": 4.0},
+            "original_context_length', .*type 'none'",
+        ),
         ("phi3", {"rope.scaling.attn_factor": 1.2}, "attn_factor=1.2 is not read"),
         ("phi3-long", {"rope.scaling.type": "yarn"}, "describe a scaled RoPE of type 'yarn'"),
         ("olmo3", {"attention.sliding_window_pattern": [True]}, "local_layers has 1 entries"),
         ("glm4_moe", {"expert_group_count": 4}, "expert_group_count=4: experts in groups"),
         ("glm4_moe", {"expert_gating_func": 1}, "expert_gating_func=1: routers of sigmoids"),
         ("glm4_moe", {"rope.dimension_sections": [2, 2, 2, 0]}, "dimension_sections=.*not read"),
+        ("mixtral", {"expert_gating_func": 2}, "expert_gating_func=2: routers of softmaxes"),
+        ("mixtral", {"expert_weights_norm": False}, "expert_weights_norm=False is not read"),
+        ("ministral3", {"attention.sliding_window": 40}, "sliding_window=40 is not read"),
+        ("mixtral", {"attention.sliding_window": 63}, "sliding_window=63 is not read"),
+        ("mixtral", {"attention.sliding_window_pattern": 2}, "window_pattern=2 is not read"),
+        ("mixtral", {"rope.freq_base_swa": 2e4}, "rope.freq_base_swa=20000.0 is not read"),
+        ("mixtral", {"rope.scaling.factor": 0.0}, "rope.scaling.factor=0.0: .* above 0"),
+        ("ministral3", {"rope.scaling.factor": -2.0}, "rope.scaling.factor=-2.0: .* above 0"),
+        ("ministral3", {"rope.scaling.factor": math.nan}, "rope.scaling.factor=nan: .* above 0"),
     ],
 )  # fmt: skip
 def test_metadata_that_are_not_read(case, changes, message):
@@ -411,6 +426,123 @@ def test_metadata_that_are_not_read(case, changes, message):
     tables = ("rope_factors_long.weight",) if case == "phi3-long" else ()
     with pytest.raises(ValueError, match=message):
         gguf.describe(arch, meta | changes, 97, (), dict.fromkeys(tables, np.ones(2, np.float32)))
+
+
+_UNREAD = [arch for arch in dict.fromkeys(record.name for record in ARCHITECTURES)
+           if arch not in ("gemma2", "gemma3", "phi3", "olmo2", "gpt-oss")]  # fmt: skip
+_ALL = {
+    **_SIZES,
+    "attention.head_count_kv": [0, 2],
+    "feed_forward_length": [48, 0],
+    "attention.key_length": 8,
+    "expert_count": 4,
+    "expert_used_count": 2,
+    "expert_feed_forward_length": 24,
+    "expert_shared_count": 1,
+    "leading_dense_block_count": 1,
+    "interleave_moe_layer_step": 1,
+    "shortconv.l_cache": 3,
+    **{f"ssm.{key}": 4 for key in ("time_step_rank", "group_count", "state_size", "conv_kernel")},
+    "ssm.inner_size": 32,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
+
+
+def _metadata(arch):
+    """What suffices for an architecture."""
+    meta = dict(_ALL)
+    if not arch.startswith("nemotron_h"):
+        meta["feed_forward_length"] = 48
+    if arch not in ("granitehybrid", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe"):
+        meta["attention.head_count_kv"] = 2
+    if arch != "gemma2":
+        del meta["attn_logit_softcapping"], meta["final_logit_softcapping"]
+    if arch == "nemotron_h":
+        del meta["expert_count"]
+    return meta
+
+
+@pytest.mark.parametrize("arch", _UNREAD)
+def test_windows_are_read_or_refused(arch):
+    """Of every architecture that has no window, one that hides nothing is none."""
+    plain = gguf.describe(arch, _metadata(arch), 97, ())
+    for window in (5, 63):
+        with pytest.raises(ValueError, match=rf"attention.sliding_window={window}"):
+            gguf.describe(arch, _metadata(arch) | {"attention.sliding_window": window}, 97, ())
+    for key, value in {"attention.sliding_window_pattern": [True, False],
+                       "rope.freq_base_swa": 5e3}.items():  # fmt: skip
+        with pytest.raises(ValueError, match=rf"{key}=.* is not read"):
+            gguf.describe(arch, _metadata(arch) | {key: value}, 97, ())
+    neutral = {"attention.sliding_window_pattern": [False, False], "rope.freq_base_swa": 1e4}
+    assert gguf.describe(arch, _metadata(arch) | neutral, 97, ()) == plain
+    for window in (0, 64, 100):
+        meta = _metadata(arch) | {"attention.sliding_window": window}
+        if arch == "llama4":  # whose chunks llama.cpp leaves out with a window of 0
+            with pytest.raises(ValueError, match=f"sliding_window={window}: chunks of 8192"):
+                gguf.describe(arch, meta, 97, ())
+        else:
+            assert gguf.describe(arch, meta, 97, ()) == plain
+
+
+@pytest.mark.parametrize("arch", ["gemma2", "gemma3", "gpt-oss", "olmo2"])
+def test_windows_are_read(arch):
+    meta = _metadata(arch) | {"block_count": 12, "attention.sliding_window": 5}
+    every = {"gemma3": 6, "olmo2": 4}.get(arch, 2)
+    base = {"gemma3": 1e4, "olmo2": 1e4}.get(arch)
+    config = gguf.describe(arch, meta, 97, ())
+    assert (config.sliding_window, config.local_rope_theta) == (5, base)
+    assert config.local_layers == tuple((i + 1) % every != 0 for i in range(12))
+    key = "attention.sliding_window_pattern"
+    for pattern, layers in {
+        3: (True, True, False) * 4, 0: (True,) * 12, (True,) * 5 + (False,) * 7: None,
+    }.items():  # fmt: skip
+        value = list(pattern) if isinstance(pattern, tuple) else pattern
+        assert gguf.describe(arch, meta | {key: value}, 97, ()).local_layers == (layers or pattern)
+    if base:
+        other = gguf.describe(arch, meta | {"rope.freq_base_swa": 2e4}, 97, ())
+        assert other == dataclasses.replace(config, local_rope_theta=2e4)
+    else:
+        with pytest.raises(ValueError, match=r"rope.freq_base_swa=20000.0 is not read"):
+            gguf.describe(arch, meta | {"rope.freq_base_swa": 2e4}, 97, ())
+
+
+def test_gemma_3_without_a_window():
+    for meta in ({}, {"attention.sliding_window": 0}):
+        config = gguf.describe("gemma3", _metadata("gemma3") | meta, 97, ())
+        assert config.sliding_window is None and not any(config.local_layers)
+
+
+_ROUTED = [
+    "llama", "qwen3moe", "gpt-oss", "minimax-m2", "glm4moe", "granitemoe", "granitehybrid",
+    "nemotron_h_moe", "lfm2moe", "llama4",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", _ROUTED)
+def test_routers_are_those_of_the_family(arch):
+    meta = _metadata(arch) | ({"attention.sliding_window": 5} if arch == "gpt-oss" else {})
+    plain = gguf.describe(arch, meta, 97, ())
+    gates = {"softmax": (0, 1, 3), "sigmoid": (0, 2)}[plain.experts.scoring]
+    for gate in range(5):
+        if gate in gates:
+            assert gguf.describe(arch, meta | {"expert_gating_func": gate}, 97, ()) == plain
+        else:
+            with pytest.raises(ValueError, match=rf"expert_gating_func={gate}: routers of"):
+                gguf.describe(arch, meta | {"expert_gating_func": gate}, 97, ())
+    for norm in (True, False):
+        changed = meta | {"expert_weights_norm": norm}
+        if arch in ("glm4moe", "nemotron_h_moe") or norm == plain.experts.normalize:
+            assert gguf.describe(arch, changed, 97, ()).experts.normalize == norm
+        else:
+            with pytest.raises(ValueError, match=f"expert_weights_norm={norm} is not read"):
+                gguf.describe(arch, changed, 97, ())
+
+
+def test_a_factor_without_a_type_is_linear():
+    """As llama.cpp takes it."""
+    meta = _metadata("qwen3") | {"rope.scaling.factor": 4.0}
+    assert gguf.describe("qwen3", meta, 97, ()).rope_scaling == RopeScaling("linear", 4.0)
 
 
 def _rewrite(path, changed, fields, tensors):

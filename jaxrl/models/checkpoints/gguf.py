@@ -22,11 +22,20 @@ from jaxrl.models.checkpoints.forms.gguf_architectures import (
     OPTIONAL,
     OUTSIDE,
     ROUTED,
+    check_router,
     find,
     find_written,
     scaling,
 )
-from jaxrl.models.checkpoints.forms.gguf_families import READ, SCALE, by_layer, number
+from jaxrl.models.checkpoints.forms.gguf_families import (
+    LOCAL_BASE,
+    PATTERN,
+    READ,
+    SCALE,
+    WINDOW,
+    by_layer,
+    number,
+)
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.decoder import Leaf, Params, layout
 from jaxrl.models.linear import Kind
@@ -34,6 +43,9 @@ from jaxrl.models.stream import Shardings, assemble, places, put
 
 KEPT_BYTES = 2 << 30
 """Of the parameters of a model, as float32, up to which they are kept dequantised."""
+
+_LISTS = ("feed_forward_length", "attention.head_count_kv", PATTERN, "rope.dimension_sections")
+"""Metadata that may have a number of each layer, or of each section."""
 
 
 class _Metadata(dict[str, Any]):
@@ -45,11 +57,22 @@ class _Metadata(dict[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         self.read.add(key)
-        return super().__getitem__(key)
+        value = super().__getitem__(key)
+        if key == "rope.scaling.type":
+            if not isinstance(value, str):
+                raise TypeError(f"{key}={value!r}: a text is needed")
+        elif isinstance(value, list) and key in _LISTS:
+            if not all(isinstance(entry, int | float) for entry in value):
+                raise TypeError(f"{key}={value!r}: numbers are needed")
+        elif not isinstance(value, int | float):
+            raise TypeError(f"{key}={value!r}: a number is needed")
+        return value
 
     def get(self, key: str, default: Any = None) -> Any:
         self.read.add(key)
-        return super().get(key, default)
+        if key not in self:
+            return default
+        return self[key]
 
     def check(self) -> None:
         """Refuse what changes the decoder and was not looked at.
@@ -57,12 +80,20 @@ class _Metadata(dict[str, Any]):
         Raises:
           ValueError: of a value that is not one of `NEUTRAL`.
         """
-        for key, values in NEUTRAL.items():
-            if key in self.keys() - self.read and self[key] not in values:
-                raise ValueError(
-                    f"{key}={self[key]!r} is not read of this architecture; it is supported with "
-                    f"{' or '.join(map(str, values))}"
-                )
+        base = self.get("rope.freq_base", 10_000.0)
+        for key in sorted(NEUTRAL.keys() & (self.keys() - self.read)):
+            value, values = self[key], NEUTRAL[key]
+            if (
+                value in values
+                or (key == WINDOW and value >= self["context_length"])
+                or (key == PATTERN and isinstance(value, list) and not any(value))
+                or (key == LOCAL_BASE and value == base)
+            ):
+                continue
+            raise ValueError(
+                f"{key}={value!r} is not read of this architecture; it is supported with "
+                f"{' or '.join(map(str, values))}"
+            )
 
 
 def read_config(path: str | Path) -> DecoderConfig:
@@ -73,12 +104,22 @@ def read_config(path: str | Path) -> DecoderConfig:
         do not read.
     """
     head = header(path)
-    arch = head.fields["general.architecture"]
-    meta = _architecture_metadata(head, arch)
-    names = [name for name in find(arch, meta).tables if name in head.tensors]
-    tables = {t.name: t.data for t in open_file(path).tensors if t.name in names} if names else {}
-    vocab_size = len(head.fields["tokenizer.ggml.tokens"])
-    return describe(arch, meta, vocab_size, head.tensors, tables)
+    prefix = ""
+    try:
+        arch = head.fields["general.architecture"]
+        meta = _architecture_metadata(head, arch)
+        record = find(arch, meta)
+        vocab_size = len(head.fields["tokenizer.ggml.tokens"])
+        prefix = f"{arch}."
+        names = [name for name in record.tables if name in head.tensors]
+        present = open_file(path).tensors if names else []
+        tables = {tensor.name: tensor.data for tensor in present if tensor.name in names}
+        return describe(arch, meta, vocab_size, head.tensors, tables)
+    except KeyError as error:
+        reason = f"{prefix}{error.args[0]} is missing"
+    except (ArithmeticError, IndexError, TypeError) as error:
+        reason = f"{prefix}{error}"
+    raise ValueError(f"{path} is not a sound GGUF file: {reason}")
 
 
 def _architecture_metadata(head: Header, arch: str) -> dict[str, Any]:
@@ -107,9 +148,13 @@ def describe(
       tables: float32 [rope_dim / 2] each, those of `Architecture.tables` that the file has.
 
     Raises:
+      ArithmeticError, KeyError, TypeError: metadata that no decoder can have.
       ValueError: an architecture, a scaling of RoPE or other metadata that we do not read.
     """
-    meta, record = _Metadata(meta), find(arch, meta)
+    record, meta = find(arch, meta), _Metadata(meta)
+    for key in ("attention.head_count", "block_count", "embedding_length"):
+        if meta[key] < 1:
+            raise ArithmeticError(f"{key}={meta[key]}: at least 1 is needed")
     heads = meta["attention.head_count"]
     total, kv_heads = meta["block_count"], meta.get("attention.head_count_kv", heads)
     rope, family = scaling(meta, tables), record.family
@@ -142,6 +187,8 @@ def describe(
         raise ValueError(
             f"attention.value_length={values}: values are read with the size of keys, {keys}"
         )
+    if config.experts:
+        check_router(meta, config.experts)
     meta.check()
     return config
 

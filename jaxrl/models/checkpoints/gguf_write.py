@@ -19,7 +19,7 @@ from jaxrl.models.checkpoints.forms.gguf_architectures import (
     SHORT,
     find_written,
 )
-from jaxrl.models.checkpoints.forms.gguf_families import DESCRIBE, WINDOW
+from jaxrl.models.checkpoints.forms.gguf_families import DESCRIBE
 from jaxrl.models.checkpoints.gguf import describe, file_shape, tensors, to_file
 from jaxrl.models.config import DecoderConfig, RopeScaling
 from jaxrl.models.decoder import Params, layout
@@ -148,8 +148,6 @@ def metadata(config: DecoderConfig) -> dict[str, Any]:
         "rope.freq_base": float(config.rope_theta),
         "rope.dimension_count": config.rope_dim,
     }
-    if config.sliding_window and any(config.local_layers):
-        meta[WINDOW] = config.sliding_window
     if config.attention_softcap:
         meta["attn_logit_softcapping"] = float(config.attention_softcap)
     if config.logit_softcap:

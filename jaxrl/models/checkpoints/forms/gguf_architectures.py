@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from jaxrl.models.checkpoints.forms.gguf_families import WINDOW, Meta, number
-from jaxrl.models.config import DecoderConfig, RopeScaling
+from jaxrl.models.checkpoints.forms.gguf_families import LOCAL_BASE, PATTERN, WINDOW, Meta, number
+from jaxrl.models.config import DecoderConfig, Experts, RopeScaling
 
 OUTSIDE = {
     "embed": "token_embd.weight",
@@ -105,6 +106,8 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "attention.clamp_kqv": (0.0,),
     "attention.max_alibi_bias": (0.0,),
     "attention.scale": (0.0,),
+    WINDOW: (0, "context_length or more"),
+    PATTERN: (1, "no local layer"),
     "attention.temperature_length": (0,),
     "attention.temperature_scale": (0.0,),
     "attn_logit_softcapping": (0.0,),
@@ -116,6 +119,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "nextn_predict_layers": (0,),
     "residual_scale": (0.0, 1.0),
     "rope.dimension_sections": ([0, 0, 0, 0],),
+    LOCAL_BASE: ("the value of rope.freq_base",),
     "rope.scale_linear": (0.0, 1.0),
     "rope.scaling.alpha": (0.0,),
     "rope.scaling.attn_factor": (1.0,),
@@ -168,8 +172,10 @@ def scaling(meta: Meta, tables: Mapping[str, np.ndarray]) -> RopeScaling | None:
     Raises:
       ValueError: a scaling that we do not read.
     """
-    kind: str = meta.get("rope.scaling.type", "none")
     factor: Any = meta.get("rope.scaling.factor")
+    kind: str = meta.get("rope.scaling.type", "none" if factor is None else "linear")
+    if factor is not None and not 0 < factor < math.inf:
+        raise ValueError(f"rope.scaling.factor={factor}: a finite number above 0 is needed")
     context = meta["context_length"]
     trained = meta.get("rope.scaling.original_context_length", 0) or context
     divisors = {name: tuple(number(f) for f in table) for name, table in tables.items()}
@@ -201,6 +207,33 @@ def scaling(meta: Meta, tables: Mapping[str, np.ndarray]) -> RopeScaling | None:
         f"{[*keys, *tables]} describe a scaled RoPE of type {kind!r}; linear, yarn, and tables of "
         "divisors without a factor are read"
     )
+
+
+_GATES = {"softmax": (1, 3), "sigmoid": (2,)}
+"""How llama.cpp numbers routers, by `Experts.scoring`: 3 is a softmax over the chosen experts
+alone, which is a softmax over all whose weights are normalised."""
+
+
+def check_router(meta: Meta, experts: Experts) -> None:
+    """Refuse metadata of another router than the family's.
+
+    Args:
+      meta: of the architecture.
+      experts: of its decoder.
+
+    Raises:
+      ValueError: `expert_gating_func` or `expert_weights_norm` is another.
+    """
+    gates, gate = _GATES[experts.scoring], meta.get("expert_gating_func", 0)
+    if gate not in (0, *gates):
+        kind = "sigmoids" if experts.scoring == "sigmoid" else "softmaxes"
+        numbers = " or ".join(map(str, gates))
+        raise ValueError(f"expert_gating_func={gate}: routers of {kind} ({numbers}) are read")
+    if (norm := meta.get("expert_weights_norm", experts.normalize)) != experts.normalize:
+        raise ValueError(
+            f"expert_weights_norm={norm} is not read of this architecture; it is supported with "
+            f"{experts.normalize}"
+        )
 
 
 ARCHITECTURES: tuple[Architecture, ...] = (

@@ -17,7 +17,12 @@ Meta = Mapping[str, Any]
 WINDOW = "attention.sliding_window"
 """How many tokens a query of a local layer sees, in the metadata."""
 
-_PATTERN = f"{WINDOW}_pattern"
+PATTERN = f"{WINDOW}_pattern"
+"""Which layers are local: truth values, or the last of how many in a row is not."""
+
+LOCAL_BASE = "rope.freq_base_swa"
+"""The base of the rotary frequencies of local layers."""
+
 _SIGMOID = 2
 """How llama.cpp numbers a router of sigmoids."""
 
@@ -43,24 +48,36 @@ def _gemma(meta: Meta, *, largest: int) -> dict[str, Any]:
         "activation": "gelu_tanh",
         "embed_scale": size**0.5,
         "attention_scale": head**-0.5,  # the 27B alone scales by its width
-        "sliding_window": meta[WINDOW],
     }
 
 
+def _windows(meta: Meta, every: int) -> dict[str, Any]:
+    """Layers with a window: where no pattern says which, all but the last of `every` in a row."""
+    total, pattern = meta["block_count"], meta.get(PATTERN, every)
+    if not isinstance(pattern, list):
+        pattern = [pattern == 0 or i % pattern < pattern - 1 for i in range(total)]
+    return {"sliding_window": meta[WINDOW], "local_layers": tuple(map(bool, pattern))}
+
+
+def _describe_windows(c: DecoderConfig) -> dict[str, Any]:
+    return {WINDOW: c.sliding_window} if c.sliding_window and any(c.local_layers) else {}
+
+
 def _gemma2(meta: Meta) -> dict[str, Any]:
-    return _gemma(meta, largest=46) | {
-        "local_layers": tuple(i % 2 == 0 for i in range(meta["block_count"])),
+    return {
+        **_gemma(meta, largest=46),
+        **_windows(meta, 2),
         "attention_softcap": number(meta["attn_logit_softcapping"]),
         "logit_softcap": number(meta["final_logit_softcapping"]),
     }
 
 
 def _gemma3(meta: Meta) -> dict[str, Any]:
-    return _gemma(meta, largest=62) | {
-        "qk_norm": "head",
-        "local_layers": tuple(bool((i + 1) % 6) for i in range(meta["block_count"])),
-        "local_rope_theta": 10_000.0,
-    }
+    fields = {**_gemma(meta, largest=62), "qk_norm": "head"}
+    if not meta.get(WINDOW):
+        return fields
+    base = number(meta.get(LOCAL_BASE, 10_000.0))
+    return {**fields, **_windows(meta, 6), "local_rope_theta": base}
 
 
 def _every_fourth_without_positions(meta: Meta) -> tuple[bool, ...]:
@@ -136,28 +153,18 @@ def _olmo2(meta: Meta) -> dict[str, Any]:
 
 
 def _olmo3(meta: Meta) -> dict[str, Any]:
-    total, pattern = meta["block_count"], meta.get(_PATTERN, 4)
-    if not isinstance(pattern, list):  # the last of so many layers in a row sees everything
-        pattern = [pattern == 0 or i % pattern < pattern - 1 for i in range(total)]
-    return {
-        **_olmo2(meta),
-        "sliding_window": meta[WINDOW],
-        "local_layers": tuple(map(bool, pattern)),
-        "local_rope_theta": number(
-            meta.get("rope.freq_base_swa", meta.get("rope.freq_base", 10_000.0))
-        ),
-    }
+    base = number(meta.get(LOCAL_BASE, meta.get("rope.freq_base", 10_000.0)))
+    return {**_olmo2(meta), **_windows(meta, 4), "local_rope_theta": base}
 
 
 def _describe_olmo3(c: DecoderConfig) -> dict[str, Any]:
-    return {_PATTERN: list(c.local_layers)} if any(c.local_layers) else {}
+    windows = _describe_windows(c)
+    return {**windows, PATTERN: list(c.local_layers)} if windows else {}
 
 
 def _glm4_moe(meta: Meta) -> dict[str, Any]:
     """Layers past the last, which predict further tokens, are left out."""
     _refuse_groups(meta)
-    if (gate := meta.get("expert_gating_func", _SIGMOID)) not in (0, _SIGMOID):
-        raise ValueError(f"expert_gating_func={gate}: routers of sigmoids ({_SIGMOID}) are read")
     experts = _experts(
         meta,
         shared_size=meta["expert_shared_count"] * meta["expert_feed_forward_length"],
@@ -195,8 +202,7 @@ def _gpt_oss(meta: Meta) -> dict[str, Any]:
         "qkv_bias": True,
         "o_bias": True,
         "tie_embeddings": False,
-        "sliding_window": meta[WINDOW],
-        "local_layers": tuple(i % 2 == 0 for i in range(meta["block_count"])),
+        **_windows(meta, 2),
     }
 
 
@@ -362,6 +368,8 @@ def _describe_lfm2_moe(c: DecoderConfig) -> dict[str, Any]:
 
 
 def _llama4(meta: Meta) -> dict[str, Any]:
+    if (window := meta.get(WINDOW, 8192)) != 8192:
+        raise ValueError(f"{WINDOW}={window}: chunks of 8192 tokens are read")
     step, total = meta["interleave_moe_layer_step"], meta["block_count"]
     experts = _experts(meta, scoring="sigmoid", normalize=False)
     return {
@@ -414,6 +422,9 @@ SCALE: Mapping[str, Callable[[Meta, RopeScaling], RopeScaling]] = {
 
 DESCRIBE: Mapping[str, Callable[[DecoderConfig], dict[str, Any]]] = {
     "ministral3": _describe_ministral3,
+    "gemma2": _describe_windows,
+    "gemma3_text": _describe_windows,
+    "gpt_oss": _describe_windows,
     "phi3": _describe_phi3,
     "olmo3": _describe_olmo3,
     "minimax_m2": lambda config: {"expert_gating_func": _SIGMOID},
