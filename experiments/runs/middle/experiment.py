@@ -3,7 +3,8 @@
 PYTHONPATH=. python experiments/runs/middle/experiment.py WORK
 
 Does the runs that `results.jsonl` lacks, at low priority; it can be stopped at any time. With
-`--list` it prints what is left, and runs nothing.
+`--list` it prints what is left, and runs nothing. With `--part 0/2` and `--part 1/2` two processes
+share the arms out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from experiments.lab import plans
 from experiments.lab.arms import Arm
 from jaxrl.config import AsynchronousConfig, Config, replaced
 from jaxrl.launch import recipes
+from jaxrl.launch.publish import export
 from jaxrl.run import loop
 
 FOLDER = Path(__file__).parent
@@ -117,8 +119,25 @@ def lab_effect(name: str) -> float | None:
     return round(arms[source.label]["score"] - arms[source.reference]["score"], 5)
 
 
-def config_of(name: str, rate: float, seed: int) -> Config:
-    """The run of an arm: the quickstart with what the lab's arm trains, and as stale."""
+def warm_start(work: Path, seed: int) -> str:
+    """The quickstart's model after its warm start, the same for all arms of a seed, as a folder."""
+    folder, run = work / f"start-{seed}", work / f"start-{seed}-run"
+    if not folder.exists():
+        config = dataclasses.replace(recipes.load("quickstart"), seed=seed, steps=1)
+        loop.train(dataclasses.replace(config, run_dir=str(run)))
+        export.export(str(run), export.ExportConfig(to="hf", out=str(folder), step=0))
+    return str(folder)
+
+
+def config_of(name: str, rate: float, seed: int, model: str = "fresh") -> Config:
+    """The run of an arm: the quickstart with what the lab's arm trains, and as stale.
+
+    Args:
+      name: of `ARMS`.
+      rate: the learning rate.
+      seed: of all streams.
+      model: as `warm_start` gives it; `fresh`: it is trained first.
+    """
     base, arm = recipes.load("quickstart"), lab_arm(name)
     extensions = {n: getattr(arm, n) for n in ("guidance", "critic") if getattr(arm, n) is not None}
     stale = bool(arm.delay or arm.sync_every > 1)
@@ -133,6 +152,8 @@ def config_of(name: str, rate: float, seed: int) -> Config:
     if stale:
         old = AsynchronousConfig(staleness=STALENESS, schedule="lockstep:4")
         config = dataclasses.replace(config, asynchronous=old, updates_per_batch=UPDATES)
+    if model != "fresh":
+        config = replaced(replaced(config, "model", model), "warm_start.steps", 0)
     config = replaced(config, "rollout.oversampling", arm.oversampling)
     config = replaced(config, "eval.problems", PROBLEMS)
     return replaced(config, "optimizer.learning_rate", rate)
@@ -152,13 +173,13 @@ def best_rate(name: str, known: dict[tuple[str, float, int], dict[str, Any]]) ->
     return RATES[int(np.argmax(means))]
 
 
-def left() -> Iterator[tuple[str, float, int]]:
-    """The runs that are to be done, in order; those of an arm's seeds once its rate is known."""
-    for name in ARMS:
+def left(names: Sequence[str] = tuple(ARMS)) -> Iterator[tuple[str, float, int]]:
+    """The runs of arms to be done, in order; those of an arm's seeds once its rate is known."""
+    for name in names:
         for rate, seed in itertools.product(RATES, DEVELOPMENT):
             if (name, rate, seed) not in done():
                 yield name, rate, seed
-    for name in ARMS:
+    for name in names:
         known = done()
         if all((name, r, s) in known for r, s in itertools.product(RATES, DEVELOPMENT)):
             rate = best_rate(name, known)
@@ -168,7 +189,8 @@ def left() -> Iterator[tuple[str, float, int]]:
 def measure(work: Path, name: str, rate: float, seed: int) -> dict[str, Any]:
     """Do a run, or go on with it from its checkpoint in `work`."""
     run = work / f"{name}-{rate:g}-{seed}".replace(" ", "_").replace(",", "")
-    summary = loop.train(dataclasses.replace(config_of(name, rate, seed), run_dir=str(run)))
+    config = config_of(name, rate, seed, warm_start(work, seed))
+    summary = loop.train(dataclasses.replace(config, run_dir=str(run)))
     before, after = (summary["eval"][when]["pass@1"] for when in ("before", "after"))
     return {
         "arm": name, "rate": rate, "seed": seed, "before": before, "after": after,
@@ -181,13 +203,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("work", type=Path)
     parser.add_argument("--list", action="store_true", help="print what is left, and run nothing")
+    parser.add_argument("--part", default="0/1", help="I/N: every N-th arm, from the I-th on")
     arguments = parser.parse_args()
+    part, parts = map(int, arguments.part.split("/"))
+    names = tuple(ARMS)[part::parts]
     if arguments.list:
-        for name, rate, seed in left():
+        for name, rate, seed in left(names):
             print(f"{name}, rate {rate:g}, seed {seed}; lab {lab_effect(name)}")
         return
     os.nice(max(0, 19 - os.nice(0)))
-    for name, rate, seed in left():
+    for name, rate, seed in left(names):
         row = measure(arguments.work, name, rate, seed)
         with RESULTS.open("a") as file:
             file.write(json.dumps(row) + "\n")
