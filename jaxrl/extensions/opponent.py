@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors
 from flax import struct
 
-from jaxrl.config import Config
+from jaxrl import json_file
+from jaxrl.config import Config, stages
 from jaxrl.mesh import mesh
 from jaxrl.models import catalog, lora, lora_stack
 from jaxrl.models.checkpoints import peft
@@ -43,7 +47,8 @@ class OpponentConfig:
     every: int = 20
     """Steps after which the policy's adapters become the opponent's; 0: never."""
     above: float | None = None
-    """They do so only if the mean reward against this opponent is above this. None: always."""
+    """They do so only if the mean reward of all matches against this opponent is above this. None:
+    always."""
 
 
 def opponent(settings: OpponentConfig) -> Extension:
@@ -59,7 +64,7 @@ def opponent(settings: OpponentConfig) -> Extension:
     (a new opponent has to win)
     """
     total, matches = 0.0, 0
-    files: list[tuple[LoraConfig, Adapters]] = []
+    files: list[OpponentFiles] = []
 
     def check(config: Config) -> None:
         wrong = {
@@ -89,8 +94,12 @@ def opponent(settings: OpponentConfig) -> Extension:
             "rollout.on_device=True: there agent 0 takes all turns; set it to False": (
                 config.rollout.on_device
             ),
+            f"sampling.devices={config.sampling.devices}: both players are sampled on the devices "
+            "that train; use 0": config.sampling.devices > 0,
+            "rollout.max_turns=1: turns of both players count, and the second would have none; use "
+            "2 or more, or 0": any(c.rollout.max_turns == 1 for _, c in stages.all_of(config)),
         }
-        for name in ("branching", "logged", "guidance", "sampler_refresh"):
+        for name in ("branching", "logged", "guidance", "nucleus", "sampler_refresh"):
             wrong[f"the extension {name}, which samples in its own way; leave it out"] = (
                 name in config.extensions
             )
@@ -111,28 +120,29 @@ def opponent(settings: OpponentConfig) -> Extension:
                     "--task-args.opponent self"
                 )
 
+            if part.turns is not None and part.turns.reads is not None:
+                raise ValueError(
+                    f"opponent: task {part.name!r} reads the log-probabilities of turns, and those "
+                    "of an opponent are not the policy's; choose another"
+                )
+        model, _ = policy.describe(config)
+        if alien := lora.targets(model, config.lora).keys() - lora_stack.matrices(model).keys():
+            raise ValueError(
+                f"lora.targets={config.lora.targets} has {sorted('/'.join(p) for p in alien)}, "
+                "which cannot differ from row to row; leave them out where an opponent plays"
+            )
         if settings.path and not files:
-            model, _ = policy.describe(config)
-            how, adapters = peft.load(settings.path, model)
-            paths = list(lora_stack.matrices(model))
-            lora_stack.check(model, settings.path, how, adapters, paths, how.rank)
-            files.append((how, jax.tree.map(np.asarray, adapters)))
+            files.append(read(settings.path, model, config.model))
 
     def init(ctx: Context, state: TrainState) -> TrainState:
-        config, model = ctx.config.lora, ctx.policy.model
-        if alien := lora.targets(model, config).keys() - lora_stack.matrices(model).keys():
-            raise ValueError(
-                f"lora.targets has {'/'.join(min(alien))}, which cannot differ from row to row; "
-                "leave it out where an opponent plays"
-            )
-        source = files[0][1] if files else ctx.part.split(state.params)[0]
+        source = files[0].adapters if files else ctx.part.split(state.params)[0]
         adapters = jax.tree.map(jnp.array, source)
         return state.with_extra(opponent=Opponent(adapters, jnp.int32(0)))
 
     def params(ctx: Context, state: TrainState, to_sampler: Callable[[Params], Params]) -> Params:
         learned, base = lora.detach(state.params)
         how = ctx.config.lora
-        opposed = files[0][0] if files else how
+        opposed = files[0].config if files else how
         return beside(_sampled(ctx), to_sampler(base), [
             (how, mesh.fetch(learned)), (opposed, mesh.fetch(state.extra["opponent"].adapters)),
         ])  # fmt: skip
@@ -147,8 +157,7 @@ def opponent(settings: OpponentConfig) -> Extension:
         nonlocal total, matches
         if not settings.every or step % settings.every:
             return state
-        mean = total / max(1, matches)
-        if settings.above is not None and mean <= settings.above:
+        if settings.above is not None and not (matches and total / matches > settings.above):
             return state
         total, matches = 0.0, 0
         adapters = jax.tree.map(jnp.copy, ctx.part.split(state.params)[0])
@@ -165,10 +174,16 @@ def opponent(settings: OpponentConfig) -> Extension:
         return with_step
 
     def get_state() -> dict[str, Any]:
-        return {"total": total, "matches": matches}
+        digest = files[0].digest if files else ""
+        return {"total": total, "matches": matches, "digest": digest}
 
     def set_state(saved: dict[str, Any]) -> None:
         nonlocal total, matches
+        if files and saved["digest"] != files[0].digest:
+            raise ValueError(
+                f"opponent.path={settings.path!r} holds other adapters than when the run began; "
+                "put those back, or start another run"
+            )
         total, matches = saved["total"], saved["matches"]
 
     return Extension(
@@ -176,6 +191,57 @@ def opponent(settings: OpponentConfig) -> Extension:
         after=after, update=update, get_state=get_state, set_state=set_state,
         provides={"opposed_params": params, "plays_turns": True},
     )  # fmt: skip
+
+
+class OpponentFiles(NamedTuple):
+    """Adapters of a directory of PEFT's."""
+
+    config: LoraConfig
+    adapters: Adapters
+    digest: str
+    """Of its files."""
+
+
+def read(path: str, model: DecoderConfig, base: str) -> OpponentFiles:
+    """The adapters of `opponent.path`.
+
+    Args:
+      path: a directory of PEFT's.
+      model: the policy's shape.
+      base: the policy's model, by name; a warning says if the directory names another.
+
+    Raises:
+      ValueError: the directory has no adapters that fit, naming it.
+    """
+    remedy = "name a directory of PEFT's, such as `jaxrl export RUN --to peft` writes"
+    if not (Path(path) / catalog.ADAPTERS).exists():
+        raise ValueError(f"opponent.path={path!r} holds no {catalog.ADAPTERS}; {remedy}")
+    try:
+        config, adapters = peft.load(path, model)
+        texts = [
+            (Path(path) / name).read_bytes()
+            for name in (catalog.ADAPTERS, "adapter_model.safetensors")
+        ]
+        recorded = json_file.read(Path(path) / catalog.ADAPTERS).get("base_model_name_or_path")
+    except (OSError, KeyError, ValueError, safetensors.SafetensorError) as error:
+        raise ValueError(f"opponent.path={path!r}: {error}; {remedy}") from error
+    if not config.targets:
+        raise ValueError(f"opponent.path={path!r} has no adapters of this model; {remedy}")
+    paths = lora.targets(model, config)
+    if config.dora or (alien := paths.keys() - lora_stack.matrices(model).keys()):
+        reason = "DoRA" if config.dora else f"adapters on {sorted('/'.join(p) for p in alien)}"
+        raise ValueError(
+            f"opponent.path={path!r} has {reason}, which cannot differ from row to row; train and "
+            "export plain adapters of the layers' other matrices"
+        )
+    if recorded and recorded != base:
+        warnings.warn(
+            f"opponent.path={path!r} was trained on {recorded!r}, and the policy is {base!r}; they "
+            "have the same shapes, and jaxrl cannot tell whether they have the same weights",
+            stacklevel=2,
+        )
+    digest = hashlib.sha256(b"".join(texts)).hexdigest()
+    return OpponentFiles(config, jax.tree.map(np.asarray, adapters), digest)
 
 
 def _sampled(ctx: Context) -> DecoderConfig:

@@ -162,7 +162,10 @@ def episode(
             break
         turn_request = following
     if record.error is None and learner is not None and not record.rewards:
-        record.error = "opponent: the match ended before the first turn of the policy"
+        record.error = (
+            "opponent: the match ended before the first turn of the policy, by its rules, "
+            "rollout.max_turns or rollout.max_new_tokens"
+        )
     count, rewards, parent = len(record.marks), record.rewards, contexts.parent
     row = cut(contexts.row, count)  # without what the opponent wrote after the last turn
     agent_rewards = [r for r, agent in zip(rewards, record.agents, strict=True) if agent == 0]
@@ -225,7 +228,8 @@ def _answered(record: _Record, contexts: Contexts, play: Turn, last: Reply) -> N
         record.agents.append(record.agent if record.learner is None else 0)
         record.reads.append(record.read)
         record.calls += last.calls
-    record.named |= last.parts
+    if not record.observes or last.done:
+        record.named |= last.parts
     record.error = last.error
     turn = {"role": "assistant", "content": play.actions[-1]}
     contexts.said(turn, last.messages)
@@ -290,7 +294,7 @@ def _reward_others(record: _Record, other_rewards: Mapping[int, float]) -> str |
     """Add the rewards of other agents to their last turns; says what is wrong, or None."""
     agents, rewards = record.agents, record.rewards
     if record.learner is not None:
-        share = other_rewards.get(record.learner)
+        share = other_rewards.get(record.learner) if agents else None
         other_rewards = {} if share is None else {0: share}
     for agent, value in other_rewards.items():
         if agent not in agents:

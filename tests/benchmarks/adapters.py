@@ -195,7 +195,8 @@ def measure_served(
             side: round(adapters * count / took, 1) for side, took in medians.items()
         }
         one, two = (np.array(figures[kind][side]) for side in sides)
-        result[f"{kind}, figures differ by"] = float(np.max(np.abs(one / two - 1)))
+        np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-6, err_msg=kind)
+        result[f"{kind}, figures differ by"] = float(np.max(np.abs(one - two)))
     return result
 
 

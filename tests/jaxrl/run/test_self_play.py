@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from jaxrl.config import Config, RolloutConfig
 from jaxrl.data import tasks
@@ -15,9 +16,10 @@ from jaxrl.data.environments import MOST_AGENTS, Environment, Opening, Reply, Tu
 from jaxrl.data.sources import generate
 from jaxrl.data.text import dialogue, tokenizers
 from jaxrl.data.types import Problem, Task
+from jaxrl.extensions import opponent as opponents
 from jaxrl.extensions.opponent import OpponentConfig, opponent
 from jaxrl.mesh import mesh
-from jaxrl.models import lora
+from jaxrl.models import decoder, lora
 from jaxrl.models.checkpoints import peft
 from jaxrl.record import metrics
 from jaxrl.rollout import collect, episodes, policy
@@ -410,8 +412,44 @@ def test_a_killed_run_against_an_earlier_policy_continues_exactly(tmp_path):
         ({"opponent.every": 0, "opponent.above": 0.5}, "above=0.5"),
         ({"task_args": RULES | {"opponent": "random"}}, "--task-args.opponent self"),
         ({"branching.fresh": 0.5}, "the extension branching"),
+        ({"nucleus.mass": 0.9}, "the extension nucleus"),
+        ({"sampler_refresh.every": 2}, "the extension sampler_refresh"),
+        ({"sampling.weights": "int8"}, "sampling.weights='int8'"),
+        ({"sampling.devices": 1}, "sampling.devices=1"),
+        ({"generators": 1}, "generators=1"),
+        ({"rollout.on_device": True}, "rollout.on_device=True"),
+        ({"rollout.max_turns": 1}, "rollout.max_turns=1"),
     ],
 )
 def test_what_an_opponent_cannot_have_is_refused(changes, says, tmp_path):
     with pytest.raises(ValueError, match=says):
         assemble.assemble(tiny.config(tmp_path, **OPPOSED | {"opponent.every": 2} | changes))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("adapter_config.json", b"{", "opponent.path="),
+        ("adapter_model.safetensors", b"ab", "opponent.path="),
+        ("adapter_model.safetensors", None, "opponent.path="),
+        ("adapter_model.safetensors", safetensors.numpy.save({}), "has no adapters"),
+    ],
+)
+def test_a_damaged_directory_of_an_opponent_is_named(file, content, says, tmp_path):
+    config = tiny.config(tmp_path / "run", **OPPOSED)
+    model, _ = policy.describe(config)
+    directory = tmp_path / "adapters"
+    params = decoder.init(model, jax.random.key(0))
+    adapters = lora.init(jax.random.key(1), model, params, config.lora)
+    peft.save(directory, model, adapters, config.lora)
+    assert opponents.read(str(directory), model, config.model).config.rank == config.lora.rank
+    with pytest.warns(UserWarning, match="was trained on 'other'"):
+        raw = json.loads((directory / "adapter_config.json").read_text())
+        changed = json.dumps(raw | {"base_model_name_or_path": "other"})
+        (directory / "adapter_config.json").write_text(changed)
+        opponents.read(str(directory), model, config.model)
+    (directory / file).unlink()
+    if content is not None:
+        (directory / file).write_bytes(content)
+    with pytest.raises(ValueError, match=says):
+        opponents.read(str(directory), model, config.model)
