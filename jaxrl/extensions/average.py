@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxrl.config import Config
 from jaxrl.run.extension import Context, Extension, Provides
-from jaxrl.training.low_precision import in_float32
+from jaxrl.training.optimizer import in_float32
 from jaxrl.training.train_step import Update
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 

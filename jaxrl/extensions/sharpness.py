@@ -19,7 +19,7 @@ from jaxrl.losses.divergence.kl import forward_kl
 from jaxrl.losses.reduce.aggregate import masked_mean
 from jaxrl.run.extension import Context, Extension
 from jaxrl.training.logprobs import all_logprobs
-from jaxrl.training.low_precision import in_float32
+from jaxrl.training.optimizer import in_float32
 from jaxrl.training.train_step import Update
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 

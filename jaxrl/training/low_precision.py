@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,11 +18,6 @@ SMALLEST = 4096
 """Elements of the smallest array whose moments are quantised."""
 _SHORTEST = 8
 """Of its last axis: with a scale for fewer, little is saved."""
-
-
-def in_float32(tree: Any) -> Any:
-    """A tree of floating-point arrays, those of other dtypes cast to float32."""
-    return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
 
 
 def round_stochastically(x: jax.Array, key: jax.Array) -> jax.Array:
@@ -43,25 +37,6 @@ def round_stochastically(x: jax.Array, key: jax.Array) -> jax.Array:
     added = bits + jax.random.bits(key, x.shape, jnp.uint16).astype(jnp.uint32)
     rounded = jax.lax.bitcast_convert_type((added >> 16).astype(jnp.uint16), jnp.bfloat16)
     return jnp.where(jnp.isfinite(x), rounded, x.astype(jnp.bfloat16))
-
-
-def apply_updates(params: optax.Params, updates: optax.Updates, key: jax.Array) -> optax.Params:
-    """`params + updates`, summed in float32; bfloat16 parameters are rounded stochastically.
-
-    Args:
-      params: float32 or bfloat16.
-      updates: float32, of the same structure.
-      key: of this update; each parameter folds its path into it.
-    """
-
-    def add(path: tuple[Any, ...], p: jax.Array, update: jax.Array) -> jax.Array:
-        total = p.astype(jnp.float32) + update
-        if p.dtype != jnp.bfloat16:
-            return total.astype(p.dtype)
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        return round_stochastically(total, jax.random.fold_in(key, zlib.crc32(name.encode())))
-
-    return jax.tree_util.tree_map_with_path(add, params, updates)
 
 
 def dynamic_map(*, signed: bool) -> np.ndarray:

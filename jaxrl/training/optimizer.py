@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import functools
+import zlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -144,6 +145,31 @@ def make(config: OptimizerConfig, steps: int, model: DecoderConfig) -> optax.Gra
     if not config.clip_norm:
         return method
     return optax.chain(optax.clip_by_global_norm(config.clip_norm), method)
+
+
+def in_float32(tree: Any) -> Any:
+    """A tree of floating-point arrays, those of other dtypes cast to float32."""
+    return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
+
+
+def apply_updates(params: optax.Params, updates: optax.Updates, key: jax.Array) -> optax.Params:
+    """`params + updates`, summed in float32; bfloat16 parameters are rounded stochastically.
+
+    Args:
+      params: float32 or bfloat16.
+      updates: float32, of the same structure.
+      key: of this update; each parameter folds its path into it.
+    """
+
+    def add(path: tuple[Any, ...], p: jax.Array, update: jax.Array) -> jax.Array:
+        total = p.astype(jnp.float32) + update
+        if p.dtype != jnp.bfloat16:
+            return total.astype(p.dtype)
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        own_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
+        return low_precision.round_stochastically(total, own_key)
+
+    return jax.tree_util.tree_map_with_path(add, params, updates)
 
 
 def _scale_by_path(rates: Mapping[str, float]) -> optax.GradientTransformation:

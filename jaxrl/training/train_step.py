@@ -14,7 +14,7 @@ from jaxrl.losses.router import expert_load
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.remat import Remat
 from jaxrl.random_streams import UpdateStream
-from jaxrl.training import low_precision, routers
+from jaxrl.training import routers
 from jaxrl.training.logprobs import (
     Noise,
     Reading,
@@ -35,6 +35,7 @@ from jaxrl.training.objective import (
     scope,
     whole_batch,
 )
+from jaxrl.training.optimizer import apply_updates, in_float32
 from jaxrl.training.trainable import WHOLE, Part
 from jaxrl.types import Packed, Params, TrainState, Trajectory
 
@@ -54,7 +55,7 @@ def init_state(
     params: Params, optimizer: optax.GradientTransformation, part: Part = WHOLE
 ) -> TrainState:
     """A state at step 0; the optimizer keeps moments of the trained part, as of float32."""
-    trained = low_precision.in_float32(part.split(params)[0])
+    trained = in_float32(part.split(params)[0])
     return TrainState(params, optimizer.init(trained), jnp.int32(0))
 
 
@@ -238,7 +239,7 @@ def make_update(
 
             def gradient(index: jax.Array) -> tuple[Params, dict[str, jax.Array]]:
                 grads, metrics = jax.grad(loss, has_aux=True)(trained, index)
-                return low_precision.in_float32(grads), metrics
+                return in_float32(grads), metrics
 
             def accumulate(index: jax.Array, carry: Any) -> Any:
                 grads, metrics = carry
@@ -267,12 +268,12 @@ def make_update(
             grads, metrics = gradients(moved, part.join(moved, frozen))[0], metrics | ascent_metrics
         norm = optax.global_norm(grads)
         finite = jnp.isfinite(norm)
-        values = low_precision.in_float32(trained)
+        values = in_float32(trained)
         updates, opt_state = optimizer.update(grads, state.opt_state, values)
         if "lr_scale" in metrics:
             updates = jax.tree.map(lambda u: u * metrics["lr_scale"].astype(u.dtype), updates)
         rounding = jax.random.fold_in(key, UpdateStream.ROUNDING.value)
-        proposed = (low_precision.apply_updates(trained, updates, rounding), opt_state)
+        proposed = (apply_updates(trained, updates, rounding), opt_state)
         trained, opt_state = jax.tree.map(
             lambda new, old: jnp.where(finite, new, old), proposed, (trained, state.opt_state)
         )

@@ -128,11 +128,11 @@ def test_rounding_differs_between_keys_and_parameters_alone():
     params = {name: jnp.ones((4, 64), jnp.bfloat16) for name in "ab"}
     updates = jax.tree.map(lambda p: jnp.full(p.shape, 1e-3), params)
     one, again, other = (
-        low_precision.apply_updates(params, updates, jax.random.key(seed)) for seed in (0, 0, 1)
+        optimizer.apply_updates(params, updates, jax.random.key(seed)) for seed in (0, 0, 1)
     )
     jax.tree.map(np.testing.assert_array_equal, one, again)
     assert (one["a"] != other["a"]).any() and (one["a"] != one["b"]).any()
-    wide = low_precision.apply_updates({"a": jnp.ones(3)}, {"a": jnp.full(3, 1e-3)}, None)
+    wide = optimizer.apply_updates({"a": jnp.ones(3)}, {"a": jnp.full(3, 1e-3)}, None)
     np.testing.assert_array_equal(wide["a"], np.float32(1) + np.float32(1e-3))
 
 
@@ -209,18 +209,18 @@ def final_loss(rounding: str, stored: str) -> float:
 
     def step(carry, i):
         params, state = carry
-        grads = low_precision.in_float32(jax.grad(loss)(params))
-        updates, state = optimize.update(grads, state, low_precision.in_float32(params))
+        grads = optimizer.in_float32(jax.grad(loss)(params))
+        updates, state = optimize.update(grads, state, optimizer.in_float32(params))
         if rounding == "nearest":
             params = optax.apply_updates(params, updates)
         else:
             key = jax.random.fold_in(jax.random.key(2), i)
-            params = low_precision.apply_updates(params, updates, key)
+            params = optimizer.apply_updates(params, updates, key)
         return (params, state), None
 
     @jax.jit
     def train(params):
-        state = optimize.init(low_precision.in_float32(params))
+        state = optimize.init(optimizer.in_float32(params))
         return loss(jax.lax.scan(step, (params, state), jnp.arange(300))[0][0])
 
     return float(train(start))
@@ -257,10 +257,10 @@ def two_updates(axes: dict[str, int]) -> tuple[TrainState, list[str]]:
 
         def update(state: TrainState, grads: Params) -> TrainState:
             params, frozen = part.split(state.params)
-            values = low_precision.in_float32(params)
+            values = optimizer.in_float32(params)
             updates, opt_state = optimize.update(grads, state.opt_state, values)
             key = jax.random.fold_in(jax.random.key(4), state.step)
-            params = part.join(low_precision.apply_updates(params, updates, key), frozen)
+            params = part.join(optimizer.apply_updates(params, updates, key), frozen)
             return state.replace(params=params, opt_state=opt_state, step=state.step + 1)
 
         state = placement.fresh_state(drawn(like.params, 0), optimize, like, part)
@@ -335,7 +335,7 @@ def test_a_checkpoint_has_the_bits_of_the_state(tmp_path):
     assert jax.tree.map(lambda x: x.dtype, saved) == jax.tree.map(lambda x: x.dtype, like)
     assert {str(x.dtype) for x in jax.tree.leaves(saved.params)} == {"float32", "bfloat16"}
     assert {x.dtype for x in jax.tree.leaves(wide)} == {np.dtype("float32")}
-    jax.tree.map(np.testing.assert_array_equal, wide, low_precision.in_float32(state.params))
+    jax.tree.map(np.testing.assert_array_equal, wide, optimizer.in_float32(state.params))
 
 
 @pytest.mark.broad
