@@ -138,7 +138,7 @@ def client(
         asked += 1
         body = {"sampling_session_id": first, "seq_id": asked, "num_samples": requests}
         body |= {"prompt": {"chunks": [{"type": "encoded_text", "tokens": prompt}]}}
-        body |= {"sampling_params": {"max_tokens": length, "seed": 1, "stop": []}}
+        body |= {"sampling_params": {"max_tokens": length, "seed": number, "stop": []}}
         raw = tinker.result(server, "asample", body)
         sequences = wire._CLASSES["SampleResponse"].FromString(raw).sequences
         assert [len(s.tokens) for s in sequences] == [4 * length] * requests

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import http.client
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -455,6 +457,36 @@ def test_gradients_of_models_that_wait_are_computed_together(tmp_path):
         for other in ("at once", "killed"):
             path = tmp_path / other / file.relative_to(tmp_path / "one by one")
             assert path.read_bytes() == file.read_bytes(), path
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_batch_waits_for_clients_that_work_in_step(size, tmp_path):
+    """Where requests went together before, and not otherwise."""
+    settings = {"max_context_tokens": 64, "models_at_once": 2}
+    served = service.start(tinker.BASE(), tinker.MODEL, TinkerConfig(str(tmp_path), **settings))
+    session = service.accept(served, "create_session", b"{}", "k").id
+    for n in range(2):
+        body = {"session_id": session, "model_seq_id": n, "base_model": tinker.MODEL}
+        body |= {"lora_config": {"rank": 2, "seed": n}}
+        service.accept(served, "create_model", json.dumps(body).encode())
+    work_off(served)
+    served.batches["forward_backward"] = collections.deque([(size, 8.0), (1, 0.1)], 2)
+
+    def send(n):
+        raw = tinker.batch(f"{session}:train:{n}", 1, [1, 2, 3, 4, 5])
+        service.accept(served, "forward_backward", raw)
+
+    send(0)
+    with served.changed:
+        thread = threading.Thread(target=send, args=(1,))
+        thread.start()  # it is accepted as soon as the other waits
+        queueing.wait_for_more(served)
+        assert len(queueing.take(served)) == size
+    thread.join()
+    assert work_off(served) == [1] * (2 - size)
+    sizes = [count for count, _ in served.batches["forward_backward"]]
+    assert sizes == [1, 1] if size == 1 else [2, 1]
+    served.journal.file.close()
 
 
 @pytest.mark.parametrize("place, name", [(queueing, "pass_of"), (wire, "write_output")])

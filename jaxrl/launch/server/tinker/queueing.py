@@ -6,6 +6,7 @@ Requests of a model come in their order, and tenants take turns.
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -35,6 +36,28 @@ def by_seed(jobs: Sequence[bodies.Sample]) -> list[list[int]]:
         else:
             rounds.append(({number}, [i]))
     return [places for _, places in rounds]
+
+
+_QUIET, _LONGEST = 0.025, 0.25
+"""Share of the time of a batch, and seconds, that a batch waits for one more request at most."""
+
+
+def wait_for_more(service: Service) -> None:
+    """Wait a moment for requests that can go with the next, if some went together before.
+
+    Clients that work in step send theirs one after another, and the first would be worked on alone.
+    The wait ends when none has come for `_QUIET` of the time that such requests took, and after
+    twice that. The caller holds `service.changed`.
+    """
+    kind = next(iter(service.queues.values()))[0].kind
+    batches = service.batches.get(kind, ())
+    if max((size for size, _ in batches), default=1) == 1:
+        return
+
+    quiet = min(_QUIET * max(seconds for _, seconds in batches), _LONGEST)
+    until = time.monotonic() + 2 * quiet
+    while (left := until - time.monotonic()) > 0 and service.changed.wait(min(quiet, left)):
+        pass
 
 
 def take(service: Service) -> list[Operation]:

@@ -148,6 +148,8 @@ class Service:
     """Of the thread alone, as is what follows."""
     since: Counter[str] = dataclasses.field(default_factory=Counter)
     """Requests that changed a model after its last snapshot."""
+    batches: dict[str, deque[tuple[int, float]]] = dataclasses.field(default_factory=dict)
+    """Of each kind, the requests of the last two batches, and the seconds that each took."""
     weights: OrderedDict[str, Params] = dataclasses.field(default_factory=OrderedDict)
     """In the sampler's form, by file."""
     stacks: OrderedDict[int, AdapterStack] = dataclasses.field(default_factory=OrderedDict)

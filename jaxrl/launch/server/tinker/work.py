@@ -11,7 +11,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
+import time
 import traceback
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -162,6 +164,7 @@ def _serve(service: Service) -> None:
         with service.changed:
             service.changed.wait_for(lambda: service.queues)
             first = next(iter(service.queues.values()))[0]
+            queueing.wait_for_more(service)
         try:
             with service.changed:
                 operations = queueing.take(service)
@@ -176,7 +179,7 @@ def _serve(service: Service) -> None:
 
 def _attempt(service: Service, operations: Sequence[Operation]) -> bool:
     """Work on operations; False if they failed, which is the answer to one that was alone."""
-    first = operations[0]
+    first, start_time = operations[0], time.monotonic()
     try:
         match first.kind:
             case "asample":
@@ -191,6 +194,8 @@ def _attempt(service: Service, operations: Sequence[Operation]) -> bool:
         else:
             traceback.print_exc()
         return False
+    took = time.monotonic() - start_time
+    service.batches.setdefault(first.kind, deque(maxlen=2)).append((len(operations), took))
     for operation, answer in zip(operations, answers, strict=True):
         end(service, operation.id, answer)
         if operation.kind not in ("asample", "finish_session"):
