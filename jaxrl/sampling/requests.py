@@ -172,6 +172,11 @@ def check_drafts(
             f"sampler.drafts={name!r}: episodes within the decode loop are sampled a "
             "token at a time; set it to 'none'"
         )
+    if name == "layers" and config.num_layers == 1:
+        raise ValueError(
+            "sampler.drafts='layers': the policy has one layer, so there are no first layers of it; "
+            "set it to 'lookup' or 'none'"
+        )
     if name == "layers" and not 0 < layers < config.num_layers:
         raise ValueError(
             f"sampler.draft_layers={layers}: the policy has {config.num_layers} layers; set it to "

@@ -132,6 +132,11 @@ def test_drafts_change_no_answer(fields):
         command.make_server(
             actor(), ServeConfig(max_prompt_tokens=8, max_new_tokens=8, draft_tokens=5), "tiny"
         )
+    with (
+        pytest.raises(ValueError, match="one layer, so there are no first layers"),
+        serving(actor(), drafts="layers", draft_layers=1),
+    ):
+        pass
 
 
 def test_ids_of_the_prompt_stand_where_vllm_puts_them(server):
