@@ -174,8 +174,8 @@ def check_drafts(
         )
     if name == "layers" and config.num_layers == 1:
         raise ValueError(
-            "sampler.drafts='layers': the policy has one layer, so there are no first layers of it; "
-            "set it to 'lookup' or 'none'"
+            "sampler.drafts='layers': the policy has one layer, so there are no first layers of it "
+            "to draft with; set it to 'lookup' or 'none'"
         )
     if name == "layers" and not 0 < layers < config.num_layers:
         raise ValueError(
