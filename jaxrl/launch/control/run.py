@@ -67,6 +67,7 @@ def main(argv: list[str]) -> int:
     try:
         module = algorithms.load(name)
         start = _preset(name, module, flags.value_of("--preset", rest) or "")
+        _remembers(name, start, rest)
         field = ("algorithm", type(start), dataclasses.field(default=start))
         run_type = dataclasses.make_dataclass("ControlRun", [field], bases=(Run,), frozen=True)
         run = flags.parse(run_type(), rest, prog=f"jaxrl control {name}")
@@ -295,6 +296,21 @@ def _sees(name: str, module: Any, env: Environment) -> None:
             f"algorithm {name!r} reads no pictures, and the observations of env={env.name!r} are "
             f"pictures {list(env.space.shape)}; choose {', '.join(able)}, or give features with a "
             "gymnasium.ObservationWrapper"
+        )
+
+
+def _remembers(name: str, start: Any, rest: list[str]) -> None:
+    """Refuse a memory to an algorithm that has none.
+
+    Raises:
+      ValueError: with the algorithms that have one.
+    """
+    choice = flags.value_of("--algorithm.recurrent", rest)
+    if choice is not None and not hasattr(start, "recurrent"):
+        able = [n for n in algorithms.names() if hasattr(algorithms.load(n).config(), "recurrent")]
+        raise ValueError(
+            f"algorithm.recurrent={choice}: algorithm {name!r} keeps no memory of the episode; "
+            f"leave it out, or choose {', '.join(able)}"
         )
 
 

@@ -104,9 +104,10 @@ def make(space: Space, config: Config) -> Algorithm:
     form, kind = forms(space, config)
 
     def init(key: jax.Array) -> TrainState:
-        sizes = space.observation, config.hidden, space.action
-        start = {"log_std": config.log_std, "orthogonal": config.orthogonal, "shape": space.shape}
-        both = actor_critic.init(key, *sizes, **start, recurrent=config.recurrent != "none")
+        both = actor_critic.init(
+            key, space.observation, config.hidden, space.action, log_std=config.log_std,
+            orthogonal=config.orthogonal, shape=space.shape, recurrent=config.recurrent != "none",
+        )  # fmt: skip
         moments = on_policy.moments(space.observation, config.worlds)
         return fresh({"both": both, "moments": moments}, {"both": adam})
 
