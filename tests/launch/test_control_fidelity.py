@@ -337,6 +337,7 @@ RECURRENT = ppo.Config(
 )
 
 
+@pytest.mark.sample(1, broad=1)
 @pytest.mark.parametrize(
     "name,args",
     [("cartpole", {"horizon": 5}), ("gym/Pendulum-v1", {"max_episode_steps": 5})],
@@ -404,7 +405,7 @@ def cue(horizon=4):
     return Environment("cue", Space(2, 2, True), horizon, reset, step)
 
 
-@pytest.mark.parametrize("recurrent", ["gru", "none"])
+@pytest.mark.parametrize("recurrent", ["gru", pytest.param("none", marks=pytest.mark.broad)])
 def test_a_memory_solves_what_no_policy_of_the_present_can(recurrent):
     env = cue()
     config = ppo.Config(
