@@ -60,8 +60,8 @@ def write(
     const_values = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     results = ", ".join(_translate(closed.jaxpr, const_values, names, lines, constants))
     body = "\n".join(f"    {line}" for line in lines)
-    given = "x, c, m" if memory else "x, c"
-    return f"def act({given}):\n{body}\n    return {results}\n", constants
+    parameters = "x, c, m" if memory else "x, c"
+    return f"def act({parameters}):\n{body}\n    return {results}\n", constants
 
 
 def _translate(

@@ -131,9 +131,9 @@ def policy(
         return choose(key, params["both"], see(config, params, observation))
 
     def recall(key: jax.Array, params: Any, observation: jax.Array, memory: Any) -> tuple:
-        both, seen = params["both"], see(config, params, observation)
+        both, inputs = params["both"], see(config, params, observation)
         form = {"activation": config.activation, "shape": shape}
-        memory = actor_critic.remember(both, memory, seen, **form)
+        memory = actor_critic.remember(both, memory, inputs, **form)
         return choose(key, both, memory), memory
 
     return act if config.recurrent == "none" else recall

@@ -57,10 +57,10 @@ def make(name: str = "CartPole-v1", pictures: bool = False, **kwargs: Any) -> En
     return Environment(f"gymnax/{name}", space, horizon, reset, step)
 
 
-def _picture(name: str, seen: Any) -> tuple[int, ...]:
-    """H, W and C of the observations `seen`, a space of gymnax."""
-    shape = tuple(int(side) for side in getattr(seen, "shape", ()))
-    bounds = [jnp.min(getattr(seen, "low", -1)), jnp.max(getattr(seen, "high", 2))]
+def _picture(name: str, observations: Any) -> tuple[int, ...]:
+    """H, W and C of the space `observations` of gymnax."""
+    shape = tuple(int(side) for side in getattr(observations, "shape", ()))
+    bounds = [jnp.min(getattr(observations, "low", -1)), jnp.max(getattr(observations, "high", 2))]
     if len(shape) != 3 or bounds[0] < 0 or bounds[1] > 1:
         raise ValueError(
             f"env_args.pictures=True: the observations of gymnax/{name}, of the shape "
