@@ -37,9 +37,9 @@ class Algorithm(NamedTuple):
     update: Callable[[jax.Array, TrainState, Batch], tuple[TrainState, Metrics]]
     """key, state, batch -> state, scalars. The batch has the parts that `sample` and `recall` name;
     what `update` does may not depend on the order of the rows of a part."""
-    act: Act
-    """The policy that explores."""
-    best: Act
+    act: Callable[..., Any]
+    """The policy that explores, an `Act`."""
+    best: Callable[..., Any]
     """The policy that is evaluated."""
     batch_size: int = 256
     """Rows of a batch, or of a minibatch, all parts together."""
@@ -60,6 +60,10 @@ class Algorithm(NamedTuple):
     `return_to_go`. The replay buffer then holds them too: -inf until the episode has ended."""
     observe: Callable[[Environment], Environment] = lambda env: env
     """The environment as this policy sees it: with a history, for one that needs it."""
+    memory: Any = ()
+    """What the policy remembers before an episode, arrays without leading axis. Where there are
+    any, `act` and `best` are a `rollout.Recall`, and the replay buffer's `extra` has the `memory`
+    before each step."""
     success: Callable[[Any, jax.Array], jax.Array] | None = None
     """parameters, observation -> whether it is one of success, which is the reward then and ends
     the episode; None: the environment's own reward."""

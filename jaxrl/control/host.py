@@ -6,6 +6,7 @@ the vector and one that puts the steps into the replay buffers; the updates are 
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,8 +17,8 @@ import numpy as np
 
 from jaxrl.control import spaces
 from jaxrl.control.environment import LONGEST_TRAIL, Environment, Trail, blank_trail
-from jaxrl.control.program import Carry, Program, split
-from jaxrl.control.rollout import Act
+from jaxrl.control.program import Carry, Program, absorb, split
+from jaxrl.control.rollout import memories, with_memory
 from jaxrl.data.offline.transitions import Transitions
 
 
@@ -187,39 +188,46 @@ def advance(
     assert parts is not None and host is not None
     worlds, count = parts.worlds, len(seeds)
     vectors: list[Vector] = []
-    fresh = jax.jit(jax.vmap(parts.absorb))
+    add = jax.vmap(functools.partial(absorb, program.algorithm, parts))
+    fresh = jax.jit(add)
     # not the first of a call: what it was given may be a point that is still read
-    again = jax.jit(jax.vmap(parts.absorb), donate_argnums=0)
+    again = jax.jit(add, donate_argnums=0)
     learn = jax.jit(jax.vmap(parts.learn, (0, 0, None)))
-    policies = [policy(act) for act in (parts.warm, program.algorithm.act)]
+    start = program.algorithm.memory
+    policies = [policy(act, start) for act in (parts.warm, program.algorithm.act)]
     keys_of = jax.jit(jax.vmap(lambda carry: split(carry, 2)))
 
     def play_steps(act: Any, carry: Carry, keys: jax.Array, steps: int) -> Carry:
         vector = vectors[0]
         for t in range(steps):
             observations = vector.observations.reshape(count, worlds, -1)
-            actions = np.asarray(act(carry.learner.params, keys, t, observations))
+            choices, after = act(carry.learner.params, keys, t, observations, carry.memory)
+            actions = np.asarray(choices)
             clock = vector.clock.reshape(count, worlds)
             played, _ = vector.step(actions.reshape(count * worlds, *actions.shape[2:]))
             steps_now = jax.tree.map(lambda x: x.reshape(count, worlds, *x.shape[1:]), played)
-            carry = (again if t else fresh)(carry, clock, steps_now)
+            carry = (again if t else fresh)(carry, clock, steps_now, after)
         return carry
 
-    def open_worlds(trail: Trail, steps: int) -> Vector:
-        """The worlds of a run after `steps` steps."""
+    def open_worlds(trail: Trail, steps: int) -> tuple[Vector, bool]:
+        """The worlds of a run after `steps` steps, and whether they are where they had been."""
         numbers = numbers_of(seeds, worlds, steps)
         vector = host(numbers)
         if not steps or vector.replay(rows(trail)):
-            return vector
+            return vector, True
         vector.close()
         note_fresh(env, note)
-        return host(numbers)
+        return host(numbers), False
 
     def run(carry: Carry, data: Any, length: int) -> tuple[Carry, Any]:
         trail, carry = carry.world, carry._replace(world=())
         begins = not vectors and bool(np.all(np.asarray(carry.replay.count) == 0))
         if not vectors:
-            vectors.append(open_worlds(trail, int(np.max(np.asarray(carry.replay.count)))))
+            steps = int(np.max(np.asarray(carry.replay.count)))
+            vector, repeated = open_worlds(trail, steps)
+            vectors.append(vector)
+            if not repeated:
+                carry = carry._replace(memory=memories(start, count, worlds))
         totals = None
         if begins and parts.warmup:
             key, moving, _ = keys_of(carry)
@@ -261,28 +269,50 @@ def hash_seed(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
 
 
-def policy(act: Act) -> Callable[..., jax.Array]:
-    """Compiled: parameters [S, ...], keys [S], t, observations [S, W, O] -> actions [S, W, ...]."""
+def policy(act: Callable[..., Any], start: Any = ()) -> Callable[..., tuple[jax.Array, Any]]:
+    """Compiled: parameters [S, ...], keys [S], t, observations [S, W, O], memories [S, W, ...] ->
+    actions [S, W, ...], memories. `start` is a memory before an episode."""
+    recall = with_memory(act, start)
 
     def act_in_worlds(
-        params: Any, key: jax.Array, t: jax.Array, observations: jax.Array
-    ) -> jax.Array:
+        params: Any, key: jax.Array, t: jax.Array, observations: jax.Array, before: Any
+    ) -> tuple[jax.Array, Any]:
         keys = jax.random.split(jax.random.fold_in(key, t), len(observations))
-        return jax.vmap(act, (0, None, 0))(keys, params, observations)
+        return jax.vmap(recall, (0, None, 0, 0))(keys, params, observations, before)
 
-    return jax.jit(jax.vmap(act_in_worlds, (0, 0, None, 0)))
+    return jax.jit(jax.vmap(act_in_worlds, (0, 0, None, 0, 0)))
+
+
+def carry_on(step: Callable[..., tuple[Any, Any]], memory: Any) -> Callable[..., Any]:
+    """`step`, whose last argument and second result are a memory, with that of the call before.
+
+    Args:
+      step: ..., memory -> a result, memory.
+      memory: of the first call.
+    """
+
+    def act(*args: Any) -> Any:
+        nonlocal memory
+        result, memory = step(*args, memory)
+        return result
+
+    return act
 
 
 def evaluation(
-    best: Act, env: Environment, seeds: Sequence[int], episodes: int
+    best: Callable[..., Any], env: Environment, seeds: Sequence[int], episodes: int, start: Any = ()
 ) -> Callable[[Any, jax.Array, int], tuple[np.ndarray, np.ndarray]]:
-    """parameters [S, ...], keys [S], step -> mean returns and costs of whole episodes, [S] each."""
-    sees = policy(best)
+    """parameters [S, ...], keys [S], step -> mean returns and costs of whole episodes, [S] each.
+
+    `start` is what the policy remembers before an episode.
+    """
+    sees = policy(best, start)
 
     def measure(params: Any, keys: jax.Array, step: int) -> tuple[np.ndarray, np.ndarray]:
         numbers = [hash_seed(seed, i, step, 1) for seed in seeds for i in range(episodes)]
-        act = lambda t, observations: sees(params, keys, t, observations)  # noqa: E731
-        totals = play(env, act, numbers, (len(seeds), episodes))
+        shape = (len(seeds), episodes)
+        act = carry_on(functools.partial(sees, params, keys), memories(start, *shape))
+        totals = play(env, act, numbers, shape)
         return totals[0].mean(axis=1), totals[1].mean(axis=1)
 
     return measure

@@ -38,7 +38,7 @@ REDUCTIONS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min", "re
 
 
 def write(
-    function: Callable[[jax.Array], jax.Array], size: int, dtype: Any = np.float32
+    function: Callable[..., Any], size: int, dtype: Any = np.float32, memory: int = 0
 ) -> tuple[str, list[np.ndarray]]:
     """Source of `act(observation, c)` in NumPy, and the arrays that it reads as `c[0]`, `c[1]`, ...
 
@@ -46,18 +46,22 @@ def write(
       function: an observation [size] -> an action.
       size: O.
       dtype: of the observation.
+      memory: H; above 0 the function, and `act` after c, take a memory [H] float32 too, and give
+        the one after it beside the action.
 
     Raises:
       ValueError: an operation that is not translated.
     """
-    closed = jax.make_jaxpr(function)(jnp.zeros(size, dtype))
+    inputs = [jnp.zeros(size, dtype), *([jnp.zeros(memory)] if memory else [])]
+    closed = jax.make_jaxpr(function)(*inputs)
     constants: list[np.ndarray] = []
     lines: list[str] = []
-    names = {var: "x" for var in closed.jaxpr.invars}
+    names = dict(zip(closed.jaxpr.invars, ("x", "m"), strict=False))
     const_values = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-    (result,) = _translate(closed.jaxpr, const_values, names, lines, constants)
+    results = ", ".join(_translate(closed.jaxpr, const_values, names, lines, constants))
     body = "\n".join(f"    {line}" for line in lines)
-    return f"def act(x, c):\n{body}\n    return {result}\n", constants
+    parameters = "x, c, m" if memory else "x, c"
+    return f"def act({parameters}):\n{body}\n    return {results}\n", constants
 
 
 def _translate(

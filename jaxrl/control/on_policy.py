@@ -85,6 +85,60 @@ def scale_rewards(
     return moments, steps._replace(rewards=jnp.clip(scaled, -10.0, 10.0))
 
 
+def see(config: Any, params: Any, observations: jax.Array) -> jax.Array:
+    """Observations as the networks take them.
+
+    Args:
+      config: with `normalise_observations`.
+      params: with a part `moments`.
+      observations: [..., O].
+    """
+    if not config.normalise_observations:
+        return observations
+    return actor_critic.standardise(params["moments"]["observation"], observations)
+
+
+def read(
+    config: Any, both: Any, steps: Transitions, observations: jax.Array, shape: tuple[int, ...]
+) -> jax.Array:
+    """What policy and value read of steps: observations, or the memories [W, T, H] after them.
+
+    Args:
+      config: with `recurrent` and `activation`.
+      both: parameters of an actor and critic.
+      steps: [W, T, ...] where there is a memory.
+      observations: of the steps, as networks take them.
+      shape: of pictures.
+    """
+    if config.recurrent == "none":
+        return observations
+    form = {"activation": config.activation, "shape": shape}
+    return actor_critic.unroll(both, steps.extra["memory"][:, 0], observations, steps.ends, **form)
+
+
+def policy(
+    choose: Callable[..., jax.Array], config: Any, shape: tuple[int, ...]
+) -> Callable[..., Any]:
+    """An `Act`, or a `Recall` where `config.recurrent` says so, of parts `both` and `moments`.
+
+    Args:
+      choose: key, parameters of an actor and critic, what they read -> an action.
+      config: with `recurrent`, `activation` and `normalise_observations`.
+      shape: of pictures.
+    """
+
+    def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
+        return choose(key, params["both"], see(config, params, observation))
+
+    def recall(key: jax.Array, params: Any, observation: jax.Array, memory: Any) -> tuple:
+        both, inputs = params["both"], see(config, params, observation)
+        form = {"activation": config.activation, "shape": shape}
+        memory = actor_critic.remember(both, memory, inputs, **form)
+        return choose(key, both, memory), memory
+
+    return act if config.recurrent == "none" else recall
+
+
 def rounds(algorithm: Algorithm, env: Environment, annotate: Annotate, config: Any) -> Program:
     """The phase.
 
@@ -95,10 +149,15 @@ def rounds(algorithm: Algorithm, env: Environment, annotate: Annotate, config: A
       config: with `steps`, `worlds`, `segment`, `epochs`, `minibatches`, `discount`,
         `normalise_observations` and `normalise_rewards`.
 
+    A minibatch is of single steps [N, ...]; of a policy with a memory it is of worlds, with all
+    their steps [W, T, ...].
+
     Raises:
       ValueError: pictures whose moments would be needed.
     """
-    count = config.worlds * config.segment
+    count, memory = config.worlds * config.segment, algorithm.memory
+    recurrent = bool(jax.tree.leaves(memory))
+    units = config.worlds if recurrent else count
     if config.normalise_observations and env.space.shape:
         raise ValueError(
             f"observations of env={env.name!r} are pictures, which are not standardised by their "
@@ -106,13 +165,16 @@ def rounds(algorithm: Algorithm, env: Environment, annotate: Annotate, config: A
         )
 
     def start(key: jax.Array, learner: TrainState, data: Any, example: Transitions) -> Carry:
+        if recurrent:
+            example = example._replace(extra={**example.extra, "memory": memory})
         return Carry(learner, key, replay=replay.empty(example, count))
 
     def absorb(carry: Carry, clock: jax.Array, played: Transitions) -> Carry:
         return carry._replace(replay=replay.add(carry.replay, played))
 
     def segment(carry: Carry) -> tuple[TrainState, Transitions, Batch]:
-        """The learner that has counted its rewards, the steps [W, T, ...], and their rows."""
+        """The learner that has counted its rewards, the steps [W, T, ...], and what minibatches
+        are drawn from."""
         shape = (config.segment, config.worlds)
         steps = jax.tree.map(
             lambda x: jnp.swapaxes(x.reshape(*shape, *x.shape[1:]), 0, 1), carry.replay.data
@@ -122,15 +184,16 @@ def rounds(algorithm: Algorithm, env: Environment, annotate: Annotate, config: A
             moments, steps = scale_rewards(learner.params["moments"], steps, config.discount)
             learner = learner.replace(params=learner.params | {"moments": moments})
         rows = annotate(learner.params, steps)
-        flat = jax.tree.map(lambda x: x.reshape(count, *x.shape[2:]), rows)
-        return learner, steps, {"online": flat}
+        if not recurrent:
+            rows = jax.tree.map(lambda x: x.reshape(count, *x.shape[2:]), rows)
+        return learner, steps, {"online": rows}
 
     def learn(carry: Carry, key: jax.Array, data: Any) -> tuple[Carry, Metrics]:
-        learner, steps, flat = segment(carry)
+        learner, steps, rows = segment(carry)
 
         def epoch(learner: TrainState, key: jax.Array) -> tuple[TrainState, Metrics]:
-            order = jax.random.permutation(key, count).reshape(config.minibatches, -1)
-            parts = jax.tree.map(lambda x: x[order], flat)
+            order = jax.random.permutation(key, units).reshape(config.minibatches, -1)
+            parts = jax.tree.map(lambda x: x[order], rows)
             return jax.lax.scan(lambda s, rows: algorithm.update(key, s, rows), learner, parts)
 
         learner, metrics = jax.lax.scan(epoch, learner, jax.random.split(key, config.epochs))

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl import json_file
-from jaxrl.control import algorithms, settings, spaces
+from jaxrl.control import algorithms, rollout, settings, spaces
 from jaxrl.control.environment import Environment, Space
 from jaxrl.control.program import blank_step
 from jaxrl.printable import printable
@@ -38,7 +38,8 @@ class Policy:
 
     `policy(observation)` is the action for one observation, or for a batch of them with a leading
     axis [N] on every part. With Gymnasium both are as the environment has them; with an environment
-    in JAX they are [O] and [A] in [-1, 1], or a number.
+    in JAX they are [O] and [A] in [-1, 1], or a number. A policy that remembers the episode is
+    played by `init` and `step`, which serve every other policy too.
     """
 
     description: Mapping[str, Any]
@@ -48,8 +49,8 @@ class Policy:
     """Which of the run's seeds."""
 
     @functools.cached_property
-    def best(self) -> Any:
-        """key, parameters, observation [O] -> the action of the evaluated policy, inside jit."""
+    def algorithm(self) -> Any:
+        """The algorithm whose `best` is the policy."""
         env = stand_in(self.description)
         algorithm = _algorithm(self.description, env)
         if algorithm.observe(env) is not env:
@@ -57,18 +58,28 @@ class Policy:
                 f"algorithm {self.description['algorithm']!r} sees a history, which a loaded "
                 "policy does not keep; play it with `jaxrl control play`"
             )
-        return algorithm.best
+        return algorithm
 
     @functools.cached_property
     def compiled(self) -> Any:
-        """key, observations [N, O] -> actions [N, ...]."""
-        best = self.best  # made here, as constants that are made within a trace end with it
+        """key, parameters, observations [N, O], memories [N, ...] -> actions [N, ...], memories."""
+        # made here, as constants that are made within a trace end with it
+        recall = rollout.with_memory(self.algorithm.best, self.algorithm.memory)
 
-        def every(key: jax.Array, params: Any, observations: jax.Array) -> jax.Array:
+        def every(key: jax.Array, params: Any, observations: jax.Array, memories: Any) -> Any:
             keys = jax.random.split(key, len(observations))
-            return jax.vmap(best, (0, None, 0))(keys, params, observations)
+            return jax.vmap(recall, (0, None, 0, 0))(keys, params, observations, memories)
 
         return jax.jit(every)
+
+    def init(self, count: int | None = None) -> Any:
+        """The state before an episode, for `step`.
+
+        Args:
+          count: N, of states [N, ...] for a batch of observations; None: for one observation.
+        """
+        lead = () if count is None else (count,)
+        return rollout.memories(self.algorithm.memory, *lead)
 
     def __call__(self, observation: Any, key: jax.Array | None = None) -> Any:
         """The action for an observation, or actions [N, ...] for a batch.
@@ -78,7 +89,26 @@ class Policy:
           key: of the noise of a policy that draws some; the same at each call when omitted.
 
         Raises:
-          ValueError: an observation of another size.
+          ValueError: an observation of another size, or a policy that remembers the episode.
+        """
+        if jax.tree.leaves(self.algorithm.memory):
+            raise ValueError(
+                "this policy remembers the episode, so that an observation alone has no action; "
+                "begin an episode with state = policy.init(), and play it with action, state = "
+                "policy.step(observation, state)"
+            )
+        return self.step(observation, (), key)[0]
+
+    def step(self, observation: Any, state: Any, key: jax.Array | None = None) -> tuple[Any, Any]:
+        """The action for an observation of an episode, and the state for the next observation.
+
+        Args:
+          observation: one, or a batch [N, ...].
+          state: from `init` at the start of an episode, then from the step before.
+          key: of the noise of a policy that draws some; the same at each call when omitted.
+
+        Raises:
+          ValueError: an observation or a state of another size.
         """
         layouts, space = self.description["layouts"], self.description["space"]
         form = layouts.get("observation") or {"kind": "box", "shape": [space["observation"]]}
@@ -91,10 +121,22 @@ class Policy:
                 f"{space['observation']}; give those of env={self.description['env']!r}"
             )
         key = jax.random.PRNGKey(0) if key is None else key
-        actions = np.asarray(self.compiled(key, self.params, jnp.asarray(flat)))
+        wanted = jax.tree.map(np.shape, self.init(None if single else len(flat)))
+        shapes = jax.tree.map(np.shape, state)
+        if shapes != wanted:
+            raise ValueError(
+                f"state has the shape {shapes}, and {wanted} belongs to this observation; begin "
+                f"with policy.init({'' if single else len(flat)})"
+            )
+        if single:
+            state = jax.tree.map(lambda x: x[None], state)
+        chosen, state = self.compiled(key, self.params, jnp.asarray(flat), state)
+        actions = np.asarray(chosen)
         if layouts:
             actions = spaces.to_environment(layouts["action"], actions)
-        return actions[0] if single else actions
+        if single:
+            return actions[0], jax.tree.map(lambda x: x[0], state)
+        return actions, state
 
 
 def load(run: str | Path, seed: int = 0, point: str = "last") -> Policy:
@@ -218,7 +260,8 @@ def _check_fit(description: Mapping[str, Any], params: Any) -> None:
     algorithm = _algorithm(description, env)
     observation = blank_step(algorithm.observe(env).space).observations
     key = jax.random.PRNGKey(0)
-    jax.eval_shape(algorithm.best, key, params, observation)
+    recall = rollout.with_memory(algorithm.best, algorithm.memory)
+    jax.eval_shape(recall, key, params, observation, algorithm.memory)
 
 
 def save(run: Path, description: Mapping[str, Any], params: Any, point: str = "last") -> None:

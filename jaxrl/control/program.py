@@ -19,7 +19,7 @@ from jaxrl.control.environment import (
     play,
     random_action,
 )
-from jaxrl.control.rollout import Act, play_all
+from jaxrl.control.rollout import keep_memories, memories, play_all, with_memory
 from jaxrl.data.offline.transitions import Transitions
 from jaxrl.types import TrainState
 
@@ -32,6 +32,8 @@ class Carry(NamedTuple):
     world: Any = ()
     """The unfinished episodes: a `World` in JAX, a `Trail` on the host."""
     replay: Any = ()
+    memory: Any = ()
+    """What the policy remembers in each world, [W, ...]; () of a policy without memory."""
 
 
 class Play(NamedTuple):
@@ -45,7 +47,7 @@ class Play(NamedTuple):
     """Steps of each world before `learn`."""
     warmup: int
     """Steps of each world, taken by `warm`, before the first of all."""
-    warm: Act
+    warm: Callable[..., Any]
     begin: Callable[[jax.Array, TrainState, Any, Transitions], Carry]
     """key, learner, data, one step without leading axis -> the carry, without worlds."""
     absorb: Callable[[Carry, jax.Array, Transitions], Carry]
@@ -143,7 +145,7 @@ def online(
     every: int = 1,
     updates: int = 1,
     warmup: int = 1000,
-    warm: Act | None = None,
+    warm: Callable[..., Any] | None = None,
     capacity: int = 0,
     prior: float = 0.0,
     adopt: Callable[[TrainState, TrainState], TrainState] = lambda before, fresh: before,
@@ -238,13 +240,15 @@ def playing(
     """
     worlds = parts.worlds
 
-    def advance(act: Act, carry: Carry, key: jax.Array, count: int) -> Carry:
+    def advance(act: Callable[..., Any], carry: Carry, key: jax.Array, count: int) -> Carry:
         """`count` steps of all worlds."""
+        recall = with_memory(act, algorithm.memory)
 
         def move(carry: Carry, keys: jax.Array) -> tuple[Carry, None]:
-            clock = carry.world.clock
-            world, played = play_all(env, act, carry.learner.params, keys, carry.world)
-            return parts.absorb(carry._replace(world=world), clock, played), None
+            clock, params = carry.world.clock, carry.learner.params
+            world, played, after = play_all(env, recall, params, keys, carry.world, carry.memory)
+            carry = carry._replace(world=world)
+            return absorb(algorithm, parts, carry, clock, played, after), None
 
         return jax.lax.scan(move, carry, jax.random.split(key, (count, 2, worlds)))[0]
 
@@ -252,11 +256,13 @@ def playing(
         key, start, warming = jax.random.split(key, 3)
         if env.host is not None:
             carry = parts.begin(key, learner, data, blank_step(env.space))
-            return carry._replace(world=blank_trail(env, worlds))
+            return carry._replace(
+                world=blank_trail(env, worlds), memory=memories(algorithm.memory, worlds)
+            )
         world = jax.vmap(lambda k: begin(env, k))(jax.random.split(start, worlds))
         example_step = lambda k: play(env, k, begin(env, k), random_action(k, env.space))[1]  # noqa: E731
         carry = parts.begin(key, learner, data, jax.eval_shape(example_step, start))
-        carry = carry._replace(world=world)
+        carry = carry._replace(world=world, memory=memories(algorithm.memory, worlds))
         return advance(parts.warm, carry, warming, parts.warmup) if parts.warmup else carry
 
     def step(carry: Carry, data: Any) -> tuple[Carry, Metrics]:
@@ -268,6 +274,24 @@ def playing(
         algorithm, init, step, steps, "online", draw, worlds * parts.segment, adopt,
         needs_data, parts,
     )  # fmt: skip
+
+
+def absorb(
+    algorithm: Algorithm, parts: Play, carry: Carry, clock: jax.Array, played: Transitions,
+    after: Any,
+) -> Carry:  # fmt: skip
+    """The carry with a step of all worlds, and with the memories of the next one.
+
+    Args:
+      algorithm: whose policy took the step.
+      parts: whose `absorb` takes it.
+      carry: before it.
+      clock: [W] before it.
+      played: the step, leaves [W, ...].
+      after: memories [W, ...] after it.
+    """
+    played, memory = keep_memories(played, carry.memory, after, algorithm.memory)
+    return parts.absorb(carry._replace(memory=memory), clock, played)
 
 
 def blank_step(space: Space) -> Transitions:

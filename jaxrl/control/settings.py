@@ -29,8 +29,8 @@ def check(config: Any, prefix: str = "algorithm") -> None:
     """Refuse the values of a config that no training can be made of.
 
     Counts are at least 1, rates above 0 and finite, shares in [0, 1], weights not below 0;
-    minibatches divide what a round of segments holds; a batch of a classifier has two halves, and
-    there are labels only where one is trained.
+    minibatches divide what a round of segments holds, and with a memory its worlds; a batch of a
+    classifier has two halves, and there are labels only where one is trained.
 
     Args:
       config: a dataclass, of a run or of an algorithm.
@@ -56,6 +56,8 @@ def check(config: Any, prefix: str = "algorithm") -> None:
                 f"round (worlds={config.worlds} x segment={config.segment}) into parts of two or "
                 f"more; choose a divisor of {rows} of at most {rows // 2}"
             )
+    if getattr(config, "recurrent", "none") != "none":
+        _check_recurrent(config, prefix)
     if {"labels", "classifier_steps"} <= names and config.labels and not config.classifier_steps:
         raise ValueError(
             f"{prefix}.labels={config.labels!r} is for a classifier, and "
@@ -71,6 +73,25 @@ def check(config: Any, prefix: str = "algorithm") -> None:
         raise ValueError(
             f"{prefix}.subset={config.subset} is more than {prefix}.members={config.members}; "
             "choose at most as many"
+        )
+
+
+def _check_recurrent(config: Any, prefix: str) -> None:
+    """Refuse minibatches of a policy with a memory that would cut its sequences."""
+    if config.recurrent != "gru":
+        raise ValueError(f"{prefix}.recurrent={config.recurrent!r}: choose none or gru")
+    if config.worlds % config.minibatches:
+        counts = [n for n in range(1, config.worlds + 1) if config.worlds % n == 0]
+        raise ValueError(
+            f"{prefix}.minibatches={config.minibatches} does not divide worlds={config.worlds}, "
+            f"and with recurrent={config.recurrent} a minibatch is of worlds with all their steps; "
+            f"choose one of {', '.join(map(str, counts))} with --{prefix}.minibatches, or other "
+            "worlds"
+        )
+    if not config.hidden:
+        raise ValueError(
+            f"{prefix}.hidden=() has no layer for the memory to follow; choose one or more with "
+            f"--{prefix}.hidden"
         )
 
 

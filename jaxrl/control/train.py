@@ -192,7 +192,9 @@ def _evaluation(
 
     def evaluate_seed(params: Any, key: jax.Array, step: int) -> tuple[jax.Array, jax.Array]:
         key = jax.random.fold_in(key, step)
-        out = evaluate(sees, algorithm.best, params, key, episodes=episodes)
+        out = evaluate(
+            sees, algorithm.best, params, key, episodes=episodes, memory=algorithm.memory
+        )
         return jnp.mean(out.returns), jnp.mean(out.costs)
 
     return _each(evaluate_seed, mesh, (0, 0, None))
@@ -219,7 +221,8 @@ def _on_host(
     advance = _advance(program, mesh)
     if program.play is not None:
         advance = on_host(program, env, seeds)
-    return advance, host.evaluation(program.algorithm.best, env, seeds, episodes)
+    algorithm = program.algorithm
+    return advance, host.evaluation(algorithm.best, env, seeds, episodes, algorithm.memory)
 
 
 def shapes(programs: Sequence[Program], *, seeds: Sequence[int], data: Any = None) -> Carry:

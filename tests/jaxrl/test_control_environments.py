@@ -305,6 +305,22 @@ def test_a_step_of_gymnax_is_computed_once(walk):
     assert walk.calls == 1
 
 
+@pytest.mark.extra
+def test_pictures_of_gymnax_are_its_numbers_in_bytes():
+    pytest.importorskip("gymnax")
+    numbers, pictures = (
+        environments.get("gymnax/Breakout-MinAtar", pictures=kind) for kind in (False, True)
+    )
+    assert (numbers.space.shape, pictures.space.shape) == ((), (10, 10, 4))
+    (state, as_numbers), (_, as_bytes) = (env.reset(KEY) for env in (numbers, pictures))
+    after = [env.step(KEY, state, 1).observation for env in (numbers, pictures)]
+    for row, picture in ((as_numbers, as_bytes), after):
+        assert picture.dtype == np.uint8 and picture.shape == (400,) and np.any(picture)
+        np.testing.assert_array_equal(picture, 255 * row)
+    with pytest.raises(ValueError, match=r"env_args.pictures=True.*leave pictures out"):
+        environments.get("gymnax/CartPole-v1", pictures=True)
+
+
 @pytest.mark.sample(2)
 @pytest.mark.extra
 @pytest.mark.parametrize(

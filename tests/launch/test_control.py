@@ -216,6 +216,20 @@ def test_a_misspelt_algorithm_or_environment_is_refused(capsys, tmp_path):
         (["iql", "--env", "pendulum", "--data", "DATA"], "choose the environment"),
         (["sac", "--data", "DATA", "--algorithm.steps", "1"], "leave --data out"),
         (["expo", "--data", "DATA", "--algorithm.prior", "0"], "leave --data out"),
+        (["sac", "--algorithm.recurrent", "gru"], "leave it out, or choose ppo"),
+        (
+            [
+                "ppo",
+                "--algorithm.recurrent",
+                "gru",
+                "--algorithm.worlds",
+                "6",
+                "--algorithm.minibatches",
+                "4",
+            ],
+            "one of 1, 2, 3, 6 with --algorithm.minibatches",
+        ),
+        (["ppo", "--algorithm.recurrent=gru", "--algorithm.hidden"], "choose one or more with"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(given, remedy, data, tmp_path, capsys):

@@ -13,7 +13,7 @@ from jaxrl.control import algorithms, environments, on_policy, rollout, train
 from jaxrl.control.algorithms.offline import cql, dt, fql, rebrac, xql
 from jaxrl.control.algorithms.online import ppo, sac
 from jaxrl.control.algorithms.representations import fb
-from jaxrl.control.environment import Space, random_action
+from jaxrl.control.environment import Environment, Space, Step, random_action
 from jaxrl.control.environments import point_mass
 from jaxrl.data.offline.transitions import Transitions
 from jaxrl.losses import control
@@ -202,8 +202,11 @@ def minibatch(space, rows, seed):
     return normal(rows, space.observation), actions, normal(rows), normal(rows), normal(rows)
 
 
-def cleanrl(params, batch, old_logp, config, discrete):
-    """CleanRL's loss (ppo.py, ppo_continuous_action.py) and its clipped gradient, in float64."""
+def cleanrl(params, batch, old_logp, config, discrete, read=lambda params, x: x):
+    """CleanRL's loss (ppo.py, ppo_continuous_action.py) and its clipped gradient, in float64.
+
+    `read` gives what its networks take of the observations.
+    """
     torch = pytest.importorskip("torch")
     leaf = lambda x: torch.tensor(np.array(x, np.float64), requires_grad=True)  # noqa: E731
     params = jax.tree.map(leaf, params)
@@ -216,6 +219,7 @@ def cleanrl(params, batch, old_logp, config, discrete):
             x = torch.tanh(x @ layer["weight"] + layer["bias"])
         return x @ layers[-1]["weight"] + layers[-1]["bias"]
 
+    observations = read(params, observations)
     out = network(params["actor"]["net"], observations)
     if discrete:
         policy = torch.distributions.Categorical(logits=out)
@@ -252,9 +256,7 @@ def test_an_update_is_cleanrls(discrete, value_clip):
     config = ppo.Config(hidden=(16, 16), value_clip=value_clip, entropy=0.01, log_std=0.0)
     learner = ppo.make(space, config)
     state = learner.init(KEY)
-    # weights away from their start, so that the ratio is clipped on some rows
-    noise = lambda x: x + 0.3 * jax.random.normal(jax.random.fold_in(KEY, x.size), x.shape)  # noqa: E731
-    params = state.params | {"both": jax.tree.map(noise, state.params["both"])}
+    params = moved_apart(state)
     batch = minibatch(space, 64, 1)
     observations, actions, advantages, targets, values = batch
     kind = {"activation": "tanh", "discrete": discrete}
@@ -270,6 +272,165 @@ def test_an_update_is_cleanrls(discrete, value_clip):
     moments = jax.tree.leaves(after.opt_state["both"][1][0].mu)
     for ours, theirs in zip(moments, gradients, strict=True):
         np.testing.assert_allclose(10 * np.array(ours), theirs, atol=1e-5)
+
+
+def moved_apart(state):
+    """Parameters away from their start, so that the ratio is clipped on some rows."""
+    noise = lambda x: x + 0.3 * jax.random.normal(jax.random.fold_in(KEY, x.size), x.shape)  # noqa: E731
+    return state.params | {"both": jax.tree.map(noise, state.params["both"])}
+
+
+@pytest.mark.sample(1, broad=1)
+@pytest.mark.exact("an update of recurrent PPO equals CleanRL's loss and gradients over a GRUCell")
+@pytest.mark.parametrize("discrete", [False, True])
+def test_an_update_with_a_memory_is_cleanrls_over_torchs_gru(discrete):
+    """The carry is masked by the ends, as in CleanRL's ppo_atari_lstm and purejaxrl's ppo_rnn."""
+    torch = pytest.importorskip("torch")
+    worlds, length, size = 4, 7, 6
+    space, count = Space(5, 3, discrete), worlds * length
+    config = ppo.Config(
+        hidden=(size, 16), value_clip=True, entropy=0.01, recurrent="gru",
+        normalise_observations=False,
+    )  # fmt: skip
+    learner = ppo.make(space, config)
+    state = learner.init(KEY)
+    params = moved_apart(state)
+    batch, rng = minibatch(space, count, 1), np.random.default_rng(3)
+    ends = (rng.random((worlds, length)) < 0.3).astype(np.float32)
+    assert 0 < ends[:, :-1].sum() < ends[:, :-1].size
+    memory = rng.normal(size=(worlds, length, size)).astype(np.float32)
+    old_logp = rng.normal(size=count).astype(np.float32) * 0.3 - 2.0
+
+    def read(params, observations):
+        gru = params["memory"]["gru"]
+        (layer,) = params["memory"]["layer"]
+        none = torch.zeros(2 * size, dtype=torch.float64)
+        cell, weights = torch.nn.GRUCell(size, size).double(), {
+            "weight_ih": gru["input"].T, "weight_hh": gru["state"].T, "bias_ih": gru["bias"],
+            "bias_hh": torch.cat([none, gru["state_bias"]]),
+        }  # fmt: skip
+        x = observations.reshape(worlds, length, -1)
+        x = torch.tanh(x @ layer["weight"] + layer["bias"])
+        carry, out = torch.tensor(memory[:, 0].astype(np.float64)), []
+        for t in range(length):
+            carry = torch.func.functional_call(cell, weights, (x[:, t], carry))
+            out.append(carry)
+            carry = carry * (1 - torch.tensor(ends[:, t : t + 1].astype(np.float64)))
+        return torch.stack(out, 1).reshape(count, size)
+
+    loss, gradients = cleanrl(params["both"], batch, old_logp, config, discrete, read)
+    observations, actions, advantages, targets, values = (
+        x.reshape(worlds, length, *x.shape[1:]) for x in batch
+    )
+    extra = {"logp": old_logp.reshape(worlds, length), "advantages": advantages, "memory": memory}
+    extra |= {"targets": targets, "values": values}
+    rows = Transitions(observations, actions, None, None, None, jnp.asarray(ends), extra)
+    after, metrics = learner.update(KEY, state.replace(params=params), {"online": rows})
+    assert float(metrics["both_loss"]) == pytest.approx(loss, abs=1e-5)
+    moments = jax.tree.leaves(after.opt_state["both"][1][0].mu)
+    for ours, theirs in zip(moments, gradients, strict=True):
+        np.testing.assert_allclose(10 * np.array(ours), theirs, atol=1e-5)
+
+
+RECURRENT = ppo.Config(
+    steps=96, worlds=4, segment=12, epochs=1, minibatches=2, hidden=(8,), recurrent="gru"
+)
+
+
+@pytest.mark.sample(1, broad=1)
+@pytest.mark.parametrize(
+    "name,args",
+    [("cartpole", {"horizon": 5}), ("gym/Pendulum-v1", {"max_episode_steps": 5})],
+)
+def test_what_was_remembered_in_play_is_what_the_update_unrolls(name, args):
+    """The ratio is 1 before any update, in a round that begins and ends within episodes."""
+    if name.startswith("gym/"):
+        pytest.importorskip("gymnasium")
+    env = environments.get(name, **args)
+    (program,) = ppo.programs(env, RECURRENT)
+    points = [*train.train([program], env, seeds=[0, 1], points=2, episodes=1)]
+    params = points[1].carry.learner.params  # the second round was played with them
+    carry = points[2].carry._replace(learner=points[1].carry.learner)
+    rows = jax.vmap(lambda carry: program.draw(KEY, carry, None))(carry)["online"]
+    ends, memory = np.array(rows.ends), np.array(rows.extra["memory"])
+    assert memory.shape == (2, 4, 12, 8) and np.all(np.any(memory[:, :, 0] != 0, -1))
+    assert 0 < ends.mean() < 1 and not ends[..., -1].any()
+    kind = {"activation": "tanh"}
+
+    def step(params, rows):
+        seen = on_policy.see(RECURRENT, params, rows.observations)
+        after = actor_critic.remember(params["both"], rows.extra["memory"], seen, **kind)
+        form = kind | {"discrete": env.space.discrete}
+        return after, actor_critic.density(params["both"], after, rows.actions, **form)[0]
+
+    after, logp = jax.vmap(step)(params, rows)
+    following = np.where(ends[..., None] > 0, 0.0, after)
+    np.testing.assert_allclose(memory[:, :, 1:], following[:, :, :-1], atol=1e-6)
+    np.testing.assert_allclose(points[2].carry.memory, following[:, :, -1], atol=1e-6)
+    np.testing.assert_allclose(np.exp(rows.extra["logp"] - logp), 1.0, atol=1e-6)
+
+
+def test_no_gradient_crosses_the_end_of_an_episode():
+    both = actor_critic.init(KEY, 3, (4,), 2, log_std=0.0, orthogonal=True, recurrent=True)
+    x, start = jax.random.normal(KEY, (1, 6, 3)), jnp.ones((1, 4))
+    ends = jnp.array([[0.0, 0.0, 1.0, 0.0, 0.0, 0.0]])
+
+    def late(x, start, ends):
+        return actor_critic.unroll(both, start, x, ends, activation="tanh")[:, 4].sum()
+
+    of_x, of_start = jax.grad(late, (0, 1))(x, start, ends)
+    assert not np.any(of_x[:, [0, 1, 2, 5]]) and not np.any(of_start)
+    assert np.all(np.any(of_x[:, [3, 4]] != 0, -1))
+    of_x, of_start = jax.grad(late, (0, 1))(x, start, 0 * ends)
+    assert np.all(np.any(of_x[:, :5] != 0, -1)) and np.any(of_start)
+
+
+def cue(horizon=4):
+    """Which of two actions pays at the last step is seen at the first alone."""
+
+    def seen(state):
+        side, clock = state
+        return jnp.stack([jnp.where(clock == 0, side, 0.0), clock / horizon])
+
+    def reset(key):
+        state = (jax.random.rademacher(key, (), jnp.float32), jnp.float32(0))
+        return state, seen(state)
+
+    def step(key, state, action):
+        side, clock = state
+        over = clock == horizon - 1
+        reward = jnp.where(over, side * (2.0 * action - 1.0), 0.0)
+        return Step((side, clock + 1), seen((side, clock + 1)), reward, over)
+
+    return Environment("cue", Space(2, 2, True), horizon, reset, step)
+
+
+@pytest.mark.parametrize("recurrent", ["gru", pytest.param("none", marks=pytest.mark.broad)])
+def test_a_memory_solves_what_no_policy_of_the_present_can(recurrent):
+    env = cue()
+    config = ppo.Config(
+        steps=16_384, worlds=32, segment=16, epochs=4, minibatches=4, hidden=(16,),
+        learning_rate=1e-2, recurrent=recurrent, entropy=0.01,
+    )  # fmt: skip
+    *_, last = train.train(ppo.programs(env, config), env, seeds=[0, 1], points=1, episodes=256)
+    assert np.all(last.returns > 0.95 if recurrent == "gru" else np.abs(last.returns) < 0.3)
+
+
+@pytest.mark.broad
+@pytest.mark.parametrize("recurrent", ["gru", "none"])
+def test_ppo_sees_the_pictures_of_minatar(recurrent):
+    pytest.importorskip("gymnax")
+    env = environments.get("gymnax/Breakout-MinAtar", pictures=True)
+    env = env._replace(horizon=20)
+    config = dataclasses.replace(
+        RECURRENT, recurrent=recurrent, normalise_observations=False, activation="relu"
+    )
+    first, *_, last = train.train(ppo.programs(env, config), env, seeds=[0], points=2, episodes=1)
+    pair = (p.carry.learner.params["both"] for p in (first, last))
+    moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), *pair)
+    assert all(jax.tree.leaves(moved["encoder"])) and np.isfinite(last.metrics["both_loss"])
+    assert ("memory" in moved) is (recurrent == "gru")
+    assert all(jax.tree.leaves(moved.get("memory", True)))
 
 
 def test_advantages_know_an_end_from_a_time_limit():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import json
 import os
@@ -24,6 +25,7 @@ from PIL import Image
 from jaxrl import control
 from jaxrl.control import algorithms, environments, host, numpy_policy, spaces, train
 from jaxrl.control.algorithms.offline_to_online import serl
+from jaxrl.control.algorithms.online import ppo
 from jaxrl.control.environments import point_mass
 from jaxrl.data.offline import readers
 from jaxrl.launch import cli
@@ -207,8 +209,10 @@ def flags_of(name, env, out, *more):
     """Two seeds, four points of it, episodes that no point divides."""
     out_flags = ["--seeds", "2", "--points", "4", "--episodes", "1", "--run-dir", out]
     flags = [name, "--env", env, *out_flags, "--algorithm.hidden", "8", "--algorithm.steps", "44"]
-    if name == "ppo":
+    if name.startswith("ppo"):
+        flags[0], memory = "ppo", "gru" if name.endswith("memory") else "none"
         flags += ["--algorithm.worlds", "2", "--algorithm.segment", "6"]
+        flags += ["--algorithm.recurrent", memory]
         flags += ["--algorithm.minibatches", "2", "--algorithm.epochs", "1"]
     else:
         flags += ["--algorithm.warmup", "16", "--algorithm.batch-size", "8"]
@@ -238,6 +242,7 @@ def same_runs(first, second):
         ("sac", f"{__name__}:gusts"),
         pytest.param("ppo", f"{__name__}:gusts", marks=pytest.mark.broad),
         pytest.param("ppo", "gym/Blackjack-v1", marks=pytest.mark.broad),
+        pytest.param("ppo with a memory", f"{__name__}:gusts", marks=pytest.mark.broad),
         pytest.param("sac", "gym/InvertedPendulum-v5", marks=pytest.mark.broad),
     ],
 )  # fmt: skip
@@ -265,6 +270,56 @@ def test_an_environment_that_does_not_repeat_itself_begins_anew_and_says_so(tmp_
     status, _, error = run(given, capsys)
     assert status == 0 and "fresh episodes" in error and "not as it would" in error, error
     assert len(metrics.read(out)) == 5
+
+
+@pytest.mark.broad
+def test_what_was_remembered_of_lost_episodes_is_forgotten():
+    env = environments.get(f"{__name__}:gusts", shared=True, horizon=15)
+    small = {"steps": 24, "worlds": 2, "segment": 6, "minibatches": 2, "hidden": (8,)}
+    programs = ppo.programs(env, ppo.Config(recurrent="gru", **small))
+    play = functools.partial(train.train, programs, env, seeds=[0, 1], points=2, episodes=1)
+    _, point, _ = play()
+    said = []
+    *_, last = play(after=point, note=said.append)
+    assert np.all(np.any(np.array(point.carry.memory) != 0, -1)) and "fresh episodes" in said[0]
+    first, *_ = np.split(last.carry.replay.data.extra["memory"], 6, axis=1)
+    assert first.shape == (2, 2, 8) and not np.any(first)
+
+
+def test_a_policy_that_remembers_is_played_loaded_and_exported(tmp_path, capsys):
+    out = tmp_path / "run"
+    given = flags_of("ppo with a memory", f"{__name__}:gusts", out, "--env-args.horizon", "9")
+    assert run(given, capsys)[0] == 0
+    policy = control.load(out, seed=1)
+    with pytest.raises(ValueError, match=r"policy.init\(\)"):
+        policy(np.zeros(2, np.float32))
+    with pytest.raises(ValueError, match=r"policy.init\(3\)"):
+        policy.step(np.zeros((3, 2), np.float32), policy.init())
+    assert run(["export", out, tmp_path / "out", "--seed", "1"], capsys)[0] == 0
+    exported = module_at(tmp_path / "out" / "policy.py")
+    status, said, error = run(["play", out, "--episodes", "2", "--seed", "1", "--json"], capsys)
+    assert status == 0, error
+    algorithm, histories = policy.algorithm, []
+    for i in range(2):
+        env = gymnasium.wrappers.TimeLimit(Gusts(), 9)
+        observation, over, total = env.reset(seed=host.hash_seed(0, i))[0].copy(), False, 0.0
+        state, alone, of_run = policy.init(), exported.init(), algorithm.memory
+        histories.append([])
+        while not over:
+            histories[-1].append(observation)
+            action, state = policy.step(observation, state)
+            of_numpy, alone = exported.step(observation, alone)
+            best, of_run = algorithm.best(None, policy.params, observation, of_run)
+            np.testing.assert_allclose(of_numpy, action, atol=2e-6)
+            np.testing.assert_allclose(action, 2.0 * best - 1.0, atol=2e-6)  # Box(-3, 1)
+            observation, reward, terminal, cut_off, _ = env.step(action)
+            observation, over, total = observation.copy(), terminal or cut_off, total + reward
+        assert json.loads(said)["returns"][i] == pytest.approx(total, abs=1e-4)
+        np.testing.assert_allclose(alone, state, atol=1e-5)
+    assert np.any(state)
+    batch, states = np.stack([history[0] for history in histories]), policy.init(2)
+    actions, _ = policy.step(batch, states)
+    np.testing.assert_allclose(actions[1], policy.step(batch[1], policy.init())[0], atol=1e-6)
 
 
 KILLED = """

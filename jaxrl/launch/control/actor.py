@@ -102,7 +102,8 @@ class _Worlds:
         rows, clocks = [], []
         for t in range(segment.steps):
             observations = vector.observations.reshape(*shape, -1)
-            actions = np.asarray(act(segment.params, segment.keys, t, observations))
+            choices, _ = act(segment.params, segment.keys, t, observations, ())
+            actions = np.asarray(choices)
             clocks.append(vector.clock.reshape(shape))
             played, _ = vector.step(actions.reshape(-1, *actions.shape[2:]))
             rows.append(jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), played))

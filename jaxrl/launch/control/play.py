@@ -62,7 +62,7 @@ def play(flags: argparse.Namespace) -> list[float]:
         algorithm = module.programs(env, config)[loaded.description["phase"]].algorithm
         outcome = rollout.evaluate(
             algorithm.observe(env), algorithm.best, loaded.params,
-            jax.random.PRNGKey(flags.start), episodes=flags.episodes,
+            jax.random.PRNGKey(flags.start), episodes=flags.episodes, memory=algorithm.memory,
         )  # fmt: skip
         return [float(value) for value in outcome.returns]
     if flags.video:
@@ -71,9 +71,10 @@ def play(flags: argparse.Namespace) -> list[float]:
     numbers = [host.hash_seed(flags.start, i) for i in range(flags.episodes)]
     key = jax.random.PRNGKey(flags.start)
 
-    def act(t: int, observations: np.ndarray) -> Any:
-        return loaded.compiled(jax.random.fold_in(key, t), loaded.params, observations)
+    def step(t: int, observations: np.ndarray, memories: Any) -> Any:
+        return loaded.compiled(jax.random.fold_in(key, t), loaded.params, observations, memories)
 
+    act = host.carry_on(step, loaded.init(flags.episodes))
     totals = host.play(env, act, numbers, (flags.episodes,), frames)
     if frames is not None:
         film(flags.video, frames)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import jax
 import numpy as np
 from rich.table import Table
 
@@ -19,7 +20,7 @@ from jaxrl import json_file
 from jaxrl.config import CheckpointConfig
 from jaxrl.control import algorithms, environments, policy, settings, spaces, train
 from jaxrl.control.environment import Environment
-from jaxrl.control.program import Program
+from jaxrl.control.program import Carry, Program
 from jaxrl.launch import offline_sets, streams
 from jaxrl.launch.cli import REFUSALS, refused
 from jaxrl.launch.console import PlainConsole
@@ -66,6 +67,7 @@ def main(argv: list[str]) -> int:
     try:
         module = algorithms.load(name)
         start = _preset(name, module, flags.value_of("--preset", rest) or "")
+        _remembers(name, start, rest)
         field = ("algorithm", type(start), dataclasses.field(default=start))
         run_type = dataclasses.make_dataclass("ControlRun", [field], bases=(Run,), frozen=True)
         run = flags.parse(run_type(), rest, prog=f"jaxrl control {name}")
@@ -184,7 +186,9 @@ def _mean(returns: Any) -> float:
 
 def _pack(point: train.Point) -> tuple[TrainState, dict[str, Any]]:
     """A point as a checkpoint holds it: networks, everything else, and where it stands."""
-    learner, rest = point.carry.learner, point.carry._replace(learner=())
+    learner, rest = point.carry.learner, point.carry._replace(learner=())._asdict()
+    if not jax.tree.leaves(rest["memory"]):  # older checkpoints do not have the field
+        del rest["memory"]
     state = TrainState(learner.params, (learner.opt_state, rest), learner.step)
     return state, {"phase": point.phase, "step": point.step, "env_steps": point.env_steps}
 
@@ -207,7 +211,7 @@ def _restore(
     opt_state, rest = saved.state.opt_state
     learner = TrainState(saved.state.params, opt_state, saved.state.step)
     note(f"continuing {directory} after step {step}")
-    carry = rest._replace(learner=learner)
+    carry = Carry(**rest)._replace(learner=learner)
     returns, costs = _returns(directory, step, run.seeds), np.full(run.seeds, np.nan)
     return train.Point(host["phase"], host["step"], host["env_steps"], returns, costs, {}, carry)
 
@@ -295,6 +299,21 @@ def _sees(name: str, module: Any, env: Environment) -> None:
         )
 
 
+def _remembers(name: str, start: Any, rest: list[str]) -> None:
+    """Refuse a memory to an algorithm that has none.
+
+    Raises:
+      ValueError: with the algorithms that have one.
+    """
+    choice = flags.value_of("--algorithm.recurrent", rest)
+    if choice is not None and not hasattr(start, "recurrent"):
+        able = [n for n in algorithms.names() if hasattr(algorithms.load(n).config(), "recurrent")]
+        raise ValueError(
+            f"algorithm.recurrent={choice}: algorithm {name!r} keeps no memory of the episode; "
+            f"leave it out, or choose {', '.join(able)}"
+        )
+
+
 def _shifts(run: Any, env: Environment) -> None:
     """Refuse to move pictures where there are none.
 
@@ -335,6 +354,8 @@ def _same(directory: Path, name: str, run: Any) -> None:
         storage.write_json(saved, {"config": config, "command": [], **rundir.environment()})
         return
     saved_config = {"trust": False} | json_file.field(saved, "config")  # older runs have none
+    if "recurrent" in config["algorithm"]:  # older runs do not have the field
+        saved_config["algorithm"] = {"recurrent": "none"} | saved_config["algorithm"]
     differs = sorted(
         k for k in saved_config.keys() | config if saved_config.get(k) != config.get(k)
     )

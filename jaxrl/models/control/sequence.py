@@ -1,6 +1,7 @@
-"""A decision transformer: the language models' decoder over embedded returns, states and actions.
+"""Networks of sequences: a decision transformer, and a gated recurrent unit.
 
-The decoder looks its input up in an embedding table. Here the table of a batch is the batch's own
+The transformer is the language models' decoder over embedded returns, states and actions. The
+decoder looks its input up in an embedding table. Here the table of a batch is the batch's own
 embedded moments, and each token is its own index in it, so the decoder serves as it is.
 """
 
@@ -13,6 +14,7 @@ from jaxrl.models import decoder
 from jaxrl.models.config import DecoderConfig
 from jaxrl.models.control import mlp
 from jaxrl.models.control.mlp import Params
+from jaxrl.models.linear import precision
 
 
 def shape(width: int, layers: int, heads: int) -> DecoderConfig:
@@ -79,3 +81,48 @@ def actions(
     decoder_params = params["decoder"] | {"embed": table}
     hidden = decoder.hidden(config, decoder_params, tokens, positions, visible_until)
     return jnp.tanh(mlp.apply(params["head"], hidden[:, 1::3]))
+
+
+def gru_init(key: jax.Array, inputs: int, size: int, *, orthogonal: bool) -> Params:
+    """A gated recurrent unit (Cho et al. 2014), in the form of cuDNN and PyTorch.
+
+    Formula: `r, z = sigmoid(x W_rz + b_rz + h U_rz)`, `n = tanh(x W_n + b_n + r (h U_n + c))`,
+    `h' = (1 - z) n + z h`. The gates r, z and n lie side by side.
+
+    Args:
+      key: of the draw.
+      inputs: I, of x.
+      size: H, of h.
+      orthogonal: the matrix of every gate orthogonal and biases 0; otherwise all is uniform in
+        +-1 / sqrt(H), as PyTorch has it.
+
+    Returns:
+      fp32 `input` [I, 3 H], `bias` [3 H], `state` [H, 3 H] and `state_bias` [H], which is c.
+    """
+    keys, bound = jax.random.split(key, 8), size**-0.5
+    shapes = {"input": (inputs, 3 * size), "bias": (3 * size,), "state": (size, 3 * size)}
+    shapes["state_bias"] = (size,)
+    if not orthogonal:
+        return {
+            name: jax.random.uniform(k, shape, minval=-bound, maxval=bound)
+            for k, (name, shape) in zip(keys, shapes.items(), strict=False)
+        }
+    turn = jax.nn.initializers.orthogonal()
+    gates = lambda keys, rows: jnp.concatenate([turn(k, (rows, size)) for k in keys], axis=1)  # noqa: E731
+    biases = {name: jnp.zeros(shapes[name]) for name in ("bias", "state_bias")}
+    return {"input": gates(keys[2:5], inputs), "state": gates(keys[5:], size), **biases}
+
+
+def gru_inputs(params: Params, x: jax.Array) -> jax.Array:
+    """What the gates read of `x` [..., I]: [..., 3 H]."""
+    return jnp.matmul(x, params["input"], precision=precision(x.dtype)) + params["bias"]
+
+
+def gru(params: Params, state: jax.Array, inputs: jax.Array) -> jax.Array:
+    """The state [..., H] after one step, from the one before and `inputs` of `gru_inputs`."""
+    past = jnp.matmul(state, params["state"], precision=precision(state.dtype))
+    of_gates, of_new = jnp.split(inputs, [2 * state.shape[-1]], axis=-1)
+    past_gates, past_new = jnp.split(past, [2 * state.shape[-1]], axis=-1)
+    reset, update = jnp.split(jax.nn.sigmoid(of_gates + past_gates), 2, axis=-1)
+    new = jnp.tanh(of_new + reset * (past_new + params["state_bias"]))
+    return (1.0 - update) * new + update * state

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from jaxrl.control import on_policy, wrappers
@@ -49,6 +50,8 @@ class Config:
     activation: Literal["tanh", "relu", "gelu"] = "tanh"
     orthogonal: bool = True
     """Whether weights begin orthogonal and biases at 0."""
+    recurrent: Literal["none", "gru"] = "none"
+    """Whether policy and value read a memory of the episode, a GRU after the first hidden layer."""
     log_std: float = -0.5
     """Of continuous actions at the start, the logarithm of the standard deviation."""
     learning_rate: float = 1e-3
@@ -98,13 +101,13 @@ def make(space: Space, config: Config) -> Algorithm:
     steps = optax.adam(falling if config.anneal else rate, eps=1e-5)
     adam = optax.chain(optax.clip_by_global_norm(config.max_norm), steps)
 
-    network_form = {"activation": config.activation, "shape": space.shape}
-    kind = network_form | {"discrete": space.discrete}
+    form, kind = forms(space, config)
 
     def init(key: jax.Array) -> TrainState:
-        sizes = space.observation, config.hidden, space.action
-        form = {"log_std": config.log_std, "orthogonal": config.orthogonal, "shape": space.shape}
-        both = actor_critic.init(key, *sizes, **form)
+        both = actor_critic.init(
+            key, space.observation, config.hidden, space.action, log_std=config.log_std,
+            orthogonal=config.orthogonal, shape=space.shape, recurrent=config.recurrent != "none",
+        )  # fmt: skip
         moments = on_policy.moments(space.observation, config.worlds)
         return fresh({"both": both, "moments": moments}, {"both": adam})
 
@@ -115,57 +118,57 @@ def make(space: Space, config: Config) -> Algorithm:
         )
         spread = jnp.std(advantages, ddof=1) + 1e-8
         standardised = (advantages - jnp.mean(advantages)) / spread
-        observations = see(config, state.params, rows.observations)
+        observations = on_policy.see(config, state.params, rows.observations)
 
         def loss(both: Any) -> tuple[jax.Array, Metrics]:
-            logp, entropy = actor_critic.density(both, observations, rows.actions, **kind)
+            inputs = on_policy.read(config, both, rows, observations, space.shape)
+            logp, entropy = actor_critic.density(both, inputs, rows.actions, **kind)
             surrogate, _ = objectives.ppo_clip(
-                logp[None], old_logp[None], standardised[None],
+                *(x.reshape(1, -1) for x in (logp, old_logp, standardised)),
                 clip_low=config.clip, clip_high=config.clip,
             )  # fmt: skip
-            v = actor_critic.value(both, observations, **network_form)
+            v = actor_critic.value(both, inputs, **form)
             error = value.squared_error(v, targets)
             if config.value_clip:
                 error, _ = value.clipped_value(v, old_values, targets, clip=config.clip)
-            total = surrogate[0] + config.value_weight * error - config.entropy * entropy
+            value_loss = config.value_weight * error
+            total = surrogate.reshape(v.shape) + value_loss - config.entropy * entropy
             return jnp.mean(total), {"entropy": jnp.mean(entropy), "value_error": jnp.mean(error)}
 
         state, metrics = descend(state, "both", adam, loss)
         return state.replace(step=state.step + 1), metrics
 
-    def best(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
-        return actor_critic.mode(params["both"], see(config, params, observation), **kind)
-
-    def act(key: jax.Array, params: Any, observation: jax.Array) -> jax.Array:
-        return actor_critic.sample(key, params["both"], see(config, params, observation), **kind)
-
-    return Algorithm(init, update, act, best)
+    sample = lambda *args: actor_critic.sample(*args, **kind)  # noqa: E731
+    mode = lambda key, *args: actor_critic.mode(*args, **kind)  # noqa: E731
+    act, best = (on_policy.policy(choose, config, space.shape) for choose in (sample, mode))
+    memory = () if config.recurrent == "none" else np.zeros(config.hidden[0], np.float32)
+    return Algorithm(init, update, act, best, memory=memory)
 
 
-def see(config: Config, params: Any, observations: jax.Array) -> jax.Array:
-    """Observations as the networks take them."""
-    if not config.normalise_observations:
-        return observations
-    return actor_critic.standardise(params["moments"]["observation"], observations)
+def forms(space: Space, config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of the value, and of the policy; with a memory both are networks of numbers."""
+    shape = space.shape if config.recurrent == "none" else ()
+    form = {"activation": config.activation, "shape": shape}
+    return form, form | {"discrete": space.discrete}
 
 
 def programs(env: Environment, config: Config) -> tuple[Program, ...]:
     """Rounds of playing and learning."""
 
     def annotate(params: Any, steps: Transitions) -> Transitions:
+        both, shape, (form, kind) = params["both"], env.space.shape, forms(env.space, config)
         observations, after = (
-            see(config, params, x) for x in (steps.observations, steps.next_observations)
+            on_policy.see(config, params, x) for x in (steps.observations, steps.next_observations)
         )
-        network_form = {"activation": config.activation, "shape": env.space.shape}
-        kind = network_form | {"discrete": env.space.discrete}
-        logp, _ = actor_critic.density(params["both"], observations, steps.actions, **kind)
-        values, following = (
-            actor_critic.value(params["both"], x, **network_form) for x in (observations, after)
-        )
+        inputs = on_policy.read(config, both, steps, observations, shape)
+        if config.recurrent != "none":  # an episode that was cut off is remembered
+            after = actor_critic.remember(both, inputs, after, **form | {"shape": shape})
+        logp, _ = actor_critic.density(both, inputs, steps.actions, **kind)
+        values, following = (actor_critic.value(both, x, **form) for x in (inputs, after))
         discounts = {"discount": config.discount, "mixing": config.mixing}
         advantages, targets = on_policy.advantages(steps, values, following, **discounts)
         extra = {"logp": logp, "advantages": advantages, "targets": targets, "values": values}
-        return steps._replace(extra=extra)
+        return steps._replace(extra={**steps.extra, **extra})
 
     # the density is of the action as it was drawn
     bounded = wrappers.clipped(env)
