@@ -283,8 +283,8 @@ def policy(act: Callable[..., Any], start: Any = ()) -> Callable[..., tuple[jax.
     return jax.jit(jax.vmap(act_in_worlds, (0, 0, None, 0, 0)))
 
 
-def carry_on(step: Callable[..., tuple[Any, Any]], memory: Any) -> Callable[..., Any]:
-    """`step`, whose last argument and second result are a memory, with that of the call before.
+def carry_memory(step: Callable[..., tuple[Any, Any]], memory: Any) -> Callable[..., Any]:
+    """`step` without its memory: each call takes the one that the call before returned.
 
     Args:
       step: ..., memory -> a result, memory.
@@ -311,7 +311,7 @@ def evaluation(
     def measure(params: Any, keys: jax.Array, step: int) -> tuple[np.ndarray, np.ndarray]:
         numbers = [hash_seed(seed, i, step, 1) for seed in seeds for i in range(episodes)]
         shape = (len(seeds), episodes)
-        act = carry_on(functools.partial(sees, params, keys), memories(start, *shape))
+        act = carry_memory(functools.partial(sees, params, keys), memories(start, *shape))
         totals = play(env, act, numbers, shape)
         return totals[0].mean(axis=1), totals[1].mean(axis=1)
 

@@ -46,8 +46,8 @@ def write(
       function: an observation [size] -> an action.
       size: O.
       dtype: of the observation.
-      memory: H; above 0 the function, and `act` after c, take a memory [H] float32 too, and give
-        the one after it beside the action.
+      memory: H; above 0 the function, and `act` after c, take a memory [H] float32 too, and return
+        the action and the next memory.
 
     Raises:
       ValueError: an operation that is not translated.

@@ -121,12 +121,12 @@ class Policy:
                 f"{space['observation']}; give those of env={self.description['env']!r}"
             )
         key = jax.random.PRNGKey(0) if key is None else key
-        wanted = jax.tree.map(np.shape, self.init(None if single else len(flat)))
+        expected_shapes = jax.tree.map(np.shape, self.init(None if single else len(flat)))
         shapes = jax.tree.map(np.shape, state)
-        if shapes != wanted:
+        if shapes != expected_shapes:
             raise ValueError(
-                f"state has the shape {shapes}, and {wanted} belongs to this observation; begin "
-                f"with policy.init({'' if single else len(flat)})"
+                f"state has the shape {shapes}, and {expected_shapes} belongs to this observation; "
+                f"begin with policy.init({'' if single else len(flat)})"
             )
         if single:
             state = jax.tree.map(lambda x: x[None], state)

@@ -128,8 +128,8 @@ def play_all(
       The worlds after it, the steps, and the memories, leaves [W, ...].
     """
     act_keys, play_keys = keys
-    each = jax.vmap(act, (0, None, 0, 0))
-    actions, after = each(act_keys, params, worlds.observation, memories)
+    act_in_worlds = jax.vmap(act, (0, None, 0, 0))
+    actions, after = act_in_worlds(act_keys, params, worlds.observation, memories)
     return *jax.vmap(lambda *a: play(env, *a))(play_keys, worlds, actions), after
 
 

@@ -165,19 +165,19 @@ def apply_updates(params: optax.Params, updates: optax.Updates, key: jax.Array) 
         total = p.astype(jnp.float32) + update
         if p.dtype != jnp.bfloat16:
             return total.astype(p.dtype)
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        own_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
-        return low_precision.round_stochastically(total, own_key)
+        parameter_key = jax.random.fold_in(key, zlib.crc32(_name(path).encode()))
+        return low_precision.round_stochastically(total, parameter_key)
 
     return jax.tree_util.tree_map_with_path(add, params, updates)
 
 
-def _scale_by_path(rates: Mapping[str, float]) -> optax.GradientTransformation:
-    def name(path: tuple[Any, ...]) -> str:
-        return jax.tree_util.keystr(path, simple=True, separator="/")
+def _name(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
+
+def _scale_by_path(rates: Mapping[str, float]) -> optax.GradientTransformation:
     def init(params: optax.Params) -> optax.EmptyState:
-        names = [name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+        names = [_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
         for pattern in rates:
             if not fnmatch.filter(names, pattern):
                 raise ValueError(
@@ -187,7 +187,7 @@ def _scale_by_path(rates: Mapping[str, float]) -> optax.GradientTransformation:
 
     def scale(path: tuple[Any, ...], update: jax.Array) -> jax.Array:
         matching_rates = (
-            rate for pattern, rate in rates.items() if fnmatch.fnmatchcase(name(path), pattern)
+            rate for pattern, rate in rates.items() if fnmatch.fnmatchcase(_name(path), pattern)
         )
         return update * next(matching_rates, 1.0)
 

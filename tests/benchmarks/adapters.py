@@ -14,7 +14,7 @@ once: of a server with `--models-at-once` as many as there are adapters, and of 
 does the work of one adapter after another, as servers of one adapter each would in turn. Each
 client has its requests sampled, and then a gradient of `--rows` sequences of `--train-length`
 tokens and a step of AdamW. The ratios are of medians, apart by together: above 1, together is
-faster. Losses of both must agree.
+faster. Losses of both must agree. Each client has a seed of its own, as equal ones take turns.
 """
 
 from __future__ import annotations

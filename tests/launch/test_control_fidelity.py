@@ -284,7 +284,7 @@ def moved_apart(state):
 @pytest.mark.exact("an update of recurrent PPO equals CleanRL's loss and gradients over a GRUCell")
 @pytest.mark.parametrize("discrete", [False, True])
 def test_an_update_with_a_memory_is_cleanrls_over_torchs_gru(discrete):
-    """The carry is masked by the ends, as in CleanRL's ppo_atari_lstm and purejaxrl's ppo_rnn."""
+    """The memory is zero after an end, as in CleanRL's ppo_atari_lstm, here of a GRU."""
     torch = pytest.importorskip("torch")
     worlds, length, size = 4, 7, 6
     space, count = Space(5, 3, discrete), worlds * length

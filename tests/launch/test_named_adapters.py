@@ -400,6 +400,17 @@ def accept_updates(served, models, seqs):
                     service.accept(served, "forward_backward", raw)
 
 
+def create_models(served, ranks):
+    """The names of new models of one session, with adapters of these ranks."""
+    session = service.accept(served, "create_session", b"{}", "k").id
+    for n, rank in enumerate(ranks):
+        body = {"session_id": session, "model_seq_id": n, "base_model": tinker.MODEL}
+        body |= {"lora_config": {"rank": rank, "seed": n}}
+        service.accept(served, "create_model", json.dumps(body).encode())
+    work_off(served)
+    return [f"{session}:train:{n}" for n in range(len(ranks))]
+
+
 def work_off(served, most=10**9):
     """Sizes of the groups in which what waits was worked on."""
     sizes = []
@@ -423,21 +434,10 @@ def test_gradients_of_models_that_wait_are_computed_together(tmp_path):
         )
         return service.start(tinker.BASE(), tinker.MODEL, config)
 
-    def create_models(served):
-        session = service.accept(served, "create_session", b"{}", "k").id
-        for n, rank in enumerate((3, 4, 4)):
-            lora = {"rank": rank, "seed": n}
-            body = {"session_id": session, "model_seq_id": n, "base_model": tinker.MODEL}
-            service.accept(
-                served, "create_model", json.dumps(body | {"lora_config": lora}).encode()
-            )
-        work_off(served)
-        return [f"{session}:train:{n}" for n in range(3)]
-
     at_once, one_by_one, killed = map(begin, ("at once", "one by one", "killed"))
     for served in (at_once, killed):
-        accept_updates(served, create_models(served), range(1, 13))
-    models = create_models(one_by_one)
+        accept_updates(served, create_models(served, (3, 4, 4)), range(1, 13))
+    models = create_models(one_by_one, (3, 4, 4))
     for seq in range(1, 13):
         for model in models:
             accept_updates(one_by_one, [model], [seq])
@@ -464,23 +464,18 @@ def test_a_batch_waits_for_clients_that_work_in_step(size, tmp_path):
     """Where requests went together before, and not otherwise."""
     settings = {"max_context_tokens": 64, "models_at_once": 2}
     served = service.start(tinker.BASE(), tinker.MODEL, TinkerConfig(str(tmp_path), **settings))
-    session = service.accept(served, "create_session", b"{}", "k").id
-    for n in range(2):
-        body = {"session_id": session, "model_seq_id": n, "base_model": tinker.MODEL}
-        body |= {"lora_config": {"rank": 2, "seed": n}}
-        service.accept(served, "create_model", json.dumps(body).encode())
-    work_off(served)
+    models = create_models(served, (2, 2))
     served.batches["forward_backward"] = collections.deque([(size, 8.0), (1, 0.1)], 2)
 
     def send(n):
-        raw = tinker.batch(f"{session}:train:{n}", 1, [1, 2, 3, 4, 5])
+        raw = tinker.batch(models[n], 1, [1, 2, 3, 4, 5])
         service.accept(served, "forward_backward", raw)
 
     send(0)
     with served.changed:
         thread = threading.Thread(target=send, args=(1,))
         thread.start()  # it is accepted as soon as the other waits
-        queueing.wait_for_more(served)
+        queueing.wait_for_more(served, "forward_backward")
         assert len(queueing.take(served)) == size
     thread.join()
     assert work_off(served) == [1] * (2 - size)
@@ -513,14 +508,9 @@ def test_a_sample_is_not_drawn_before_its_weights_are_saved(tmp_path):
     """Though those of another model, which wait before it, are."""
     settings = {"max_context_tokens": 64, "models_at_once": 2}
     served = service.start(tinker.BASE(), tinker.MODEL, TinkerConfig(str(tmp_path), **settings))
-    session = service.accept(served, "create_session", b"{}", "k").id
-    for n in range(2):
-        body = {"session_id": session, "model_seq_id": n, "base_model": tinker.MODEL}
-        body |= {"lora_config": {"rank": 2, "seed": n}}
-        service.accept(served, "create_model", json.dumps(body).encode())
-    work_off(served)
-    for n in range(2):
-        name = {"model_id": f"{session}:train:{n}", "seq_id": 1, "sampling_session_seq_id": n}
+    for n, model in enumerate(create_models(served, (2, 2))):
+        session = model.partition(":")[0]
+        name = {"model_id": model, "seq_id": 1, "sampling_session_seq_id": n}
         service.accept(served, "save_weights_for_sampler", json.dumps(name).encode())
         body = {"sampling_session_id": f"{session}:sample:{n}", "seq_id": 0}
         body |= {"prompt": {"chunks": [{"tokens": [1]}]}, "sampling_params": {"seed": n}}

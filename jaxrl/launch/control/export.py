@@ -43,7 +43,7 @@ def write(loaded: policy.Policy, out: Path) -> list[Path]:
     [N, O] float32, uint8 of pictures, to the policy's actions, for any N; where flatbuffers is
     installed there is also `policy.jax`, the same for `jax.export.deserialize`. Of a policy with a
     memory, `policy.py` has `init()` and `step(observation, state)` in place of `policy`, and the
-    programs take memories [N, H] float32 too and give those after the step beside the actions.
+    programs take memories [N, H] float32 too and return the actions and the next memories.
 
     Raises:
       ValueError: a policy that NumPy or XLA cannot have.

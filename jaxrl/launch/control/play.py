@@ -74,7 +74,7 @@ def play(flags: argparse.Namespace) -> list[float]:
     def step(t: int, observations: np.ndarray, memories: Any) -> Any:
         return loaded.compiled(jax.random.fold_in(key, t), loaded.params, observations, memories)
 
-    act = host.carry_on(step, loaded.init(flags.episodes))
+    act = host.carry_memory(step, loaded.init(flags.episodes))
     totals = host.play(env, act, numbers, (flags.episodes,), frames)
     if frames is not None:
         film(flags.video, frames)

@@ -42,18 +42,16 @@ _QUIET, _LONGEST = 0.025, 0.25
 """Share of the time of a batch, and seconds, that a batch waits for one more request at most."""
 
 
-def wait_for_more(service: Service) -> None:
-    """Wait a moment for requests that can go with the next, if some went together before.
+def wait_for_more(service: Service, kind: str) -> None:
+    """Wait a moment for more requests of a kind, if some of it went together before.
 
     Clients that work in step send theirs one after another, and the first would be worked on alone.
     The wait ends when none has come for `_QUIET` of the time that such requests took, and after
     twice that. The caller holds `service.changed`.
     """
-    kind = next(iter(service.queues.values()))[0].kind
     batches = service.batches.get(kind, ())
     if max((size for size, _ in batches), default=1) == 1:
         return
-
     quiet = min(_QUIET * max(seconds for _, seconds in batches), _LONGEST)
     until = time.monotonic() + 2 * quiet
     while (left := until - time.monotonic()) > 0 and service.changed.wait(min(quiet, left)):

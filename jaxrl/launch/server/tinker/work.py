@@ -164,7 +164,7 @@ def _serve(service: Service) -> None:
         with service.changed:
             service.changed.wait_for(lambda: service.queues)
             first = next(iter(service.queues.values()))[0]
-            queueing.wait_for_more(service)
+            queueing.wait_for_more(service, first.kind)
         try:
             with service.changed:
                 operations = queueing.take(service)
